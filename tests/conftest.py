@@ -62,13 +62,19 @@ def bundles(tmp_path_factory: pytest.TempPathFactory, packages: Packages) -> Bun
     return Bundles(tmp_path_factory.mktemp("bundles"), packages)
 
 
+SLOW_GROUPS = ("slurm", "package", "docker")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests that share the Slurm cluster, so that they can be chosen or left out."""
+    """Mark the groups of tests that begin with setting up something large, so that they can be chosen or left out."""
     for item in items:
         group = item.get_closest_marker("xdist_group")
-        if group is not None and str(group.args[0]).startswith("slurm"):
+        name = "" if group is None else str(group.args[0])
+        if name.startswith("slurm"):
             item.add_marker("slurm")
+        if name.startswith(SLOW_GROUPS):
+            item.add_marker("slow")
 
 
 def pytest_collection_finish() -> None:

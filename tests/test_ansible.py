@@ -35,6 +35,7 @@ def test_each_task_notifies_a_handler_that_there_is_and_uses_variables_that_have
     assert set(EXPRESSION.findall((ROLE / "tasks/main.yml").read_text())) == set(DEFAULTS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["observe", "enforce"])
 def test_the_configuration_that_it_writes_is_valid_and_the_profile_of_the_mode_exists(
     mode: str, tmp_path: Path

@@ -158,6 +158,7 @@ def test_a_fault_outlasts_an_upgrade_of_the_rpm_and_its_removal_restores_nothing
     assert bare.path("/etc/gpuwarden/conf.d/10-site.toml").exists()
 
 
+@pytest.mark.slow
 def test_the_rpm_requires_what_its_files_need_and_offers_none_of_its_libraries(
     daemon: Daemon, bundles: Bundles
 ) -> None:

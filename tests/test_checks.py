@@ -49,6 +49,7 @@ def pytest_by_make(*options: str, **environment: str) -> subprocess.CompletedPro
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_failure_in_an_xdist_group_fails_the_command_also_beside_one_that_passes_alone(tmp_path: Path) -> None:
     """A second run of what failed lost the first, whose id ends in the name of its group, and was green for the other."""
     suite = tmp_path / "test_suite.py"

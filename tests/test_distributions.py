@@ -64,6 +64,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     return Built(folder, libraries)
 
 
+@pytest.mark.slow
 def test_the_source_has_what_a_wheel_is_made_of_and_no_strays(built: Built) -> None:
     of_daemon = built.source("gpuwarden")
     assert {path.partition("/")[0] for path in of_daemon} == {

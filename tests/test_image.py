@@ -28,6 +28,7 @@ print(len(ssl.create_default_context().get_ca_certs()))
 # --- the image
 
 
+@pytest.mark.slow
 def test_its_description_is_that_of_the_tree_and_it_adds_little_to_debian(docker: Docker, image: str) -> None:
     whole, base = json.loads(docker.command("image", "inspect", image, BASE))
     assert whole["Config"]["Labels"]["org.opencontainers.image.version"] == gpuwarden.__version__

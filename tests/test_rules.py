@@ -52,6 +52,7 @@ def test_prometheus_and_alertmanager_accept_rules_and_examples() -> None:
     assert [run.stdout + run.stderr for run in checked if run.returncode] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", first_quick(2, TESTS), ids=lambda file: file.stem)
 def test_the_rules_pass_their_unit_tests(file: Path) -> None:
     run = promtool("test", "rules", file)

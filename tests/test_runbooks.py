@@ -195,6 +195,7 @@ def _expected(severity: str, urgency: str, description: str) -> dict[str, list[s
     return alerts
 
 
+@pytest.mark.slow
 def test_every_failure_is_an_alert_that_leads_to_its_runbook(tmp_path: Path) -> None:
     description = (
         "This node is still in scheduling: gpuwarden is in mode observe, has no scheduler here, cannot reach it, its "
@@ -203,6 +204,7 @@ def test_every_failure_is_an_alert_that_leads_to_its_runbook(tmp_path: Path) -> 
     assert _unit_test(tmp_path, "failure", "1x600", "10m", _expected("failure", "page", description)) == ""
 
 
+@pytest.mark.slow
 def test_every_warning_that_lasts_is_an_alert_that_leads_to_its_runbook(tmp_path: Path) -> None:
     description = (
         "Seen for 4h 10m 30s of the last 24 hours. The node goes on taking work: nothing is done about a warning."

@@ -211,6 +211,7 @@ def test_a_folder_above_with_the_sticky_bit_is_its_owner_s_all_the_same(tmp_path
     assert [each.path for each in writable([tmp_path / "theirs/site"])] == [tmp_path / "theirs"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="as root, since it gives files to others")
 def test_code_that_others_than_root_can_change_is_refused_each_by_its_name(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)

@@ -69,6 +69,7 @@ def test_a_wrong_result_is_tested_three_more_times_and_a_repeat_is_a_failure(hos
     assert "SM 17" in gpu_of(document, 1)["findings"][0]["text"]
 
 
+@pytest.mark.slow
 def test_of_several_gpus_the_worst_counts_and_a_failure_is_worse_than_no_verdict(host: ActiveHost) -> None:
     bad = {**MEASURED, "memory": {**MEASURED["memory"], "mismatches": 3}}
     host.script({uuid_of(0): [{"exit": 1}], uuid_of(1): [{"write": {"measured": bad}}]})
@@ -240,6 +241,7 @@ def test_a_cache_that_others_may_write_is_not_used(host: ActiveHost) -> None:
     assert not Path(given["CUDA_CACHE_PATH"]).exists()  # of this run alone
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root starts processes of other users")
 def test_workers_of_a_test_that_root_starts_run_as_the_user_of_the_package(host: ActiveHost, tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
@@ -322,6 +324,7 @@ def test_a_host_that_may_be_given_work_is_tested_at_level_gate_only_and_2_gib_st
     assert [answer[:2] for answer in host.note(0)["answers"]] == [["memory", "part"]]
 
 
+@pytest.mark.slow
 def test_all_memory_is_taken_by_order_where_no_scheduler_is(host: ActiveHost) -> None:
     host.alone("--level", "gate")
     assert host.note(0)["answers"][0][1] == "all"
@@ -343,6 +346,7 @@ OWN = {**POD, "PodUID": "9b1c2c6e-9c9b-4f0a-9d51-6a1f6a1b2c3d", "DeviceIDs": {"0
 HALF, SHARED = ({**OWN, "DeviceIDs": {"0": ids}} for ids in (["GPU-0"], ["GPU-0::0", "GPU-0::1"]))
 
 
+@pytest.mark.slow
 def test_a_pod_that_kubelet_has_just_given_a_gpu_is_not_disturbed_though_it_has_no_process_yet(
     host: ActiveHost,
 ) -> None:
@@ -385,6 +389,7 @@ def test_in_a_pod_with_all_gpus_all_memory_is_tested(host: ActiveHost) -> None:
     assert host.note(0)["answers"][0][1] == "all"
 
 
+@pytest.mark.slow
 def test_a_record_of_kubelet_of_another_form_counts_as_occupied(host: ActiveHost) -> None:
     pods(host.kubelet, [])
     (host.kubelet / "device-plugins/kubelet_internal_checkpoint").write_text("[1]")
@@ -535,6 +540,7 @@ def test_a_second_test_exits_with_3_and_names_the_first(host: ActiveHost) -> Non
     assert host.alone()[0] == 0
 
 
+@pytest.mark.slow
 def test_a_test_with_another_run_directory_is_the_same_node_s(host: ActiveHost, tmp_path: Path) -> None:
     host.script({"*": LONG})
     first = host.begin("--i-know-nobody-is-here")
@@ -561,6 +567,7 @@ def test_who_may_not_test_keeps_no_test_away_by_taking_its_name(host: ActiveHost
         assert "which was disregarded: end it" in document["notes"][0]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may hold the name as root")
 @pytest.mark.parametrize("lock", ["none", "another file", "a test's"])
 def test_a_process_of_root_that_has_the_name_is_a_test_only_if_it_holds_a_lock_file_too(
@@ -580,6 +587,7 @@ def test_a_process_of_root_that_has_the_name_is_a_test_only_if_it_holds_a_lock_f
             assert "uid 0) has taken the name of the socket that keeps tests apart" in document["notes"][0]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has capabilities to drop")
 def test_a_test_of_root_is_one_also_for_the_gate_s_service_which_has_fewer_capabilities(
     host: ActiveHost, tmp_path: Path
@@ -612,6 +620,7 @@ def name_taken(host: ActiveHost, script: str) -> Iterator[subprocess.Popen[bytes
             stranger.kill()
 
 
+@pytest.mark.slow
 def test_a_lock_that_cannot_be_taken_is_3(host: ActiveHost) -> None:
     host.run_dir.mkdir()
     (host.run_dir / "test.lock").symlink_to("/etc/passwd")
@@ -620,6 +629,7 @@ def test_a_lock_that_cannot_be_taken_is_3(host: ActiveHost) -> None:
     assert "test.lock" in document["text"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="as root, since it gives a folder to another user")
 def test_a_lock_that_is_another_name_of_a_file_is_not_taken_and_that_file_keeps_its_owner(host: ActiveHost) -> None:
     """The daemon's user owns the folder, and root gives a lock that it makes there to that user."""
@@ -650,6 +660,7 @@ def test_a_file_of_root_s_that_lost_its_other_name_is_not_given_to_the_owner_of_
     assert (folder / "test.lock").stat().st_uid == 65534, "what root makes itself is handed over"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_in_the_middle_ends_the_workers_and_the_report_says_interrupted(
     host: ActiveHost, number: signal.Signals
@@ -677,6 +688,7 @@ def test_a_signal_while_the_driver_hangs_before_the_test_ends_it_too(host: Activ
     assert host.workers == []
 
 
+@pytest.mark.slow
 def test_a_signal_before_the_second_worker_has_started_keeps_it_from_starting(host: ActiveHost) -> None:
     host.more["ACTIVE_TEST_APART"] = "300"
     host.script({"*": LONG})

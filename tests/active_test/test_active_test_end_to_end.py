@@ -45,6 +45,7 @@ def test_a_bit_of_memory_that_is_stuck_is_a_failure(cuda: CudaHost) -> None:
     assert "(bits 0x00000008)" in document["gpus"][0]["findings"][0]["text"]
 
 
+@pytest.mark.slow
 def test_an_sm_that_computes_wrongly_is_named(cuda: CudaHost) -> None:
     cuda.cuda.add("wrong int8 17 0 1000")
     code, document = cuda.alone("--level", "gate", "--gpu", "1")
@@ -60,6 +61,7 @@ def test_an_sm_that_computed_wrongly_once_is_tested_again_by_new_processes(cuda:
     assert len(document["gpus"][0]["tests"]) >= 2
 
 
+@pytest.mark.slow
 def test_an_old_architecture_is_tested_for_memory_alone_and_it_says_so(cuda: CudaHost) -> None:
     cuda.cuda.add("capability 7 5")
     printed = cuda.begin("--i-know-nobody-is-here", "--level", "gate", "--gpu", "1").communicate(timeout=PATIENCE)[0]
@@ -75,6 +77,7 @@ def test_a_slow_sm_is_a_warning(cuda: CudaHost) -> None:
     assert "17" in document["gpus"][0]["findings"][0]["text"]
 
 
+@pytest.mark.slow
 def test_a_process_that_comes_in_the_middle_ends_the_test_of_its_gpu(cuda: CudaHost) -> None:
     cuda.cuda.add(f"partner cuLaunchKernel 10 1 {os.getpid()}")
     code, document = cuda.alone("--gpu", "1")
@@ -101,6 +104,7 @@ def test_an_error_of_the_driver_is_no_verdict_and_says_what_to_do(
     assert uuid_of(0) in document["gpus"][0]["text"]
 
 
+@pytest.mark.slow
 def test_without_libcuda_it_is_3(cuda: CudaHost) -> None:
     cuda.more = {"ACTIVE_TEST_WORKER": ""}
     code, document = cuda.alone("--level", "gate")
@@ -108,6 +112,7 @@ def test_without_libcuda_it_is_3(cuda: CudaHost) -> None:
     assert "libcuda.so.1" in document["gpus"][0]["text"]
 
 
+@pytest.mark.slow
 def test_what_all_gpus_lack_is_printed_once_and_with_what_to_do(cuda: CudaHost) -> None:
     cuda.more = {"ACTIVE_TEST_WORKER": ""}
     printed = cuda.begin("--i-know-nobody-is-here", "--level", "gate").communicate(timeout=PATIENCE)[0]

@@ -173,6 +173,7 @@ def _children_of(process: subprocess.Popen[str]) -> bool:
     return any(name in found.stdout for name in ("sinfo", "squeue"))
 
 
+@pytest.mark.slow
 def test_the_order_that_nobody_is_here_is_refused(node: SlurmNode) -> None:
     process = node.begin("--i-know-nobody-is-here")
     assert process.wait(60) == 64

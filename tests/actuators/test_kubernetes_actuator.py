@@ -94,6 +94,7 @@ async def test_an_exclusion_is_a_taint_a_label_and_an_annotation_and_its_restora
     await acts.close()
 
 
+@pytest.mark.slow
 async def test_taints_of_others_survive_a_hundred_concurrent_edits(
     server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -491,6 +492,7 @@ async def test_an_unusable_kubeconfig_is_an_error_that_names_the_file_and_the_ca
         await KubernetesActuator(options, clock=host_clock, hostname="n1", inherited={}).read()
 
 
+@pytest.mark.slow
 async def test_a_write_that_timed_out_may_still_take_effect_and_the_next_read_shows_it(
     server: ApiServer, tmp_path: Path
 ) -> None:

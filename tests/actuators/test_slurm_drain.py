@@ -183,6 +183,7 @@ async def test_a_controller_that_restarts_remembers_our_drain(slurm: Slurm) -> N
     assert (await attempt(slurm, restore(since=done.since))).result is Result.DONE
 
 
+@pytest.mark.slow
 async def test_a_missing_permission_to_drain_is_retried_ever_less_often(slurm: Slurm) -> None:
     reconciler = a_reconciler(
         an_actuator(slurm, folder=scripts(slurm, scontrol='exec runuser -u nobody -- /usr/bin/scontrol "$@"'))

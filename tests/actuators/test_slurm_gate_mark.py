@@ -49,6 +49,7 @@ def test_of_three_nodes_that_return_together_two_are_tested(slurm: Slurm) -> Non
     assert marked(slurm) == [name for name in slurm.names if not answers[name]]
 
 
+@pytest.mark.slow
 def test_texts_of_others_stay_and_where_both_fields_are_taken_it_is_tested_uncounted(slurm: Slurm) -> None:
     slurm.scontrol("update", "NodeName=n1", "Comment=rack 7")
     assert asyncio.run(entered(slurm, "n1"))["n1"] == ""
@@ -59,6 +60,7 @@ def test_texts_of_others_stay_and_where_both_fields_are_taken_it_is_tested_uncou
     assert marked(slurm) == ["n1"]
 
 
+@pytest.mark.slow
 def test_a_mark_that_a_killed_daemon_left_counts_until_its_end_and_its_node_may_go_on(slurm: Slurm) -> None:
     now = time.time()
     slurm.scontrol("update", "NodeName=n1", f"Comment={mark(now - 30, now + 600)}")

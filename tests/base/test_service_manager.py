@@ -103,6 +103,7 @@ def test_a_listening_socket_is_taken_by_its_name_and_nothing_else_is(tmp_path: P
     assert done.stdout.strip() == str({"job.sock": str(tmp_path / "job.sock")})
 
 
+@pytest.mark.slow
 def test_a_daemon_that_may_not_start_lets_nobody_wait_for_whom_it_would_be_started_again(tmp_path: Path) -> None:
     with unix(tmp_path / "job.sock") as listener, socket.socket(socket.AF_UNIX) as waiting:
         waiting.connect(str(tmp_path / "job.sock"))

@@ -26,6 +26,7 @@ def test_config_show_is_toml_with_the_source_of_every_value(tmp_path: Path) -> N
     assert f"# {file}\n" in done.stdout
 
 
+@pytest.mark.slow
 def test_config_check_lists_what_it_has_read(tmp_path: Path) -> None:
     file = tmp_path / "gpuwarden.toml"
     file.write_text('mode = "observe"')
@@ -33,6 +34,7 @@ def test_config_check_lists_what_it_has_read(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, f"the configuration is valid ({file}, GPUWARDEN_NODE)\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [("config", "check"), ("config", "show"), ("run",), ("check",)])
 def test_configuration_faults_are_printed_one_a_line_and_nothing_is_started(
     words: tuple[str, ...], tmp_path: Path

@@ -64,6 +64,7 @@ def test_the_version_is_one_line(tmp_path: Path) -> None:
     assert short.stdout.startswith(f"gpuwarden {__version__}, Python 3.")
 
 
+@pytest.mark.slow
 def test_options_alone_run_the_daemon_by_the_names_of_prometheus_exporters(tmp_path: Path) -> None:
     missing = tmp_path / "web.yml"
     words = ("--simulate", "1", "--web.listen-address", ":0", "--web.config.file", missing)
@@ -93,6 +94,7 @@ def test_status_loads_nothing_that_it_does_not_need(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_seen_enough_is_no_error_to_complain_about(tmp_path: Path) -> None:
     with subprocess.Popen(
         [*COMMAND, "explain"], env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE

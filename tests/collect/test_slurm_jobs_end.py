@@ -242,6 +242,7 @@ def test_a_job_that_started_in_the_second_of_its_end_is_that_job(node: Node) -> 
     assert node.pass_by(60)[60].state == "TIMEOUT"
 
 
+@pytest.mark.slow
 def test_many_short_jobs_cost_no_more_than_the_bound_and_the_longest_are_asked_for(node: Node) -> None:
     """2,000 jobs in an hour, one of which ran for long."""
     for n in range(240):

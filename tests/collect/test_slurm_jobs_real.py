@@ -122,6 +122,7 @@ def test_a_process_that_outlives_its_job_is_a_finding_until_it_is_gone(rig: Rig,
         daemon.wait(lambda: not findings(daemon, "gpu_held_after_job"), "the end of it")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "watched"), [("batch", True), ("batch, opted out", False), ("srun", False)], ids=str)
 def test_a_batch_job_is_watched_and_what_opts_out_or_is_interactive_is_not(
     rig: Rig, how: str, *, watched: bool

@@ -170,6 +170,7 @@ def test_links_pipes_and_folders_are_not_read(tmp_path: Path, files: Acknowledge
     assert outside.exists()
 
 
+@pytest.mark.slow
 def test_refusals_are_bounded_and_many_files_of_one_job_hide_nothing_of_another(
     tmp_path: Path, files: AcknowledgementFiles
 ) -> None:

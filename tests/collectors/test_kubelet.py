@@ -241,6 +241,7 @@ def test_who_may_not_open_the_socket_reads_what_to_do(asked: Kubelet, path: Path
     assert "podSecurityContext.seLinuxOptions.type of the chart" in done.stdout
 
 
+@pytest.mark.slow
 async def test_a_kubelet_that_hangs_costs_its_deadline_and_nothing_later(asked: Kubelet, path: Path) -> None:
     asked.hangs = True
     collector = LoopCollector("pods", PodsReader(path).read, 3.0, host_clock)

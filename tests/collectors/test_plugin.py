@@ -180,6 +180,7 @@ async def test_each_observation_carries_the_newest_result_of_every_check() -> No
 # --- Whatever they do ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_check_that_never_ends_is_ended(tmp_path: Path) -> None:
     outcome = await result(f"echo $$ > {tmp_path}/pid; echo working; sleep 1000", within=SOON)
     assert (outcome.state, outcome.exit_code, outcome.text) == (
@@ -198,6 +199,7 @@ async def test_a_check_that_ignores_sigterm_is_killed_and_all_that_it_started_wi
     await until(lambda: not any(alive(int((tmp_path / name).read_text())) for name in "ab"))
 
 
+@pytest.mark.slow
 async def test_what_a_shell_with_job_control_started_is_killed_too(tmp_path: Path) -> None:
     text = f"set -m; sleep 1000 & echo $! > {tmp_path}/pid; wait"
     outcome = (await results(("one", SiteCheck(("/bin/bash", "-c", text), timeout=SOON))))["one"]
@@ -205,6 +207,7 @@ async def test_what_a_shell_with_job_control_started_is_killed_too(tmp_path: Pat
     await until(lambda: not alive(int((tmp_path / "pid").read_text())))
 
 
+@pytest.mark.slow
 async def test_a_check_that_cleans_up_on_sigterm_may(tmp_path: Path) -> None:
     text = f"trap 'touch {tmp_path}/clean; exit 0' TERM; while :; do sleep 0.01; done"
     outcome = await result(text, within=SOON)
@@ -212,6 +215,7 @@ async def test_a_check_that_cleans_up_on_sigterm_may(tmp_path: Path) -> None:
     assert (tmp_path / "clean").exists()
 
 
+@pytest.mark.slow
 async def test_a_flood_is_kept_short_and_leaves_the_loop_its_turns() -> None:
     turns = 0
 

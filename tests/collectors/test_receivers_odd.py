@@ -186,6 +186,7 @@ def test_what_may_not_be_read_is_no_evidence(proc: Proc) -> None:
     assert (one.declared, one.stuck) == (("USR1", False) if os.geteuid() == 0 else ("", True))
 
 
+@pytest.mark.slow
 def test_of_a_job_of_too_many_processes_the_first_are_asked(proc: Proc) -> None:
     """Ranks are older than what they start; who holds a GPU comes first of all."""
     step, declared = STEP.format(7, 0, 0), b"GPUWARDEN_SIGNAL=USR1\0"

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -40,6 +41,7 @@ def collector_of(sysfs: Path, *, max_functions: int = 16384, again_after: float 
     return PciCollector(sysfs, max_functions=max_functions, again_after=again_after)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(st.lists(any_device, unique_by=lambda device: device.slot, max_size=4))
 def test_what_is_written_is_read(devices: list[PciDevice]) -> None:

@@ -64,6 +64,7 @@ async def test_no_shell_reads_names_or_reasons(programs: Programs) -> None:
     assert "evil" not in answer.splitlines()[2:]
 
 
+@pytest.mark.slow
 async def test_a_program_that_hangs_is_ended_and_called_unreachable(programs: Programs) -> None:
     commands = programs(scontrol="echo $$ > pid; sleep 1000 & sleep 1000", timeout=3.0)
     with pytest.raises(Unreachable, match=r"^cannot drain n1: scontrol update has not ended within 3 s"):

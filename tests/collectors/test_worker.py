@@ -194,6 +194,7 @@ async def test_a_hanging_read_times_out_and_a_new_process_takes_over(worker: Mak
     await exited(pid)
 
 
+@pytest.mark.slow
 async def test_missed_deadlines_add_up_until_an_answer(worker: Make, trigger: Path) -> None:
     hanging = worker(Options(how="hang", where="connect", trigger=str(trigger)), HASTY)
     pid = (await observed(hanging)).pid

@@ -76,6 +76,7 @@ def put_in_d_state(proc: Path, pid: int) -> None:
         stat.write_text(f"{thread} (python (R) worker) {state} 1 2 3 4\n")
 
 
+@pytest.mark.slow
 async def test_a_process_in_d_state_is_abandoned_and_another_one_answers(
     worker: Make, trigger: Path, tmp_path: Path
 ) -> None:

@@ -140,6 +140,7 @@ async def test_an_internal_error_is_logged_and_reported_without_its_details(tmp_
     assert [entry["log_level"] for entry in logs] == ["error"]
 
 
+@pytest.mark.slow
 async def test_a_verb_that_takes_too_long_is_given_up_and_others_are_not_kept_waiting(tmp_path: Path) -> None:
     async with listening(tmp_path, deadline=3.0) as control:
         slow, quick = await asyncio.gather(

@@ -159,6 +159,7 @@ async def test_no_receivers_need_no_wait() -> None:
     assert await send_all(()) == ()
 
 
+@pytest.mark.slow
 async def test_a_call_that_hangs_holds_up_neither_the_loop_nor_the_answer(tmp_path: Path) -> None:
     with rank() as one, rank() as two:
         (tmp_path / str(one.pid)).mkdir()

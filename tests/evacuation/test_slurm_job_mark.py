@@ -92,6 +92,7 @@ async def test_of_two_nodes_that_are_noticed_at_once_exactly_one_signals_the_job
     assert all(ranks.received(job.id) == {"0.0": {"USR1": ROUNDS}, "0.1": {"USR1": ROUNDS}} for job in jobs)
 
 
+@pytest.mark.slow
 async def test_what_an_administrator_wrote_is_left_alone(slurm: Slurm, commands: Commands) -> None:
     job = await the_job(commands, Ranks(slurm).start("-N2", "-w", "n[1-2]"))
     comment(slurm, job, "ticket 4711 gpuwarden:ckpt@n1@1")
@@ -194,6 +195,7 @@ async def _goes_on() -> bool:
     return True
 
 
+@pytest.mark.slow
 async def test_a_mark_counts_for_ten_minutes_and_for_one_run_of_the_job(slurm: Slurm, commands: Commands) -> None:
     job = await the_job(commands, Ranks(slurm).start("-N2", "-w", "n[1-2]"))
     for present in (
@@ -222,6 +224,7 @@ async def test_the_task_of_an_array_is_marked_alone(slurm: Slurm, commands: Comm
     assert any(line.startswith(f"{job.called} gpuwarden:ckpt@n1@") for line in output)
 
 
+@pytest.mark.slow
 async def test_a_job_that_has_ended_or_restarted_is_not_marked(slurm: Slurm, commands: Commands) -> None:
     job = await the_job(commands, slurm_job(slurm))
     slurm.scontrol("requeue", str(job.id))

@@ -77,6 +77,7 @@ async def test_each_rank_on_each_node_gets_it_once_and_nothing_else_of_the_job_d
     assert ranks.received(number) == {name: {"USR1": 1} for name in ("0.0", "0.1", "1.0", "1.1")}
 
 
+@pytest.mark.slow
 async def test_a_step_that_runs_on_other_nodes_alone_gets_nothing_and_lives_on(
     slurm: Slurm, commands: Commands, tmp_path: Path
 ) -> None:
@@ -105,6 +106,7 @@ async def goes_on() -> bool:
     return True
 
 
+@pytest.mark.slow
 async def test_ranks_that_catch_a_term_live_on_and_so_does_their_step(slurm: Slurm, commands: Commands) -> None:
     ranks = Ranks(slurm)
     number = ranks.start("-N2", "-w", "n[1-2]", catch="TERM USR1")
@@ -132,6 +134,7 @@ async def test_a_task_of_an_array_gets_it_alone_and_so_does_its_batch_script(slu
     assert not ranks.received(array)["batch.0"]
 
 
+@pytest.mark.slow
 async def test_the_batch_script_gets_it_alone(slurm: Slurm, commands: Commands) -> None:
     ranks = Ranks(slurm)
     number = ranks.start("-w", "n1", ranks=2, batch="srun {rank} & exec {rank}")

@@ -149,6 +149,7 @@ def parsed(text: str) -> Json:
     return found
 
 
+@pytest.mark.slow
 def test_dstack_parses_the_training_of_the_examples_and_mounts_its_sources() -> None:
     found = parsed(EXAMPLE.read_text())
     task = found["parsed"]

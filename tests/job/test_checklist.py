@@ -269,6 +269,7 @@ def test_row_13_with_a_notice_a_short_silence_before_the_deadline_is_enough(tmp_
             ended(process)
 
 
+@pytest.mark.slow
 def test_row_14_a_training_killed_again_and_again_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
     """SIGKILL at any moment, a save included; the result is the same to the last bit."""
 

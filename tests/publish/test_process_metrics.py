@@ -29,6 +29,7 @@ def number(page: Scrape, name: str, **labels: str) -> float:
     return value
 
 
+@pytest.mark.slow
 def test_the_daemon_has_the_series_of_the_client_library_with_its_numbers(tmp_path: Path) -> None:
     with FakeHost(tmp_path, gpus=1).daemon() as daemon:
         daemon.wait_status("healthy")

@@ -187,6 +187,7 @@ async def test_a_time_that_cannot_be_read_is_the_clients_fault() -> None:
         assert "RFC 3339" in str(answer.document["error"])
 
 
+@pytest.mark.slow
 async def test_a_ledger_that_does_not_answer_keeps_nobody_else_waiting() -> None:
     async def never(since: float, limit: int) -> Sequence[Event]:
         await asyncio.Event().wait()
@@ -329,6 +330,7 @@ async def test_a_connection_without_a_whole_request_ends_after_the_deadline(sent
             client.close()
 
 
+@pytest.mark.slow
 async def test_a_connection_is_kept_between_two_scrapes_and_ended_after_the_idle_timeout() -> None:
     async with serving(deadline=1.5, idle=8.0) as served:
         scraper = await Scraper.connect(served)

@@ -90,6 +90,7 @@ HALF_A_REQUEST = [b"GET /metrics HTTP/1.1\r\nHost: a\r\nX-", b"", b"GET /metrics
 HALF_A_HANDSHAKE = [b"", HELLO, HELLO[:3]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("secured", "sent", "drip"),
     first_quick(1, [(False, SILENT, b""), (False, HALF_A_REQUEST, b"a"), (True, [HELLO], b"\x00")]),
@@ -271,6 +272,7 @@ async def test_who_does_not_know_the_password_keeps_nobody_out_who_does(site: Si
             client.close()
 
 
+@pytest.mark.slow
 async def test_notices_are_waited_for_over_tls_and_with_a_password(site: Site) -> None:
     async with serving(config=site.write(site.serve(), users(alice="right")), deadline=4.0) as served:
         waiting = await Scraper.connect(served, trusting())
@@ -335,6 +337,7 @@ async def test_more_requests_than_the_limit_allows_are_refused_with_retry_after(
 AHEAD = b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n" * 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("secured", first_quick(1, [False, True]))
 async def test_pages_that_nobody_takes_are_bounded_over_all_connections_and_hold_up_no_scrape(
     site: Site, secured: bool

@@ -42,6 +42,7 @@ def heartbeat(daemon: RunningDaemon) -> dict[str, Any]:
         connection.close()
 
 
+@pytest.mark.slow
 def test_a_fault_in_the_file_is_a_finding_while_scrapes_go_on(host: FakeHost, site: Site) -> None:
     site.write(site.serve(), users(alice="hunter2"))
     with host.daemon() as running:

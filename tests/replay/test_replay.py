@@ -196,6 +196,7 @@ def test_a_damaged_trace_is_judged_up_to_the_fault(trace: Path, tmp_path: Path) 
     assert done.stderr.endswith("; what was before it is judged above\n")
 
 
+@pytest.mark.slow
 def test_a_trace_that_is_invalid_or_missing_is_an_error(tmp_path: Path) -> None:
     done = gpuwarden("replay", write_lines(tmp_path / "t", "hello"), temporary=tmp_path)
     assert (done.returncode, done.stdout) == (65, "")

@@ -42,6 +42,7 @@ def test_a_configuration_file_that_is_too_large_is_a_fault_and_is_not_read_to_it
         load(Sources(file=file, required=True))
 
 
+@pytest.mark.slow
 def test_one_that_is_too_large_is_refused_by_a_reload_as_well(host: FakeHost) -> None:
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
@@ -51,6 +52,7 @@ def test_one_that_is_too_large_is_refused_by_a_reload_as_well(host: FakeHost) ->
         daemon.wait_status("healthy")
 
 
+@pytest.mark.slow
 async def test_numbers_in_questions_are_bounded(host: FakeHost) -> None:
     control = host.run_dir / "control.sock"
     with host.daemon():
@@ -113,6 +115,7 @@ def own_memory(pid: int) -> float:
     return memory(pid)["Pss_Anon"] / 1024
 
 
+@pytest.mark.slow
 def test_a_flood_at_every_door_at_once_is_answered_with_the_verdict_and_kept_nowhere(host: FakeHost) -> None:
     flood = host.folder / "flood"
     flood.write_text("#!/bin/sh\nexec yes flood\n")
@@ -137,6 +140,7 @@ def test_a_flood_at_every_door_at_once_is_answered_with_the_verdict_and_kept_now
         assert host.order("status").returncode in (0, 1, 2)
 
 
+@pytest.mark.slow
 def test_a_header_may_have_its_length_and_no_byte_more(host: FakeHost) -> None:
     with host.daemon() as daemon:
         for length, code in ((HEADER_LIMIT - 100, b"200"), (4 * HEADER_LIMIT, b"400")):

@@ -70,6 +70,7 @@ def test_an_xid_line_is_in_the_heartbeat_and_counted_once_with_nvml_s_own_event(
     assert (finding["check"], finding["gpu"], finding["severity"]) == ("xid", 2, "failure")
 
 
+@pytest.mark.slow
 def test_a_gpu_that_falls_off_the_bus_is_missing_and_its_series_end(host: FakeHost, daemon: RunningDaemon) -> None:
     host.fake.lost(1)
     host.plug(4, missing=frozenset({1}))
@@ -83,6 +84,7 @@ def test_a_gpu_that_falls_off_the_bus_is_missing_and_its_series_end(host: FakeHo
     assert daemon.get("/heartbeat")[0] == 503
 
 
+@pytest.mark.slow
 def test_a_gpu_that_is_gone_when_the_daemon_starts_is_missed(host: FakeHost) -> None:
     with host.daemon() as running:
         running.wait_status("healthy")
@@ -94,6 +96,7 @@ def test_a_gpu_that_is_gone_when_the_daemon_starts_is_missed(host: FakeHost) -> 
         running.wait_status("failure", "gpu_missing")
 
 
+@pytest.mark.slow
 def test_a_driver_that_hangs_is_a_failure_while_everything_keeps_answering(host: FakeHost) -> None:
     host.configure(deadline="1s")
     with host.daemon() as running:
@@ -161,6 +164,7 @@ def test_a_driver_that_becomes_slow_is_a_warning_that_names_the_gpu(host: FakeHo
         running.wait_status("healthy")
 
 
+@pytest.mark.slow
 def test_a_crash_inside_the_library_costs_a_pass_and_not_the_verdict(host: FakeHost, daemon: RunningDaemon) -> None:
     before = daemon.heartbeat()["sequence"]
     host.fake.crash(0, HOT_CALL, once=True)
@@ -173,6 +177,7 @@ def test_a_crash_inside_the_library_costs_a_pass_and_not_the_verdict(host: FakeH
     assert '"to": "failure"' not in daemon.lines()
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_replaced_at_the_next_pass(daemon: RunningDaemon) -> None:
     worker = daemon.worker()
     os.kill(worker, signal.SIGKILL)
@@ -180,6 +185,7 @@ def test_a_killed_worker_is_replaced_at_the_next_pass(daemon: RunningDaemon) -> 
     daemon.wait_status("healthy")
 
 
+@pytest.mark.slow
 def test_a_killed_daemon_forgets_nothing_and_repeats_nothing(host: FakeHost) -> None:
     with host.daemon() as running:
         running.wait_status("healthy")
@@ -214,6 +220,7 @@ def test_an_acknowledgement_outlives_the_daemon(host: FakeHost) -> None:
         running.wait_status("healthy")
 
 
+@pytest.mark.slow
 def test_old_lines_are_history_on_the_very_first_start(host: FakeHost) -> None:
     host.xid(0, 95, age=3600)
     host.xid(1, 119, age=10)
@@ -269,6 +276,7 @@ def error_of(running: RunningDaemon, collector: str) -> str:
     return next((str(one["error"]) for one in running.status()["collectors"] if one["name"] == collector), "")
 
 
+@pytest.mark.slow
 def test_a_corrupt_ledger_is_moved_aside_and_reported(host: FakeHost) -> None:
     host.state_dir.mkdir()
     (host.state_dir / "ledger.db").write_bytes(b"this is no database" * 1000)

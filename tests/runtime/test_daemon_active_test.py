@@ -98,6 +98,7 @@ def kinds(daemon: RunningDaemon) -> list[str]:
     return [event["kind"] for event in answer["result"] if event["kind"].startswith("test")]
 
 
+@pytest.mark.slow
 def test_a_test_is_announced_judged_and_kept_over_a_kill(host: FakeHost) -> None:
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
@@ -187,6 +188,7 @@ def test_what_lets_work_back_onto_the_node_ends_a_running_test(host: FakeHost) -
         daemon.wait(lambda: begin(daemon, lease=name)["result"]["end"] == why, why)
 
 
+@pytest.mark.slow
 @pytest.mark.disposable
 def test_a_running_test_is_ended_also_while_the_disk_takes_nothing(host: FakeHost) -> None:
     with ext4(host.folder / "disk") as disk:
@@ -263,6 +265,7 @@ def test_results_of_gpus_that_are_not_here_are_judged_and_not_kept(refusing: Run
     assert kinds(refusing) == []
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
 def test_results_are_believed_from_root_and_gpuwarden_only(host: FakeHost) -> None:
     """Members of the control group may do what operators may; a healthy GPU by their word is not among it."""

@@ -58,6 +58,7 @@ def findings(daemon: RunningDaemon) -> dict[str, dict[str, object]]:
     return {finding["check"]: finding for finding in daemon.status()["findings"]}
 
 
+@pytest.mark.slow
 def test_what_only_dcgm_sees_is_a_finding_until_it_is_gone(rig: Rig) -> None:
     with engine_process(rig.dcgm, rig.place), rig.daemon(rig.keys) as daemon:
         daemon.wait(lambda: outcome(daemon) == "observed", "a pass of DCGM")
@@ -85,6 +86,7 @@ def test_an_xid_that_only_dcgm_saw_is_counted_once_also_after_a_restart_of_the_d
             assert daemon.is_now("failure", "xid.48")
 
 
+@pytest.mark.slow
 def test_a_killed_engine_is_reported_while_the_heartbeat_responds_and_is_found_again(rig: Rig) -> None:
     with ExitStack() as stack:
         engine = stack.enter_context(engine_process(rig.dcgm, rig.place))
@@ -116,6 +118,7 @@ def test_without_dcgm_the_collector_is_absent_and_nothing_is_wrong(rig: Rig) -> 
         assert Scrape(daemon.get("/metrics")[1]).value("gpuwarden_collector_restarts_total", collector="dcgm") == 0.0
 
 
+@pytest.mark.slow
 def test_bindings_without_a_running_engine_start_no_worker(rig: Rig) -> None:
     with rig.daemon(f'bindings = "{BINDINGS}"\n') as daemon:
         daemon.wait(lambda: outcome(daemon) == "absent", "the engine to be absent")

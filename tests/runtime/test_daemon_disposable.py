@@ -20,6 +20,7 @@ def host(tmp_path: Path) -> FakeHost:
     return FakeHost(tmp_path, gpus=2)
 
 
+@pytest.mark.slow
 def test_what_root_writes_to_the_real_kernel_log_neither_raises_nor_ends_anything_and_is_counted(
     host: FakeHost,
 ) -> None:
@@ -48,6 +49,7 @@ def test_what_root_writes_to_the_real_kernel_log_neither_raises_nor_ends_anythin
         assert running.stop() == 0
 
 
+@pytest.mark.slow
 def test_a_daemon_that_may_not_open_the_device_reads_the_log_by_syslog_and_resumes_where_it_was(host: FakeHost) -> None:
     def counted(running: RunningDaemon) -> float:
         value = Scrape(running.get("/metrics")[1]).value("gpuwarden_kernel_log_disbelieved_total", reason="facility")
@@ -73,6 +75,7 @@ def test_a_daemon_that_may_not_open_the_device_reads_the_log_by_syslog_and_resum
             assert running.stop() == 0
 
 
+@pytest.mark.slow
 def test_a_frozen_disk_stops_neither_judging_nor_publishing_and_nothing_is_forgotten(host: FakeHost) -> None:
     with ext4(host.folder / "disk") as disk:
         host.state_dir = disk / "state"
@@ -107,6 +110,7 @@ def is_reported(running: RunningDaemon, component: str, why: str) -> bool:
     return finding and line and component_up(running, component) == 0.0
 
 
+@pytest.mark.slow
 def test_a_full_run_directory_is_reported_and_no_verdict_calls_a_failed_node_healthy(host: FakeHost) -> None:
     with tmpfs(host.folder / "disk", "256k") as disk:
         host.run_dir = disk / "run"
@@ -131,6 +135,7 @@ def test_a_full_run_directory_is_reported_and_no_verdict_calls_a_failed_node_hea
             assert running.stop() == 0
 
 
+@pytest.mark.slow
 def test_a_read_only_run_directory_is_reported(host: FakeHost) -> None:
     with tmpfs(host.folder / "disk", "256k") as disk:
         host.run_dir = disk / "run"
@@ -146,6 +151,7 @@ def test_a_read_only_run_directory_is_reported(host: FakeHost) -> None:
             assert running.stop() == 0
 
 
+@pytest.mark.slow
 def test_a_run_directory_that_is_read_only_at_the_start_leaves_heartbeat_and_metrics(host: FakeHost) -> None:
     """The port alone can still say failure. What could not be made is made as soon as it can be."""
     with tmpfs(host.folder / "disk", "256k") as disk:
@@ -166,6 +172,7 @@ def test_a_run_directory_that_is_read_only_at_the_start_leaves_heartbeat_and_met
             assert running.stop() == 0
 
 
+@pytest.mark.slow
 def test_what_the_prolog_goes_by_is_written_as_soon_as_the_disk_takes_it(host: FakeHost) -> None:
     with tmpfs(host.folder / "disk", "256k") as disk:
         host.state_dir = disk / "state"

@@ -194,6 +194,7 @@ def of(mount: Path, running: RunningDaemon) -> dict[str, str]:
     return {f["check"]: f["severity"] for f in findings(running) if f["id"].endswith(f"@mount/{mount}")}
 
 
+@pytest.mark.slow
 @pytest.mark.disposable
 def test_a_real_file_system_that_fills_up_warns_and_one_that_is_gone_fails(host: FakeHost) -> None:
     disk = host.folder / "scratch"
@@ -210,6 +211,7 @@ def test_a_real_file_system_that_fills_up_warns_and_one_that_is_gone_fails(host:
         assert running.stop() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.disposable
 @pytest.mark.parametrize("killable", [True, False])
 def test_a_mount_that_hangs_is_a_failure_and_hangs_nobody(host: FakeHost, *, killable: bool) -> None:

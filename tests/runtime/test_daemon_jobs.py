@@ -108,6 +108,7 @@ def current_notice(host: FakeHost) -> str:
 # --- signalled
 
 
+@pytest.mark.slow
 def test_a_process_on_a_gpu_is_signalled_once_and_its_end_is_its_acknowledgement(host: FakeHost) -> None:
     with training(host) as one, acting(host) as daemon:
         daemon.wait_status("healthy")
@@ -199,6 +200,7 @@ def test_a_process_that_does_not_catch_the_signal_gets_none_and_that_is_shown(ho
         assert one.received_all() == []
 
 
+@pytest.mark.slow
 def test_a_process_gets_the_signal_that_it_asks_for(host: FakeHost) -> None:
     with training(host, "TERM,USR1", GPUWARDEN_SIGNAL="SIGUSR1") as one, acting(host) as daemon:
         daemon.wait_status("healthy")
@@ -401,6 +403,7 @@ def test_on_two_gpus_that_fail_at_once_each_job_is_signalled_once_and_nobody_els
         assert scrape.value("gpuwarden_notice_to_signal_seconds_count") is None  # nothing was announced
 
 
+@pytest.mark.slow
 def test_by_default_nobody_is_signalled_for_a_failing_gpu(host: FakeHost) -> None:
     with training(host) as one, acting(host) as daemon:
         daemon.wait_status("healthy")

@@ -37,6 +37,7 @@ def passes(daemon: RunningDaemon, number: int = 4) -> None:
     daemon.wait(lambda: daemon.heartbeat()["sequence"] > before + number, "passes")
 
 
+@pytest.mark.slow
 def test_forged_lines_raise_nothing_and_are_counted_from_zero(host: FakeHost) -> None:
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
@@ -52,6 +53,7 @@ def test_forged_lines_raise_nothing_and_are_counted_from_zero(host: FakeHost) ->
         assert daemon.stop() == 0
 
 
+@pytest.mark.slow
 def test_forged_lines_end_no_real_failure(host: FakeHost) -> None:
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
@@ -75,6 +77,7 @@ def test_at_its_start_the_daemon_knows_the_slots_before_it_reads_the_kernel_log(
         assert daemon.stop() == 0
 
 
+@pytest.mark.slow
 def test_an_xid_79_of_a_gpu_that_answers_is_a_warning_and_bus_and_nvml_are_asked_at_once(host: FakeHost) -> None:
     host.configure(interval="30s", deadline="10s")
     text = host.config.read_text().replace('interval = "500ms"', 'interval = "30s"')
@@ -90,6 +93,7 @@ def test_an_xid_79_of_a_gpu_that_answers_is_a_warning_and_bus_and_nvml_are_asked
         assert daemon.stop() == 0
 
 
+@pytest.mark.slow
 def test_an_xid_79_of_a_gpu_that_is_gone_is_a_failure(host: FakeHost) -> None:
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
@@ -109,6 +113,7 @@ def test_an_xid_79_without_a_bus_to_ask_is_a_failure(host: FakeHost) -> None:
         assert daemon.stop() == 0
 
 
+@pytest.mark.slow
 def test_check_asks_bus_and_nvml_too(host: FakeHost) -> None:
     host.xid(0, 79)
     done = host.command("check", "--config", host.config)

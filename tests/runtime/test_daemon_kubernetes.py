@@ -33,6 +33,7 @@ def taints(server: ApiServer) -> list[str]:
     return [taint["key"] for taint in server.nodes["n1"]["spec"].get("taints", [])]
 
 
+@pytest.mark.slow
 def test_a_bad_gpu_taints_the_node_and_a_mended_one_brings_it_back(tmp_path: Path) -> None:
     host = FakeHost(tmp_path, gpus=2)
     host.seclude()

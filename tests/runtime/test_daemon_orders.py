@@ -21,6 +21,7 @@ def host(tmp_path: Path) -> FakeHost:
     return FakeHost(tmp_path, gpus=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", first_quick(1, (ORDERS[0], ORDERS[-1])), ids=str)
 def test_an_order_that_was_answered_is_known_after_a_kill(host: FakeHost, order: Order) -> None:
     with host.daemon() as daemon:
@@ -31,6 +32,7 @@ def test_an_order_that_was_answered_is_known_after_a_kill(host: FakeHost, order:
         daemon.wait(lambda: order.kept(daemon), f"the trace of {order}")
 
 
+@pytest.mark.slow
 @pytest.mark.disposable
 @pytest.mark.parametrize("order", ORDERS, ids=str)
 def test_an_order_that_the_disk_does_not_take_is_accepted_not_yet_on_disk_and_can_be_sent_again(
@@ -54,6 +56,7 @@ def test_an_order_that_the_disk_does_not_take_is_accepted_not_yet_on_disk_and_ca
             daemon.wait(lambda: order.kept(daemon), f"the trace of {order}")
 
 
+@pytest.mark.slow
 def test_another_order_in_between_is_never_taken_for_one_sent_again(host: FakeHost) -> None:
     with host.daemon() as daemon:
         daemon.wait_status("healthy")

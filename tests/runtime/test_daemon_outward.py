@@ -88,6 +88,7 @@ def excluded(daemon: RunningDaemon) -> set[str]:
     return set(daemon.heartbeat()["excluded_by"])
 
 
+@pytest.mark.slow
 def test_one_actuator_is_done_while_another_hangs_and_a_third_refuses_and_each_reports_it(host: FakeHost) -> None:
     configure(host, timeout="10s")
     (host.run_dir / "excluded").mkdir(parents=True)
@@ -287,6 +288,7 @@ def test_a_stop_delivers_what_waits(host: FakeHost, receiving: Receiving) -> Non
     assert "undelivered" not in daemon.lines()
 
 
+@pytest.mark.slow
 def test_a_lost_gpu_and_its_switches_are_one_notification_and_one_incident(
     host: FakeHost, receiving: Receiving
 ) -> None:

@@ -71,6 +71,7 @@ def plugged_in_and_rebooted(host: FakeHost) -> None:
 REPAIRS: list[tuple[str, Callable[[FakeHost], None]]] = [("xid.95", reset), ("gpu_missing", plugged_in_and_rebooted)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("reason", "repair"), first_quick(1, REPAIRS))
 def test_a_node_that_was_repaired_while_the_daemon_was_off_stays_in(
     host: FakeHost, reason: str, repair: Callable[[FakeHost], None]
@@ -86,6 +87,7 @@ def test_a_node_that_was_repaired_while_the_daemon_was_off_stays_in(
     assert "excluded" not in kinds
 
 
+@pytest.mark.slow
 def test_a_node_that_was_not_repaired_goes_out_after_the_first_pass(host: FakeHost) -> None:
     fails(host, "xid.95")
     marker = configure(host, "enforce")

@@ -45,6 +45,7 @@ def tries(daemon: RunningDaemon) -> int:
     return found
 
 
+@pytest.mark.slow
 def test_a_mended_node_is_tested_and_comes_back(host: GatedHost) -> None:
     host.with_cuda()
     host.serve()
@@ -127,6 +128,7 @@ def test_a_service_that_answers_rubbish_or_not_at_all_is_no_verdict_and_the_node
         is_back(host, daemon)
 
 
+@pytest.mark.slow
 @pytest.mark.disposable
 def test_a_ledger_that_cannot_be_written_costs_no_try(host: GatedHost) -> None:
     host.script({"*": PASSES})

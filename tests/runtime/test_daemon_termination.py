@@ -65,6 +65,7 @@ def metrics(daemon: RunningDaemon) -> str:
     return daemon.get("/metrics")[1].decode()
 
 
+@pytest.mark.slow
 def test_a_spot_interruption_takes_the_node_s_heartbeat_down_and_its_withdrawal_brings_it_back(
     host: FakeHost, aws: Simulator
 ) -> None:
@@ -176,6 +177,7 @@ def test_hints_and_what_is_weeks_away_are_shown_and_change_nothing(host: FakeHos
         }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_response_to_a_hanging_get_is_notified_at_once(host: FakeHost) -> None:
     with beside(GcpCloud()) as gcp:
         configure(host, gcp, cloud="gcp")
@@ -188,6 +190,7 @@ def test_the_response_to_a_hanging_get_is_notified_at_once(host: FakeHost) -> No
             wait_notice(daemon, there=False)
 
 
+@pytest.mark.slow
 def test_a_machine_of_no_cloud_asks_nobody(host: FakeHost) -> None:
     with host.daemon() as daemon:
         daemon.wait_status("healthy")

@@ -61,6 +61,7 @@ def counted(daemon: RunningDaemon, feature: str = "faulty") -> float:
     return math.nan if value is None else value
 
 
+@pytest.mark.slow
 def test_a_feature_whose_every_call_raises_is_reported_and_the_node_is_watched_and_excluded(host: Host) -> None:
     host.raises(*ALL)
     with host.daemon() as daemon:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 
 def python(script: str) -> subprocess.CompletedProcess[str]:
     """Run the script in a process of its own."""
@@ -12,6 +14,7 @@ def python(script: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
 
 
+@pytest.mark.slow
 def test_only_who_waits_for_a_shutdown_loads_what_speaks_to_the_bus() -> None:
     script = (
         "import sys, gpuwarden.runtime.serve, gpuwarden_collectors.cloud.shutdown\n"
@@ -21,6 +24,7 @@ def test_only_who_waits_for_a_shutdown_loads_what_speaks_to_the_bus() -> None:
     assert (seen.stdout, seen.stderr) == ("[]\n", "")
 
 
+@pytest.mark.slow
 def test_what_is_not_configured_is_not_loaded() -> None:
     script = (
         "import sys, gpuwarden.runtime.serve; from gpuwarden.runtime.app import Daemon\n"

@@ -44,6 +44,7 @@ def sources(state: Path, file: Path) -> Sources:
     return Sources(file=file, environment={"GPUWARDEN_STATE__DIR": str(state)})
 
 
+@pytest.mark.slow
 def test_a_typing_error_before_a_restart_leaves_the_node_watched(host: FakeHost, service: Mapping[str, str]) -> None:
     host.configure("[xids.95]\nseverity = 'record'\n")
     started(host, service).stop()

@@ -44,6 +44,7 @@ def test_the_daemon_has_the_switch_of_slurm_s_topology(with_topology: Slurm, tmp
         daemon.wait(lambda: switch(daemon.get("/metrics")[1]) == "leaf2", "the switch to be known")
 
 
+@pytest.mark.slow
 async def test_it_is_read_once_and_soon_again_only_after_no_answer(with_topology: Slurm) -> None:
     client = SlurmClient(conf=with_topology.conf, timeout=3.0, node="n1")
     leaf = LeafSwitch("", client, soon=0.1)

@@ -84,6 +84,7 @@ def test_it_has_a_table_with_bounds_and_a_check_of_its_own(host: Host) -> None:
     assert "collectors.made_up: unknown key" in unknown.stdout + unknown.stderr
 
 
+@pytest.mark.slow
 def test_it_is_read_shown_recorded_and_its_failure_is_a_finding(host: Host) -> None:
     host.table(f'interval = "100ms"\nfile = "{host.file}"')
     trace = host.folder / "trace"

@@ -179,6 +179,7 @@ def test_a_driver_that_hangs_in_its_initialisation_is_a_verdict_and_no_start_tha
     watched.wait_status_shows("2 of 2 GPUs")
 
 
+@pytest.mark.slow
 def test_the_units_are_without_fault(watched: Watched) -> None:
     units = [unit.name.replace("@.", "@1.") for kind in ("service", "socket") for unit in UNITS.glob(f"*.{kind}")]
     assert len(units) >= 8

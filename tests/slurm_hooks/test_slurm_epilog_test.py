@@ -62,6 +62,7 @@ def daemon(tmp_path: Path) -> Iterator[RunningDaemon]:
     host.end()
 
 
+@pytest.mark.slow
 def test_only_the_ended_jobs_own_gpus_are_tested_and_not_again_before_they_are_due(daemon: RunningDaemon) -> None:
     host: ActiveHost = daemon.host
     notes = host.run_dir.with_name("run-slurm") / "jobs"

@@ -8,12 +8,15 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+import pytest
+
 from support.hook_races import RaceHost, race
 from support.slurm_hooks import require_root
 
 ROUNDS = 300
 
 
+@pytest.mark.slow
 def test_an_intruder_in_the_daemon_cannot_make_root_run_or_write_anything() -> None:
     require_root()
     with tempfile.TemporaryDirectory(prefix="gw-") as folder:

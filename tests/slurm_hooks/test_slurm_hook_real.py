@@ -105,6 +105,7 @@ def test_the_prolog_and_the_epilog_leave_a_note_for_the_daemon(rig: Rig) -> None
     assert rig.slurm.state("n2") <= {"IDLE", "COMPLETING", "MIXED", "ALLOCATED"}
 
 
+@pytest.mark.slow
 def test_the_note_has_that_the_comment_of_the_job_opts_out(rig: Rig) -> None:
     job = rig.slurm.submit("true", "--gres=gpu:2", "-w", "n2", "--comment=run 7; gpuwarden:stall=ignore")
     note = rig.notes("n2") / str(job)

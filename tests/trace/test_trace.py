@@ -158,6 +158,7 @@ def test_telemetry_is_written_once_a_minute(tmp_path: Path) -> None:
     assert len({r.power_usage_mw for r in readings}) == 20, "a condition about minutes depends on it"
 
 
+@pytest.mark.slow
 def test_a_stalled_job_is_found_in_a_trace_of_it_within_five_minutes_of_its_fall(tmp_path: Path) -> None:
     records = story("a collective that does not end", WORKED_FOR + 360.0)
     fell = records[0].at.boottime + 60.0 + WORKED_FOR
@@ -239,6 +240,7 @@ def test_a_trace_cut_anywhere_is_read_up_to_the_cut_which_is_named(
     assert f"cut, line {count + 2 if count else error.line}: " in str(error)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(place=st.floats(0.0, 1.0), byte=st.integers(0, 255), zipped=st.booleans())
 def test_a_byte_changed_anywhere_is_at_worst_a_trace_error_and_what_is_read_can_be_judged(
@@ -419,6 +421,7 @@ def peak_of_reading(path: Path) -> int:
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 def test_a_bomb_of_zeros_is_refused_without_being_unpacked(tmp_path: Path) -> None:
     path = tmp_path / "bomb"
     with gzip.open(path, "wb") as file:
@@ -569,6 +572,7 @@ def wait_for_size(path: Path, size: int) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_a_recorder_that_is_killed_leaves_what_it_saw(tmp_path: Path) -> None:
     with record(tmp_path) as process:
         wait_for_size(tmp_path / "t", 1500)
@@ -584,6 +588,7 @@ def test_a_recording_lasts_for_the_given_time(tmp_path: Path) -> None:
     assert read(tmp_path / "t")
 
 
+@pytest.mark.slow
 def test_an_anonymised_recording_has_no_uuid(tmp_path: Path) -> None:
     with record(tmp_path, "--anonymise") as process:
         job_world.until(lambda: '"uuid":"GPU-' in so_far(tmp_path / "t"), "a pass of NVML")
@@ -593,6 +598,7 @@ def test_an_anonymised_recording_has_no_uuid(tmp_path: Path) -> None:
     assert simulated_uuid(0) not in gzip.decompress((tmp_path / "t").read_bytes()).decode()
 
 
+@pytest.mark.slow
 def test_sigterm_ends_a_recording_well(tmp_path: Path) -> None:
     with record(tmp_path) as process:
         wait_for_size(tmp_path / "t", 100)
@@ -601,6 +607,7 @@ def test_sigterm_ends_a_recording_well(tmp_path: Path) -> None:
     assert read(tmp_path / "t")
 
 
+@pytest.mark.slow
 def test_a_recording_that_cannot_be_written_ends_with_an_error(tmp_path: Path) -> None:
     with record(tmp_path, limited=SMALL_FILES) as process:
         assert process.wait(60) == 73

@@ -29,6 +29,7 @@ def test_a_replay_gives_the_verdict_that_was_given(fault: str, tmp_path: Path) -
     assert content(judged(box.path)) == content(given)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", first_quick(1, FAILURES[1::8]))
 def test_it_does_though_the_ring_has_lost_its_beginning(fault: str, tmp_path: Path) -> None:
     box, given = frozen_of(story(fault, 8000.0), tmp_path)

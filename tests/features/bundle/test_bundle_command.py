@@ -40,6 +40,7 @@ def host(tmp_path: Path) -> BundleHost:
     return host
 
 
+@pytest.mark.slow
 def test_one_archive_has_all_that_can_be_got_without_a_daemon(host: BundleHost) -> None:
     done = host.bundle()
     assert done.returncode == 0, done.stderr

@@ -48,6 +48,7 @@ def test_one_that_is_not_installed_is_missing(tmp_path: Path, monkeypatch: pytes
     assert (done.output, done.why, done.absent) == (b"", "nvidia-smi is not installed", True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     ["echo $$; exec sleep 600", "trap '' TERM; echo $$; while :; do sleep 600; done", "echo $$; yes"],
@@ -69,6 +70,7 @@ def test_a_file_that_it_fills_is_bounded(tmp_path: Path, monkeypatch: pytest.Mon
     assert (tmp_path / "file").stat().st_size == 4096
 
 
+@pytest.mark.slow
 @pytest.mark.disposable
 def test_one_that_cannot_be_killed_is_left_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     require_disposable_host()

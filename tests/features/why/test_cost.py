@@ -28,6 +28,7 @@ def fails(host: WhyHost, number: int) -> None:
     host.step(replace(host.xid(number % 8, 31), pid=number))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", [no_fault, fails])
 def test_a_month_of_2000_short_jobs_an_hour_takes_less_than_20_mib(
     what: Callable[[WhyHost, int], None], tmp_path: Path

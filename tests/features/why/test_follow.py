@@ -144,6 +144,7 @@ def test_what_befalls_another_gpu_is_not_its_own() -> None:
     assert record.answer.cause is not Cause.HARDWARE
 
 
+@pytest.mark.slow
 def test_an_error_that_other_jobs_had_at_the_same_place_makes_the_gpu_suspect() -> None:
     host = WhyHost(2)
     text = "MMU Fault: ENGINE GRAPHICS GPC3 GPCCLIENT_T1_0 faulted @ 0x7f_0. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_READ"
@@ -398,6 +399,7 @@ def test_a_node_without_jobs_follows_nothing() -> None:
     assert host.shown() == Shown()
 
 
+@pytest.mark.slow
 def test_thousands_of_short_jobs_leave_few_records_and_none_of_a_fault_is_missing() -> None:
     host = WhyHost(2)
     host.processes()

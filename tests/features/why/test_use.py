@@ -59,6 +59,7 @@ class Loaded(WhyHost):
         return self.settles().epoch.use
 
 
+@pytest.mark.slow
 def test_an_hour_of_changing_load() -> None:
     host = Loaded()
     host.step()
@@ -73,6 +74,7 @@ def test_an_hour_of_changing_load() -> None:
     assert use.observed_gpu_seconds == pytest.approx(host.seconds, rel=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_restarts_and_times_without_a_daemon_lose_no_energy(seed: int) -> None:
     host = Loaded(seed=seed)

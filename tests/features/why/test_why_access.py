@@ -300,6 +300,7 @@ async def test_an_ended_job_of_the_same_number_is_not_shown_to_a_job_of_another_
         assert await here.jobs(BOB, None, "73", cgroup=group) == ["slurm/73", "slurm/73"]
 
 
+@pytest.mark.slow
 @ROOT_ONLY
 async def test_older_jobs_are_in_the_ledger_and_the_newest_of_a_number_is_shown(folder: Path) -> None:
     week = 7 * 86_400.0
@@ -402,6 +403,7 @@ async def test_a_batch_script_prints_one_line_at_its_end_and_keeps_its_exit_code
     assert "no daemon answers" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answers", [None, b"no JSON\n", b"[]\n"], ids=["nothing", "no JSON", "no answer"])
 async def test_a_daemon_that_does_not_answer_ends_neither_the_command_s_time_nor_the_script(
     tmp_path: Path, answers: bytes | None
@@ -435,6 +437,7 @@ async def test_a_job_that_asks_at_its_end_hears_nothing_of_what_was_another_s_or
     assert len(found["touches"]) == 2
 
 
+@pytest.mark.slow
 async def test_callers_whose_control_group_cannot_be_read_take_a_few_threads_only(tmp_path: Path) -> None:
     """A read of /proc/PID/cgroup waits while the kernel's lock of all control groups is held."""
     (tmp_path / "77").mkdir()

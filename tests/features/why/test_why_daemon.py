@@ -55,6 +55,7 @@ def published(node: SimulatedNode) -> bool:
     return "publish_jobs = true" in (node.folder / "gpuwarden.toml").read_text()
 
 
+@pytest.mark.slow
 def test_the_command_shows_what_the_ledger_knows(node: SimulatedNode) -> None:
     done = why(node, "4711")
     assert done.returncode == 0, done.stderr
@@ -90,6 +91,7 @@ def test_open_pages_have_neither_users_nor_names_unless_they_are_published(node:
     assert "alice" in operator.stdout, "who may use the control socket sees all"
 
 
+@pytest.mark.slow
 def test_status_names_the_last_jobs_that_ended_with_a_cause(node: SimulatedNode) -> None:
     status: dict[str, Any] = json.loads(page(node, "/v1/status"))
     assert status["why"]["running"] == []
