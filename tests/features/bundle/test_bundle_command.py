@@ -29,6 +29,7 @@ from support.bundling import (
     raised,
 )
 from support.commands import COMMAND, SMALL_FILES, environment, gpuwarden
+from support.control_server import result, serving
 from support.daemons import FakeHost, slots
 from support.quick import first_quick
 
@@ -137,12 +138,31 @@ def test_without_a_ledger_a_configuration_and_every_program_it_is_made_all_the_s
     (file,) = host.archives
     assert file.name.endswith(".tar.gz")
     archive = only_archive(host)
-    assert archive.state("configuration.toml") == ("missing", "it has 1 faults: gpuwarden config check lists them")
+    assert archive.state("configuration.toml") == ("missing", "it has faults (1): gpuwarden config check lists them")
     assert "ledger" in archive.state("events.jsonl")[1]
     assert archive.state("nvidia-smi-q.txt") == ("missing", "nvidia-smi is not installed")
     for said in (done.stdout, archive.read("index.html"), archive.read("rma.txt")):
         assert "neither the daemon nor the ledger could be read" in said
         assert not re.search(r"(?i)\bno(?:ne)?(?: failure)?(?: is)? in force", said)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("status", "inventory"),
+    [({"findings": [{"name": "xid.95"}]}, []), ({"findings": {"xid.95": {}}}, ["GPU"]), ({"gpus": [7]}, {"gpus": 8}), ([], None)],
+)  # fmt: skip
+def test_a_daemon_of_another_version_costs_its_documents_alone(
+    tmp_path: Path, status: object, inventory: object
+) -> None:
+    host, run_dir = BundleHost(tmp_path), tmp_path / "run"
+    host.remember(pinned(), raised())
+    with serving(run_dir, lambda asked: result(status if asked["verb"] == "status" else inventory)):
+        done = host.bundle("--state-dir", host.state_dir, "--run-dir", run_dir)
+    assert done.returncode == 0, done.stderr
+    archive = only_archive(host)
+    assert archive.manifest["findings"] == [FINDING]
+    assert archive.state("status.json")[0] == "missing"
+    assert "of a form that this version does not know" in archive.state("status.json")[1]
 
 
 @pytest.mark.slow

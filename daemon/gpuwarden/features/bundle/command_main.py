@@ -45,7 +45,7 @@ def order_of(options: argparse.Namespace, environment: Mapping[str, str]) -> Ord
         config = load(sources(options, environment))
     except ConfigError as error:
         config = Config()
-        fault = f"it has {len(error.faults)} faults: gpuwarden config check lists them"
+        fault = f"it has faults ({len(error.faults)}): gpuwarden config check lists them"
     given = options.run_dir or (run_dir(environment) if fault else None)
     return Order(
         findings=() if options.finding is None else (options.finding,),

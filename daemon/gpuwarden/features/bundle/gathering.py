@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 from gpuwarden.base.threads import detached
 from gpuwarden.cli.client import Daemon
 from gpuwarden.cli.parser import CommandError
-from gpuwarden.features.bundle import box, host, items, kernel, ledger, secrets
+from gpuwarden.features.bundle import boards, box, host, items, kernel, ledger, secrets
 from gpuwarden.features.bundle.entry import Completeness, Entry
 from gpuwarden.features.bundle.items import PROGRAMS, Program
 from gpuwarden.features.bundle.order import Order
@@ -82,7 +82,7 @@ async def gathered(order: Order, work: Path) -> Gathered:
     """Gather everything. Raises CommandError for a finding that nobody knows."""
     daemon, paths = Daemon(order.run_dir, order.run_dir), order.config.paths
     status, inventory, cut = await asyncio.gather(
-        got("status", lambda: _status(daemon), _DAEMON_WITHIN),
+        got("status", lambda: _status(daemon, order.findings), _DAEMON_WITHIN),
         got("inventory", lambda: _inventory(daemon), _DAEMON_WITHIN),
         got("ledger", lambda: ledger.slice_of(order.state_dir, order.findings, time.time()), _READ_WITHIN),
     )
@@ -123,13 +123,26 @@ async def got(name: str, work: Callable[[], Value], within: float) -> Got[Value]
     return Got(value=value, seconds=time.monotonic() - began)
 
 
-def _status(daemon: Daemon) -> dict[str, Any]:
+def _status(daemon: Daemon, findings: tuple[str, ...]) -> dict[str, Any]:
+    """Return the status document. Raises ValueError for one that cannot be read, as of a daemon of another version: one that is updated."""
     status: dict[str, Any] = daemon.call("status")
+    try:
+        ledger.of_status(status, findings)
+        list(boards.of_documents(status.get("gpus", ()), "daemon"))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"its status is of a form that this version does not know ({error!r})"[:_WHY_MOST]) from error
     return status
 
 
 def _inventory(daemon: Daemon) -> list[dict[str, Any]]:
+    """Return what is expected in this machine. Raises ValueError as `_status`."""
     inventory: list[dict[str, Any]] = daemon.call("inventory")
+    try:
+        list(boards.of_documents(inventory, "daemon"))
+    except (AttributeError, TypeError) as error:
+        raise ValueError(
+            f"its inventory is of a form that this version does not know ({error!r})"[:_WHY_MOST]
+        ) from error
     return inventory
 
 

@@ -44,7 +44,7 @@ def main() -> None:
     try:
         config = load(Sources(file=CONFIG_FILE, required=False))
     except ConfigError as error:
-        config, fault = Config(), f"it has {len(error.faults)} faults: gpuwarden config check lists them"
+        config, fault = Config(), f"it has faults ({len(error.faults)}): gpuwarden config check lists them"
     serve(config, socket.socket(fileno=os.dup(0)), fault)
 
 
