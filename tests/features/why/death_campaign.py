@@ -49,6 +49,7 @@ class Campaign:
             for kind, node in nodes.items():
                 set_up(node, kind.partition(" ")[0])
                 node.starts()
+                node.its_daemon.find_port()  # one after the other: a dozen that start at once take all the time of this machine
             for node in nodes.values():
                 node.serves()
             with ThreadPoolExecutor(len(self.deaths)) as asking:
