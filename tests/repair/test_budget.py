@@ -40,7 +40,7 @@ def test_a_node_without_a_mark_comes_behind_all_that_have_one() -> None:
 
 def test_what_ended_is_not_repaired_now_and_counts_for_a_day() -> None:
     marks = {"n1": [over(1.0)], "n2": [over(2.0)], "n3": [over(23.0), over(30.0)]}
-    assert "3 repairs of the fleet began within 24 hours" in refusal(options(), marks, "n4", NOW)
+    assert "repairs of the fleet within 24 hours: 3" in refusal(options(), marks, "n4", NOW)
     assert not refusal(options(per_day=4), marks, "n4", NOW)
 
 

@@ -168,7 +168,7 @@ async def test_a_scheduler_that_is_away_by_the_time_it_is_this_node_s_turn_forbi
 
 async def test_it_is_another_node_s_turn(tmp_path: Path) -> None:
     async with world(tmp_path) as host:
-        host.turns.refusal = "1 nodes are repaired now, and repair.at_once allows 1"
+        host.turns.refusal = "being repaired now: 1; repair.at_once allows 1"
         await host.turn()
         assert forbidden(host) == [Precondition.FLEET]
         assert not host.memory.tries

@@ -38,8 +38,8 @@ def refusal(options: RepairOptions, marks: Mapping[str, Sequence[Mark]], node: s
     if newest is not None and any(mark.counts(now) for mark in marks[node]):
         running.append(newest)
     if (at_once := len(earlier(running, node))) >= options.at_once:
-        return f"{at_once} nodes are repaired now, and repair.at_once allows {options.at_once}"
+        return f"being repaired now: {at_once}; repair.at_once allows {options.at_once}"
     before = sum(newest is None or one < newest for one in begun)
     if before >= options.per_day:
-        return f"{before} repairs of the fleet began within 24 hours, and repair.per_day allows {options.per_day}"
+        return f"repairs of the fleet within 24 hours: {before}; repair.per_day allows {options.per_day}"
     return ""
