@@ -51,6 +51,14 @@ def test_the_configuration_that_it_writes_is_valid_and_the_profile_of_the_mode_e
     assert (PACKAGING.parent / f"systemd/profiles/{mode}.conf").exists()
 
 
+def test_it_takes_the_profiles_that_there_are_and_no_other_name() -> None:
+    """With another one the link would lead nowhere, and systemd would start the daemon without any profile."""
+    (names,) = re.findall(
+        r"gpuwarden_profile in (\[.+\])", task("Name of the profile")["ansible.builtin.assert"]["that"]
+    )
+    assert yaml.safe_load(names) == sorted(path.stem for path in (PACKAGING.parent / "systemd/profiles").iterdir())
+
+
 def test_it_replaces_the_link_by_which_the_package_chooses_the_profile() -> None:
     (link,) = (Path(path) for path in LINKS if path.endswith("10-profile.conf"))
     chosen = Path(task("Profile")["ansible.builtin.file"]["dest"])
