@@ -52,7 +52,7 @@ def test_the_configuration_that_it_writes_is_valid_and_the_profile_of_the_mode_e
 
 
 def test_it_takes_the_profiles_that_there_are_and_no_other_name() -> None:
-    """With another one the link would lead nowhere, and systemd would start the daemon without any profile."""
+    """A link that leads nowhere would start the daemon without any profile."""
     (names,) = re.findall(
         r"gpuwarden_profile in (\[.+\])", task("Name of the profile")["ansible.builtin.assert"]["that"]
     )

@@ -14,7 +14,7 @@ from gpuwarden.features.active_test.tester.occupancy import POD_VARIABLE
 from gpuwarden.features.active_test.tester.pods import KUBELET
 from gpuwarden.features.kubernetes.options import KubernetesOptions
 
-MANIFEST = Path(__file__).parents[2] / "kubernetes/active-test.yaml"
+MANIFEST = Path(__file__).parents[3] / "kubernetes/active-test.yaml"
 PRIORITY, JOB = yaml.safe_load_all(MANIFEST.read_text())
 SPEC: dict[str, Any] = JOB["spec"]["template"]["spec"]
 CONTAINER: dict[str, Any] = SPEC["containers"][0]
