@@ -30,7 +30,7 @@ Make = Callable[..., Worker[Any]]
 @asynccontextmanager
 async def workers() -> AsyncIterator[Make]:
     """Gives a maker of workers. At the end they are closed, and no process, task or descriptor may be left of them."""
-    before, children = _held(), _children()
+    before, tasks, children = _descriptors(), _tasks(), _children()
     made: list[Worker[Any]] = []
 
     def make(options: Options | None = GOOD, limits: WorkerLimits = PATIENT, **others: Any) -> Worker[Any]:
@@ -52,12 +52,22 @@ async def workers() -> AsyncIterator[Make]:
         left = _children() - children
         for pid in left:
             os.kill(pid, signal.SIGKILL)
-    assert (_held(), left) == (before, set())
+    kept = {"descriptors": _descriptors() - before, "tasks": _tasks() - tasks, "processes": left}
+    assert not any(kept.values()), f"left behind: {kept}"
 
 
-def _held() -> tuple[int, set[asyncio.Task[Any]]]:
-    """Return how many descriptors this process has open, and its tasks but for the one that asks."""
-    return len(list(Path("/proc/self/fd").iterdir())), asyncio.all_tasks() - {asyncio.current_task()}
+def _descriptors() -> set[str]:
+    """Return what this process has open: of an earlier test something may yet be closed while this one runs, and that is no fault of it."""
+    found = set()
+    for path in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # that of the listing itself
+            found.add(f"{path.name} {path.readlink()}")
+    return found
+
+
+def _tasks() -> set[asyncio.Task[Any]]:
+    """Return all tasks but the one that asks."""
+    return {task for task in asyncio.all_tasks() if task is not asyncio.current_task()}
 
 
 def _children() -> set[int]:
