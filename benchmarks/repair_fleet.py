@@ -70,7 +70,10 @@ class Node(SlurmHost):
     def configure(self, more: str = "", **words: Any) -> None:
         gate = f'[test]\ngate_socket = "{self.folder}/nobody.sock"\n'
         repair = f'[repair]\nsteps = ["reboot"]\nsocket = "{self.root.tell()}"\n{self.bounds}\n'
-        super().configure(f"{more}{gate}{repair}", **words)
+        out = more.replace(
+            "[breaker]\n", "[breaker]\ncount = 1000\n"
+        )  # the bounds of repair are measured, not the breaker's
+        super().configure(f"{out}{gate}{repair}", **words)
 
     @property
     def daemon_now(self) -> RunningDaemon:
