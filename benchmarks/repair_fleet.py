@@ -70,9 +70,8 @@ class Node(SlurmHost):
     def configure(self, more: str = "", **words: Any) -> None:
         gate = f'[test]\ngate_socket = "{self.folder}/nobody.sock"\n'
         repair = f'[repair]\nsteps = ["reboot"]\nsocket = "{self.root.tell()}"\n{self.bounds}\n'
-        out = more.replace(
-            "[breaker]\n", "[breaker]\ncount = 1000\n"
-        )  # the bounds of repair are measured, not the breaker's
+        # The bounds of repair are measured, not the breaker's own.
+        out = more.replace("[breaker]\n", "[breaker]\ncount = 1000\n")
         super().configure(f"{out}{gate}{repair}", **words)
 
     @property
@@ -87,7 +86,6 @@ class Node(SlurmHost):
         self.running.find_port()
 
     def goes_down(self) -> None:
-        self.daemon_now.process.send_signal(signal.SIGKILL)
         self.daemon_now.kill()
         self.slurm.stop(self.node, how=signal.SIGKILL)
 

@@ -10,6 +10,9 @@ from gpuwarden.features.why.following import following_of
 from gpuwarden.features.why.memory import EPOCHS_MOST, memory_of
 from gpuwarden.features.why.model import SETTLES, Cause, Certainty
 from gpuwarden.features.why.snapshot import Shown
+from gpuwarden.features.why.step import ANSWERED_WITHIN
+from gpuwarden.features.why.touches import RECENT_FOR
+from gpuwarden.features.why.writing import BEGUN_AT_LAST
 from gpuwarden.health.model import EventKind
 from gpuwarden.health.view import View
 from gpuwarden_collectors.event_facts import LogOrigin, OomKillEvent
@@ -122,6 +125,10 @@ def test_where_many_jobs_fail_at_once_what_touched_one_that_is_not_written_down_
     records = [*following_of(host.state).unwritten, *host.records]
     (record,) = [one for one in records if one.epoch.name == "slurm/9000"]
     assert record.answer.code == "xid.31"
+
+
+def test_what_touched_a_job_is_kept_for_as_long_as_its_record_may_wait() -> None:
+    assert RECENT_FOR >= BEGUN_AT_LAST + ANSWERED_WITHIN
 
 
 def test_a_line_that_bus_and_nvml_contradict_accuses_nobody(host: WhyHost) -> None:

@@ -21,9 +21,11 @@ from gpuwarden.health.runbooks import PAGES
 from gpuwarden.health.xid.catalogue import XidClass, xid_row
 from gpuwarden_collectors.facts import Stamp
 
-RECENT_FOR, RECENT_MOST = 240.0, 256
-"""For how many seconds, and how much of, what happened is kept for jobs that are too young to be remembered: such a job ran for a minute at
-most, and the scheduler's word about its end is waited for two more; on a node of 16 GPUs all jobs may fail at once, each with several Xids."""
+RECENT_FOR, RECENT_MOST = 780.0, 256
+"""For how many seconds, and how much of, what happened is kept for jobs that are not remembered yet: a job may wait ten minutes for that
+(`writing.BEGUN_AT_LAST`), and its record two more for the scheduler (`step.ANSWERED_WITHIN`), and a pass may be late. On a node of 16 GPUs
+all jobs may fail at once, each with several Xids.
+"""
 PAIRED_WITHIN = 10.0
 """Seconds between the bare number of an Xid and its line, which names the process."""
 SEVERAL = 2
