@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from gpuwarden.features.repair.helper.notebook import HOUR, STEPS_MOST
 from support.fake_nvml_library import uuid_of
-from support.repair_helper import MODULES, SLOTS, Helpers, RepairHost, helpers
+from support.repair_helper import MODULES, SLOTS, RepairHost
 
 PERSISTENCE, FABRIC, DCGM, IMEX = (
     "nvidia-persistenced.service", "nvidia-fabricmanager.service", "nvidia-dcgm.service", "nvidia-imex.service",
 )  # fmt: skip
 BEFORE = sorted((PERSISTENCE, DCGM, IMEX))
-
-
-@pytest.fixture(scope="module")
-def made() -> Iterator[Helpers]:
-    with helpers() as one:
-        yield one
-
-
-@pytest.fixture
-def host(tmp_path: Path, made: Helpers) -> RepairHost:
-    return RepairHost(tmp_path, made)
 
 
 def step(name: str, id: str = "try-1", **fields: str) -> dict[str, Any]:  # noqa: A002 - the protocol's word

@@ -3,27 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
 from support.quick import first_quick
-from support.repair_helper import BEFORE, PATIENCE, Helpers, RepairHost, helpers
+from support.repair_helper import BEFORE, PATIENCE, RepairHost
 from support.repair_kills import DOES, HOW, calls_of, killed_at, request
-
-
-@pytest.fixture(scope="module")
-def made() -> Iterator[Helpers]:
-    with helpers() as one:
-        yield one
-
-
-@pytest.fixture
-def host(tmp_path: Path, made: Helpers) -> RepairHost:
-    return RepairHost(tmp_path, made)
-
 
 CASES = [
     *((step, how) for step in ("restart_service", "reboot") for how in HOW),

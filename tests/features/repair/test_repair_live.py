@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +12,12 @@ import pytest
 
 from support.daemons import FakeHost, RunningDaemon
 from support.needs import host_pid_namespace
-from support.repair_helper import BEFORE, Helpers, RepairHost, helpers
+from support.repair_helper import BEFORE, Helpers, RepairHost
 
 BAD = 1
 RESET = "reset 00000000:28:00.0"
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def made() -> Iterator[Helpers]:
-    with helpers() as one:
-        yield one
 
 
 class LiveHost(FakeHost):

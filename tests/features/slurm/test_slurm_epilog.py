@@ -11,18 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support.slurm_hooks import NOBODY, PATIENCE, SCRIPTS, SHELLS, HookHost, require_root
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> HookHost:
-    return HookHost(tmp_path)
-
-
-@pytest.fixture(params=SHELLS.values(), ids=list(SHELLS))
-def shell(request: pytest.FixtureRequest) -> Sequence[str]:
-    words: Sequence[str] = request.param
-    return words
+from support.slurm_hooks import NOBODY, PATIENCE, SCRIPTS, HookHost, require_root
 
 
 def with_a_daemon(host: HookHost) -> socket.socket:

@@ -13,18 +13,7 @@ from typing import Any
 import pytest
 
 from gpuwarden.publish.files.healthy_mark import PERIOD
-from support.slurm_hooks import PATIENCE, SCRIPTS, SHELLS, HookHost, require_root, uptime
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> HookHost:
-    return HookHost(tmp_path)
-
-
-@pytest.fixture(params=SHELLS.values(), ids=list(SHELLS))
-def shell(request: pytest.FixtureRequest) -> Sequence[str]:
-    words: Sequence[str] = request.param
-    return words
+from support.slurm_hooks import PATIENCE, SCRIPTS, HookHost, require_root, uptime
 
 
 def printed(host: HookHost, shell: Sequence[str], **more: str) -> str:

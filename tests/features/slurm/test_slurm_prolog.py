@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import pytest
 
 from gpuwarden_collectors.slurm.jobs_register import parse
-from support.slurm_hooks import NOBODY, SHELLS, HookHost, require_root
+from support.slurm_hooks import NOBODY, HookHost, require_root
 
 BAD_GPU: Mapping[str, object] = {
     "state": "failure",
@@ -19,17 +18,6 @@ BAD_GPU: Mapping[str, object] = {
 }
 BAD_NODE: Mapping[str, object] = {**BAD_GPU, "reason": "driver_unresponsive", "node_state": "failure"}
 GPUS = {0: "healthy", 1: "healthy", 2: "healthy", 3: "failure", 13: "healthy"}
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> HookHost:
-    return HookHost(tmp_path)
-
-
-@pytest.fixture(params=SHELLS.values(), ids=list(SHELLS))
-def shell(request: pytest.FixtureRequest) -> Sequence[str]:
-    words: Sequence[str] = request.param
-    return words
 
 
 def prolog(host: HookHost, shell: Sequence[str], gpus: str | None = "3", **more: str) -> tuple[int, str]:
