@@ -87,7 +87,8 @@ async def test_without_a_helper_nothing_was_sent(tmp_path: Path) -> None:
         (b'{"state": "running"}\n', None),
         (b'{"state": "done"}\n', Outcome.DONE),
         (b'{"state": "failed"}\n', Outcome.FAILED),
-        (b'{"state": "unknown"}\n', Outcome.UNKNOWN),
+        (b'{"state": "refused"}\n', Outcome.REFUSED),
+        (b'{"state": "unknown"}\n', Outcome.REFUSED),
         (b'{"state": 7}\n', Outcome.UNKNOWN),
     ],
 )

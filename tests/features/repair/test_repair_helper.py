@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuwarden.features.repair.helper.notebook import HOUR, STEPS_MOST
+from gpuwarden.features.repair.helper.notebook import HOUR, STEPS_MOST, Entry, Notebook
 from support.fake_nvml_library import uuid_of
 from support.repair_helper import MODULES, SLOTS, RepairHost
 
@@ -387,6 +387,13 @@ def test_a_second_request_with_the_same_id_does_nothing_and_gets_the_same_answer
 
 def test_an_unknown_id_is_unknown(host: RepairHost) -> None:
     assert host.look("never") == {"state": "unknown", "text": "nothing was begun under this id"}
+
+
+def test_a_step_that_was_refused_after_its_services_were_stopped_is_no_failed_one(host: RepairHost) -> None:
+    why = "the GPU is in use by process 4711"
+    entry = Entry(id="try-1", step="reset_gpu", subject="", begun=1.0, boot="", state="failed", refused=True, text=why)
+    Notebook(host.folder / "state").add(entry)
+    assert host.look() == {"state": "refused", "text": why}
 
 
 def test_no_more_steps_are_begun_in_a_day_than_the_limit_and_one_reboot_in_six_hours(host: RepairHost) -> None:

@@ -97,5 +97,16 @@ def test_a_step_that_is_only_checked_yet_is_no_unknown_one(host: RepairHost) -> 
 def test_a_step_goes_on_if_nobody_waits_for_its_answer(host: RepairHost) -> None:
     with host.connected() as connection:
         connection.sendall(json.dumps(request("reset_gpu")).encode() + b"\n")
+        assert b"begins reset_gpu" in connection.recv(4096)
     host.wait(lambda: host.look()["state"] == "done")
     assert host.running == BEFORE
+
+
+def test_a_step_is_not_begun_for_a_daemon_that_died_while_it_was_checked(host: RepairHost) -> None:
+    hangs = host.fake.hangs_once("nvmlDeviceGetCount_v2")
+    with host.connected() as connection:
+        connection.sendall(json.dumps(request("reset_gpu")).encode() + b"\n")
+        host.wait(hangs.exists)
+    host.fake.clear()
+    assert host.settled()["state"] == "unknown"
+    assert host.effects == []

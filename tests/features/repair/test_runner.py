@@ -66,8 +66,7 @@ async def test_the_helper_refuses_and_nothing_was_done(tmp_path: Path) -> None:
     ("looks", "outcome"),
     [
         ([{"state": "running"}, {"state": "running"}, {"state": "done"}], Outcome.DONE),
-        ([{"state": "unknown"}, {"state": "failed", "text": "timed out"}], Outcome.FAILED),
-        ([{"state": "unknown"}], Outcome.UNKNOWN),
+        ([{"nonsense": 1}, {"state": "failed", "text": "timed out"}], Outcome.FAILED),
         ([{"nonsense": 1}], Outcome.UNKNOWN),
     ],
 )
@@ -245,6 +244,19 @@ async def test_a_new_daemon_looks_what_came_of_the_step_and_does_not_do_it_again
         await host.until(lambda: host.log[-1:] == ["leave"])
         assert host.log == ["off", "look", "look", "repair_ended done", "on", "leave"]
         assert host.outcomes == [Outcome.DONE]
+
+
+@pytest.mark.parametrize(
+    ("came_of_it", "number"), [("refused", 1), ("unknown", 1), ("done", 2), ("failed", 2), ("nonsense", 2)]
+)
+async def test_after_a_kill_a_step_that_was_refused_or_never_begun_uses_up_no_try(
+    tmp_path: Path, came_of_it: str, number: int
+) -> None:
+    async with world(tmp_path, before=[begun("t0", 20.0)]) as host:
+        host.helper.looks = [{"state": came_of_it, "text": ""}]
+        await host.until(lambda: host.log[-1:] == ["leave"])
+        assert host.memory.open is None
+        assert host.plan().number == number
 
 
 async def test_a_boot_after_the_order_of_a_reboot_is_that_reboot(tmp_path: Path) -> None:

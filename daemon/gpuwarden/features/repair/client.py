@@ -4,7 +4,7 @@ r"""The daemon's end of root's helper, which carries out the steps; `helper/` is
     {"verb": "step", "id": "...", "step": "reset_gpu", "slot": "...", "uuid": "..."}\n
                                            ->  any number of {"progress": "text"}, then {"done": true, "text": "..."},
                                                or {"done": false, "refused": true or false, "why": "..."}
-    {"verb": "look", "id": "..."}\n        ->  {"state": "unknown", "running", "done" or "failed", "text": "..."}
+    {"verb": "look", "id": "..."}\n        ->  {"state": "unknown", "running", "done", "failed" or "refused", "text": "..."}
 
 One request a connection, one JSON object a line. A step goes on when its connection ends; a second request with its id does nothing, and is
 answered with what came of the first. Everything is bounded in size and time.
@@ -94,7 +94,9 @@ async def look(path: Path, name: str) -> Result:
             return Result(Outcome.DONE, text)
         case "failed":
             return Result(Outcome.FAILED, text)
-    return Result(Outcome.UNKNOWN, text or "the helper does not know of it")
+        case "refused" | "unknown":  # it begins nothing for who is gone
+            return Result(Outcome.REFUSED, text or "the helper does not know of it")
+    return Result(Outcome.UNKNOWN, text)
 
 
 async def _one(path: Path, asked: Mapping[str, Any], within: float) -> Mapping[str, Any]:

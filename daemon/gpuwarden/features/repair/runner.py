@@ -266,7 +266,7 @@ class Runner:
         """Ask what became of a step until that is known. It is never asked for again."""
         loop = asyncio.get_running_loop()
         until, unknown, text = loop.time() + FOUND_OUT_WITHIN, 0, ""
-        while loop.time() < until and unknown < 2:  # it may not have written down yet what it was asked for
+        while loop.time() < until and unknown < 2:  # a helper that cannot read its notebook says nothing
             try:
                 result = await client.look(self._socket, begun.id)
             except NoAnswer as error:

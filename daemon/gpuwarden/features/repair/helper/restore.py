@@ -20,7 +20,7 @@ KILLED = {
 }
 
 
-def put_back(entry: Entry, services: Services, host: Host, held: int | None, say: Callable[[str], None]) -> str:
+def put_back(entry: Entry, services: Services, host: Host, held: int | None, say: Callable[[str], object]) -> str:
     """Load the modules, set persistence mode and start the units of an entry. Returns what could not be, or "": it tries each."""
     missing = []
     for name in reversed(entry.load):

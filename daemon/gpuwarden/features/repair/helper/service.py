@@ -6,10 +6,11 @@ r"""The helper's side of `gpuwarden-repair.sock`: one request a connection, one 
     {… "step": "reboot", "reason": "…"}
                                         ->  {"progress": "what it does now"}, as often as it begins something, then
                                             {"done": true, "text": "…"} or {"done": false, "refused": true or false, "why": "…"}
-    {"verb": "look", "id": "…"}         ->  {"state": "unknown", "running", "done" or "failed", "text": "…"}
+    {"verb": "look", "id": "…"}         ->  {"state": "unknown", "running", "done", "failed" or "refused", "text": "…"}
 
 An id names one try: asked again, its result is told again, and nothing is done. What was refused before anything was begun is forgotten, so
-that `look` says `unknown`: nothing was done. A step goes on if its connection is closed.
+that `look` says `unknown`: nothing was done. A step goes on if its connection is closed, and is not begun if it was closed before: what a look
+after that does not find is never done.
 
 systemd runs `main` for each connection, and `main` with `--settle` after it, so that what a killed helper has stopped runs again.
 """
@@ -78,13 +79,17 @@ def _line(connection: socket.socket) -> bytes:
     return data.partition(b"\n")[0]
 
 
-def _send(connection: socket.socket, answer: Answer) -> None:
-    with suppress(OSError):  # nobody may wait for it any more
+def _send(connection: socket.socket, answer: Answer) -> bool:
+    """Return False if nobody waits for it any more."""
+    try:
         connection.settimeout(REQUEST_WITHIN)
         connection.sendall(json.dumps(answer).encode() + b"\n")
+    except OSError:
+        return False
+    return True
 
 
-def _answered(host: Host, settings: Settings, request: Request, say: Callable[[str], None]) -> Answer:
+def _answered(host: Host, settings: Settings, request: Request, say: Callable[[str], bool]) -> Answer:
     notebook = Notebook(host.folder)
     if request.verb == "probe":
         return probe(host, settings, request.step)
@@ -102,7 +107,7 @@ def _answered(host: Host, settings: Settings, request: Request, say: Callable[[s
     return _result(entry) if entry else _refused("the step is no longer known")
 
 
-def _step(host: Host, settings: Settings, request: Request, notebook: Notebook, say: Callable[[str], None]) -> Answer:
+def _step(host: Host, settings: Settings, request: Request, notebook: Notebook, say: Callable[[str], bool]) -> Answer:
     if why := not_allowed(request.step, settings) or lacking(request.step, host, settings):
         return _refused(why)
     with notebook.lock("helper", host.within("turn", TURN_WITHIN)) as alone:
@@ -112,7 +117,7 @@ def _step(host: Host, settings: Settings, request: Request, notebook: Notebook, 
 
 
 def _step_alone(
-    host: Host, settings: Settings, request: Request, notebook: Notebook, say: Callable[[str], None]
+    host: Host, settings: Settings, request: Request, notebook: Notebook, say: Callable[[str], bool]
 ) -> Answer:
     with notebook.lock("commands") as held:
         if (entry := notebook.find(request.id)) is not None:
@@ -136,7 +141,7 @@ def _result(entry: Entry) -> Answer:
 def _state(notebook: Notebook, wanted: str) -> Answer:
     busy = notebook.is_locked("helper")  # before the entry is searched: a helper checks first, and then writes it
     if (entry := notebook.find(wanted)) is not None:
-        return {"state": entry.state, "text": entry.text}
+        return {"state": "refused" if entry.refused else entry.state, "text": entry.text}
     if busy:
         return {"state": "running", "text": "a helper checks a step, which may be this one"}
     return {"state": "unknown", "text": "nothing was begun under this id"}

@@ -29,7 +29,8 @@ class Work:
     notebook: Notebook
     request: Request
     held: int | None
-    say: Callable[[str], None]
+    say: Callable[[str], bool]
+    """Tells who asked what is done now. Returns False if he is gone."""
     services: Services = field(init=False)
     checks: Checks = field(init=False)
     entry: Entry = field(init=False)
@@ -43,6 +44,8 @@ class Work:
         planned = self.checks.planned()
         if why := self.notebook.over_limit(self.request.step, self.host.now()):
             raise Refused(why)
+        if not self.say(f"begins {self.request.step}"):
+            raise Refused("who asked is gone, and may have looked what came of it already")
         self.entry = self.notebook.add(planned)
         done, refused = False, False
         try:
