@@ -124,6 +124,21 @@ async def test_failures_of_one_minute_are_one_archive_which_names_all_and_each_g
     ]
 
 
+async def test_a_failure_that_the_service_has_not_found_has_no_archive_and_the_others_have(tmp_path: Path) -> None:
+    path, two = tmp_path / "s", replace(ONE, key=replace(ONE.key, subject=gpu(slot(2))))
+    document = {"file": "/var/x.tar.zst", "missing": [], "not_found": [str(two.key)]}
+    with answering(path, json.dumps(document).encode()):
+        node = Node(path)
+        node.fails(ONE, two, at_second=UPTIME)
+        node.fails(ONE, two, at_second=UPTIME + TOGETHER)
+        events = [await node.event(), await node.event()]
+        await node.part.stop()
+    assert [(event.kind, str(event.key)) for event in events] == [
+        (EventKind.BUNDLE_MADE, ID),
+        (EventKind.BUNDLE_FAILED, str(two.key)),
+    ]
+
+
 async def test_one_that_was_a_warning_for_an_hour_and_those_beyond_one_request_have_their_answer_once(
     tmp_path: Path,
 ) -> None:

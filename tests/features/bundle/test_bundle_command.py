@@ -33,6 +33,8 @@ from support.control_server import result, serving
 from support.daemons import FakeHost, slots
 from support.quick import first_quick
 
+UNKNOWN = "xid.48@gpu/0000:99:00.0"
+
 
 @pytest.fixture
 def host(tmp_path: Path) -> BundleHost:
@@ -99,7 +101,7 @@ def test_name_and_answer_are_as_asked(host: BundleHost, more: tuple[str, ...], n
     [
         (("--output", "{taken}"), 73, "exists already: name another file, or remove it"),
         (("--output", "{folder}/none/file"), 73, "cannot write the archive to"),
-        (("xid.48@gpu/0000:99:00.0",), 64, "no finding 'xid.48@gpu/0000:99:00.0' is in the ledger"),
+        ((UNKNOWN,), 64, f"no finding '{UNKNOWN}' is in the ledger"),
         (("x" * 500,), 64, "expected the id of a finding, found 500 characters"),
     ],
 )
@@ -112,6 +114,21 @@ def test_what_cannot_be_made_is_said_at_once_and_leaves_nothing(
     assert done.returncode == code
     assert said in done.stderr
     assert (taken.read_text(), host.archives) == ("mine", [])
+
+
+def test_of_several_findings_those_that_do_not_exist_are_named_and_the_archive_is_about_the_others(
+    host: BundleHost,
+) -> None:
+    done = host.bundle(FINDING, UNKNOWN)
+    assert done.returncode == 0, done.stderr
+    assert f"about: {FINDING}\nnot found: {UNKNOWN} is not in the ledger\n" in done.stdout
+    assert len(host.archives) == 1
+
+
+def test_where_none_of_the_findings_exists_those_in_force_are_named(host: BundleHost) -> None:
+    done = host.bundle(UNKNOWN, "xid.1@node")
+    assert (done.returncode, host.archives) == (64, [])
+    assert f"no finding '{UNKNOWN}' or 'xid.1@node' is in the ledger. In force: {FINDING}." in done.stderr
 
 
 @pytest.mark.slow

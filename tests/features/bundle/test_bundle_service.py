@@ -92,8 +92,9 @@ def test_it_makes_an_archive_about_all_findings_in_a_folder_of_its_own_and_keeps
     host.configure("[bundle]\nkeep = 1\n")
     monkeypatch.setenv("PATH", str(host.bin))
     config = load(Sources(file=host.config, environment={}))
-    request = json.dumps({"findings": [FINDING, OTHER]}).encode() + b"\n"
+    request = json.dumps({"findings": [FINDING, "xid.1@node", OTHER]}).encode() + b"\n"
     first = answer(config, request)
+    assert first["not_found"] == ["xid.1@node"]
     archive = Archive(Path(first["file"]), tmp_path / "first")
     assert archive.manifest["findings"] == [FINDING, OTHER]
     assert {"status.json", "black-box"} <= set(first["missing"])
@@ -120,6 +121,12 @@ def test_the_newest_archives_stay_and_other_files_too(tmp_path: Path) -> None:
 
 def asked_of(path: Path, within: float = 60.0) -> Bundle:
     return asyncio.run(ask(path, [FINDING, OTHER], within, busy_again=0.01))
+
+
+def test_what_the_service_has_not_found_is_of_what_it_was_asked_for(tmp_path: Path) -> None:
+    document = {"file": "/var/x.tar.zst", "missing": [], "not_found": [OTHER, "another@node", 7]}
+    with answering(tmp_path / "s", json.dumps(document).encode()):
+        assert asked_of(tmp_path / "s").not_found == (OTHER,)
 
 
 def test_the_daemon_sends_findings_and_gets_the_path(tmp_path: Path) -> None:

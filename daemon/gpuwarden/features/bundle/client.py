@@ -1,6 +1,6 @@
 r"""The daemon's end of the service that makes archives as root; `service.py` is the other end.
 
-    {"findings": ["xid.79@gpu/0000:4e:00.0"]}\n   ->  {"file": "/var/lib/…", "missing": ["nvidia-bug-report.log.gz"]}
+    {"findings": ["xid.79@gpu/0000:4e:00.0"]}\n   ->  {"file": "/var/lib/…", "missing": ["nvidia-bug-report.log.gz"], "not_found": []}
                                                       {"error": "why there is none", "busy": false}
 
 One request a connection. Everything is bounded in size and time.
@@ -35,6 +35,8 @@ class Bundle:
     """Its path."""
     missing: tuple[str, ...]
     """Names of what is not in it, or not whole."""
+    not_found: tuple[str, ...] = ()
+    """Findings that it is not about, since the ledger does not know them."""
 
 
 async def ask(path: Path, findings: Sequence[str], within: float, busy_again: float = _BUSY_AGAIN) -> Bundle:
@@ -71,7 +73,13 @@ async def _asked(path: Path, findings: Sequence[str]) -> Bundle | None:
     match document:
         case {"file": str(file), "missing": list(missing)}:
             names = tuple(_one_line(one) for one in missing[:64] if isinstance(one, str))
-            return Bundle(file=_one_line(file), missing=names)
+            not_found = document.get("not_found")
+            unknown = not_found if isinstance(not_found, list) else []
+            return Bundle(
+                file=_one_line(file),
+                missing=names,
+                not_found=tuple(one for one in unknown if isinstance(one, str) and one in findings),
+            )
         case {"busy": True}:
             return None
         case {"error": str(error)}:

@@ -13,11 +13,12 @@ serial numbers, the kernel's lines with what their Xids mean, active tests, nvid
 the doctor's, the configuration without secrets. index.html tells all on one page, rma.txt is a text for the vendor's form,
 manifest.json lists every file with its hash, and what is missing with the reason.
 
-FINDING is an id of gpuwarden status or gpuwarden events; without it the archive is about all failures in force. Run it as root. It
-takes up to 6 minutes, the longest for nvidia-bug-report.sh: each program has a deadline and is killed after it; one that cannot be
-killed, since it hangs in the driver, is left and named. It works without a daemon, from the ledger, and changes nothing there.
+FINDING is an id of gpuwarden status or gpuwarden events; without it the archive is about all failures in force. One that is not
+in the ledger is named, and the archive is about the others. Run it as root. It takes up to 6 minutes, the longest for
+nvidia-bug-report.sh: each program has a deadline and is killed after it; one that cannot be killed, since it hangs in the driver, is left
+and named. It works without a daemon, from the ledger, and changes nothing there.
 
-exit code: 0 the archive is made, whatever is missing in it; 64 no such finding; 73 it cannot be written, or exists already
+exit code: 0 the archive is made, whatever is missing in it; 64 none of the findings exists; 73 it cannot be written, or exists already
 
 examples:
   gpuwarden bundle
@@ -31,7 +32,7 @@ MAIN = "gpuwarden.features.bundle.command_main"
 
 def arguments(parser: Parser) -> None:
     parser.add_argument(
-        "finding", metavar="FINDING", nargs="?", help="id of a finding (default: all failures in force)"
+        "finding", metavar="FINDING", nargs="*", help="id of a finding (default: all failures in force)"
     )
     parser.add_argument(
         "--output",

@@ -38,8 +38,9 @@ def main(options: argparse.Namespace) -> int:
 
 def order_of(options: argparse.Namespace, environment: Mapping[str, str]) -> Order:
     """Return what the command line asks for. A configuration with a fault does not prevent an archive. Raises CommandError."""
-    if options.finding is not None and not 0 < len(options.finding) <= FINDING_MOST:
-        raise CommandError(f"expected the id of a finding, found {len(options.finding)} characters")
+    for finding in options.finding:
+        if not 0 < len(finding) <= FINDING_MOST:
+            raise CommandError(f"expected the id of a finding, found {len(finding)} characters")
     fault = ""
     try:
         config = load(sources(options, environment))
@@ -48,7 +49,7 @@ def order_of(options: argparse.Namespace, environment: Mapping[str, str]) -> Ord
         fault = f"it has faults ({len(error.faults)}): gpuwarden config check lists them"
     given = options.run_dir or (run_dir(environment) if fault else None)
     return Order(
-        findings=() if options.finding is None else (options.finding,),
+        findings=tuple(options.finding),
         config=config,
         config_fault=fault,
         config_file=options.config,
@@ -83,6 +84,7 @@ def _shown(made: Made) -> Iterator[str]:
     yield f"sha256: {made.sha256}"
     none = f"not known what fails: {clean(made.unknown)}" if made.unknown else "no failure in force"
     yield f"about: {', '.join(map(clean, made.findings)) or none}"
+    yield from (f"not found: {clean(one)} is not in the ledger" for one in made.not_found)
     if made.note:
         yield f"note: {clean(made.note)}"
     yield from (f"missing: {clean(name)}: {clean(why)}" for name, why in made.missing)

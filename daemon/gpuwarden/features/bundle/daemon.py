@@ -25,6 +25,7 @@ TOGETHER = 60.0
 ANSWERED_WITHIN = 900.0
 """Seconds after which an archive that was asked for counts as failed."""
 _LEAVES_WITHIN = 1.0
+NOT_FOUND = "the service that makes archives has not found it in the ledger"
 
 Failing = tuple[str, float]
 """Id of a failure, and since when it is there, wall time."""
@@ -84,7 +85,12 @@ class Bundles(Part):
             ]
         else:
             missing = ", ".join(made.missing)[:TEXT_MOST]
-            whats = [BundleMade(finding=one, file=made.file, missing=missing) for one in findings]
+            whats = [
+                BundleFailed(finding=one, why=NOT_FOUND)
+                if one in made.not_found
+                else BundleMade(finding=one, file=made.file, missing=missing)
+                for one in findings
+            ]
         at = self._clock()
         self._service.journal.append([answered(what, at, self._boot_id) for what in whats], step=Step.SOON)
 

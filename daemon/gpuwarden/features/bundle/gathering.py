@@ -26,6 +26,8 @@ _DAEMON_WITHIN, _READ_WITHIN, _BOX_WITHIN = 6.0, 20.0, 60.0
 """Seconds for an answer of the daemon, for a file or the ledger, and for the traces of the black box."""
 _KMSG = Path("/dev/kmsg")
 _WHY_MOST = 400
+_NAMED_MOST = 8
+"""Findings that one message names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +66,8 @@ class Gathered:
     """The ledger's part."""
     failures: list[ledger.Failure]
     """What the archive is about."""
+    not_found: tuple[str, ...]
+    """Findings that were asked for, and that the ledger does not know."""
     unknown: str
     """Why it is not known what fails; empty if it is."""
     host: Got[dict[str, str]]
@@ -79,14 +83,14 @@ class Gathered:
 
 
 async def gathered(order: Order, work: Path) -> Gathered:
-    """Gather everything. Raises CommandError for a finding that nobody knows."""
+    """Gather everything. Raises CommandError if nobody knows any of the findings that were asked for."""
     daemon, paths = Daemon(order.run_dir, order.run_dir), order.config.paths
     status, inventory, cut = await asyncio.gather(
         got("status", lambda: _status(daemon, order.findings), _DAEMON_WITHIN),
         got("inventory", lambda: _inventory(daemon), _DAEMON_WITHIN),
         got("ledger", lambda: ledger.slice_of(order.state_dir, order.findings, time.time()), _READ_WITHIN),
     )
-    failures = _failures(order, status, cut)
+    failures, not_found = _failures(order, status, cut)
     is_known = status.value is not None or cut.value is not None
     programs = asyncio.gather(*(_of_program(one, order, work) for one in PROGRAMS))
     facts, traces, log, settings = await asyncio.gather(
@@ -100,6 +104,7 @@ async def gathered(order: Order, work: Path) -> Gathered:
         inventory=inventory,
         slice=cut,
         failures=failures,
+        not_found=not_found,
         unknown="" if is_known else f"neither the daemon nor the ledger could be read: {status.why}; {cut.why}",
         host=facts,
         box=traces,
@@ -146,18 +151,27 @@ def _inventory(daemon: Daemon) -> list[dict[str, Any]]:
     return inventory
 
 
-def _failures(order: Order, status: Got[dict[str, Any]], cut: Got[ledger.Slice]) -> list[ledger.Failure]:
-    """Return the findings that were asked for, else all failures in force: as the daemon knows them, else as the ledger does."""
+def _failures(
+    order: Order, status: Got[dict[str, Any]], cut: Got[ledger.Slice]
+) -> tuple[list[ledger.Failure], tuple[str, ...]]:
+    """Return the findings that were asked for, else all failures in force: as the daemon knows them, else as the ledger does.
+
+    With them those that are not in the ledger. Raises CommandError if that is all that was asked for.
+    """
     shown = (
         {} if status.value is None else {str(one.key): one for one in ledger.of_status(status.value, order.findings)}
     )
     kept = {} if cut.value is None else {str(one.key): one for one in cut.value.failures}
     known = shown if status.value is not None and not order.findings else {**kept, **shown}
-    lacking = [finding for finding in order.findings if finding not in known]
-    if lacking and cut.value is not None:
-        lists = "gpuwarden status lists those in force, gpuwarden events --json all"
-        raise CommandError(f"no finding {lacking[0][:200]!r} is in the ledger: {lists}")
-    return list(known.values())
+    if cut.value is None:
+        return list(known.values()), ()
+    not_found = tuple(finding for finding in order.findings if finding not in known)
+    if not_found and not known:
+        named = " or ".join(repr(finding[:200]) for finding in not_found[:_NAMED_MOST])
+        standing = sorted(str(track.key) for track in cut.value.state.tracks.values() if track.raised)
+        force = ", ".join(standing[:_NAMED_MOST]) or "none"
+        raise CommandError(f"no finding {named} is in the ledger. In force: {force}. gpuwarden events --json lists all")
+    return list(known.values()), not_found
 
 
 async def _of_program(row: Program, order: Order, work: Path) -> Entry:

@@ -40,6 +40,8 @@ class Made:
     """Its hash."""
     findings: tuple[str, ...]
     """Ids of the findings that it is about."""
+    not_found: tuple[str, ...]
+    """Those that were asked for, and that the ledger does not know."""
     unknown: str
     """Why it is not known what fails; empty if it is."""
     missing: tuple[tuple[str, str], ...]
@@ -97,6 +99,7 @@ async def _make(order: Order, output: Path) -> Made:
         size=size,
         sha256=digest,
         findings=tuple(str(one.key) for one in found.failures),
+        not_found=found.not_found,
         unknown=found.unknown,
         missing=tuple((one.name, one.why) for one in entries if one.state is not Completeness.COMPLETE),
         note=note,
@@ -168,6 +171,7 @@ def document(made: Made) -> str:
             "bytes": made.size,
             "sha256": made.sha256,
             "findings": list(made.findings),
+            "not_found": list(made.not_found),
             "missing": [{"name": name, "why": why} for name, why in made.missing],
             "note": made.note,
         }

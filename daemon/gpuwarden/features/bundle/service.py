@@ -96,7 +96,12 @@ async def _answer(config: Config, findings: tuple[str, ...], fault: str) -> dict
         return {"error": str(error)}
     except OSError as error:
         return {"error": f"cannot use {folder}: {error.strerror}"}
-    return {"file": str(made.file), "missing": [name for name, _ in made.missing], "sha256": made.sha256}
+    return {
+        "file": str(made.file),
+        "missing": [name for name, _ in made.missing],
+        "not_found": list(made.not_found),
+        "sha256": made.sha256,
+    }
 
 
 @contextmanager
