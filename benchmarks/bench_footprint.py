@@ -25,6 +25,7 @@ from pathlib import Path
 from common import cpu_ns, daemon_on_driver, fake_host, scrape, spread, table, wait_for_all
 from support.daemons import RunningDaemon, children, slots
 from support.dcgm import BINDINGS, FakeDcgm, engine_process
+from support.simulated_nodes import SimulatedNode
 
 CPU_LIMITS = {(1, 5.0): 0.3, (8, 5.0): 0.8, (8, 1.0): None}
 """Per cent of a core, by GPUs and the interval of a pass in seconds."""
@@ -45,7 +46,7 @@ MEMORY_HEAD = ("GPUs", "a pass each", "process", "PSS MiB", "USS MiB", "RSS MiB"
 Row = list[object]
 
 
-def processes(daemon: RunningDaemon) -> dict[str, int]:
+def processes(daemon: RunningDaemon | SimulatedNode) -> dict[str, int]:
     """The daemon and its workers, by what they read."""
     found = {"daemon": daemon.process.pid}
     for pid in children(daemon.process.pid):

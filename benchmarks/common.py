@@ -31,8 +31,7 @@ def fake_host(
     *, gpus: int = 8, interval: float = 5.0, pci_interval: float = 10.0, device: bool = False
 ) -> Iterator[FakeHost]:
     """A host with the production defaults, but for what is named; its library burns the CPU time of an H100's. With `device`
-    its kernel log is that of this machine, if it may be read: only the device wakes its reader, a file is looked at 20
-    times a second. Other programs' lines count.
+    its kernel log is that of this machine, if it may be read: a file is also looked at once a second. Other programs' lines count.
     """
     with tempfile.TemporaryDirectory(prefix="gw-", ignore_cleanup_errors=True) as folder:
         host = FakeHost(Path(folder), gpus)

@@ -114,8 +114,8 @@ class KernelLog:
             self._timer.cancel()
             self._timer = None
         if self._source:
-            if self._source.poll is None:
-                asyncio.get_running_loop().remove_reader(self._source.fd)
+            if self._source.wait is not None:
+                asyncio.get_running_loop().remove_reader(self._source.wait)
             self._source.close()
             self._source = None
 
@@ -124,9 +124,9 @@ class KernelLog:
         loop = asyncio.get_running_loop()
         if source.poll is not None:
             self._timer = loop.call_later(0, self._turn, source)
-        else:
+        if source.wait is not None:
             try:
-                loop.add_reader(source.fd, self._turn, source)
+                loop.add_reader(source.wait, self._turn, source)
             except OSError as error:  # a character device that cannot be waited for, as /dev/null
                 source.close()
                 raise CollectorError(f"cannot follow the kernel log {self._path}: it is no log device") from error
@@ -157,6 +157,8 @@ class KernelLog:
         self.error = ""
         self._backoff.succeeded()
         if source.poll is not None:
+            if self._timer:
+                self._timer.cancel()
             pause = source.poll if turn.drained else 0
             self._timer = asyncio.get_running_loop().call_later(pause, self._turn, source)
         self._deliver(turn)

@@ -9,17 +9,21 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from gpuwarden_collectors.base import CollectorError, SourceAbsent
+from gpuwarden_collectors.file_changes import FileChanges
 
 RECORD_MAX = 8192  # bytes; CONSOLE_EXT_LOG_MAX of Linux 4 to 6
 RECORD_LIMIT = 1 << 20  # a kernel with longer records than this is not believed
 CHUNK = 8192  # bytes of a file for one turn of the loop
 LINE_MAX = 65_536  # bytes kept of a line that has not ended
 DEVICE = "/dev/kmsg"
-FILE_POLL = 0.05  # seconds between two reads of a file
+FILE_POLL = (
+    1.0  # seconds after which a file is read, whatever the kernel reported of it: network file systems report little
+)
 _REFUSED = (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENXIO, errno.ENODEV)
 """Errors that mean that the device cannot be opened here. After any other, such as too many open files, it may be later."""
 
@@ -37,8 +41,8 @@ class Turn(NamedTuple):
 
 
 class RecordSource(Protocol):
-    fd: int
-    poll: float | None  # seconds between two reads; None: the loop can wait for fd
+    wait: int | None  # the descriptor that is readable when there is more; None: nothing reports it
+    poll: float | None  # seconds between two reads at most; None: `wait` misses nothing
 
     def read(self, limit: int) -> Turn:
         """Reads about `limit` records at most. Raises OSError when the source is broken."""
@@ -89,6 +93,7 @@ class KmsgDevice:
 
     def __init__(self, fd: int, size: int = RECORD_MAX) -> None:
         self.fd = fd
+        self.wait: int | None = fd
         self._size = size
 
     def read(self, limit: int) -> Turn:
@@ -137,10 +142,16 @@ class FollowedFile:
     def __init__(self, path: str, fd: int) -> None:
         self.fd = fd
         self._path = path
+        self._changes: FileChanges | None = None
+        with suppress(OSError):  # then it is read each FILE_POLL seconds
+            self._changes = FileChanges(path)
+        self.wait = self._changes.fd if self._changes else None
         self._offset = 0
         self._partial = b""
 
     def read(self, limit: int) -> Turn:  # noqa: ARG002 - CHUNK is the limit here
+        if self._changes:
+            self._changes.forget()
         replaced = self._replaced()  # asked before the read, so that an end of file after it is final
         truncated = os.fstat(self.fd).st_size < self._offset
         if truncated:
@@ -180,3 +191,5 @@ class FollowedFile:
 
     def close(self) -> None:
         os.close(self.fd)
+        if self._changes:
+            self._changes.close()

@@ -98,7 +98,7 @@ def _klogctl(action: int, buffer: ctypes.Array[ctypes.c_char] | None, size: int)
 class SyslogRing:
     """A record source over `read(size)`, which gives the newest lines; `size` bytes hold all of them."""
 
-    fd = -1
+    wait: int | None = None
 
     def __init__(self, read: Callable[[int], bytes], size: int, poll: float = POLL) -> None:
         self.poll: float | None = poll

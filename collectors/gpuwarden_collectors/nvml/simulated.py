@@ -18,8 +18,9 @@ from typing import Any, NoReturn
 
 import pynvml
 
+from gpuwarden_collectors.file_changes import changes_of
 from gpuwarden_collectors.nvml.readings import CALLS, FIELDS, GPM, LINK_COUNTERS, LINK_FIELDS, VITAL, Call
-from gpuwarden_collectors.nvml.simulated_faults import FAULTS, Fault, FaultsFile, first_time
+from gpuwarden_collectors.nvml.simulated_faults import FAULTS, Fault, FaultsFile, faults_file, first_time
 from gpuwarden_collectors.nvml.simulated_gpu import (
     LINKS,
     NAME,
@@ -29,7 +30,7 @@ from gpuwarden_collectors.nvml.simulated_gpu import (
     simulated_uuid,
 )
 
-_POLL_SECONDS = 0.05  # seconds between checks for an Xid while waiting for events, and for the end of a hang
+_LOOK = 1.0  # seconds after which the faults are read again, whatever was reported of their file
 _ANY = 0xFFFFFFFF
 
 _ROWS: dict[tuple[Any, ...], Call] = {(row.function, *row.args): row for row in (*VITAL, *CALLS)}
@@ -228,9 +229,10 @@ class SimulatedNvml:
 
     def nvmlEventSetWait_v2(self, events: set[int], milliseconds: int) -> Any:
         until = time.monotonic() + milliseconds / 1000
-        while time.monotonic() < until:
-            for fault in self._faults():
-                if fault.name == "xid" and fault.gpu in events and first_time(self._directory, fault):
+        with changes_of(faults_file(self._directory)) as changes:
+            while (left := until - time.monotonic()) > 0:
+                changes.forget()
+                if fault := self._xid(events):
                     return SimpleNamespace(
                         device=_handle(fault.gpu),
                         eventType=pynvml.nvmlEventTypeXidCriticalError,
@@ -238,8 +240,15 @@ class SimulatedNvml:
                         gpuInstanceId=_ANY,
                         computeInstanceId=_ANY,
                     )
-            time.sleep(_POLL_SECONDS)
+                changes.wait(min(left, _LOOK))
         return _fail(pynvml.NVML_ERROR_TIMEOUT)
+
+    def _xid(self, events: set[int]) -> Fault | None:
+        """An injected Xid of these GPUs that was not reported yet; it counts as reported from now on."""
+        for fault in self._faults():
+            if fault.name == "xid" and fault.gpu in events and first_time(self._directory, fault):
+                return fault
+        return None
 
     # --- making and querying the simulated state
 
@@ -274,15 +283,17 @@ class SimulatedNvml:
 
     def _stall(self, number: int) -> None:
         """Waits until the fault is cleared, if ever."""
-        while stall := self._gpus[number].stall:
-            if stall == "crash":
-                for fault in self._faults():
-                    if (fault.name, fault.gpu) == ("crash", number) and first_time(self._directory, fault):
-                        signal.raise_signal(signal.SIGSEGV)
-            if stall == "hang-hard" and self._term_was is None:
-                self._term_was = _handle_term(_IGNORE)
-            time.sleep(_POLL_SECONDS)
-            self._apply_faults()
+        with changes_of(faults_file(self._directory)) as changes:
+            while stall := self._gpus[number].stall:
+                if stall == "crash":
+                    for fault in self._faults():
+                        if (fault.name, fault.gpu) == ("crash", number) and first_time(self._directory, fault):
+                            signal.raise_signal(signal.SIGSEGV)
+                if stall == "hang-hard" and self._term_was is None:
+                    self._term_was = _handle_term(_IGNORE)
+                changes.wait(_LOOK)
+                changes.forget()
+                self._apply_faults()
         if self._term_was is not None:
             _handle_term(self._term_was)
             self._term_was = None

@@ -280,7 +280,7 @@ class FaultsFile:
 
     def read(self) -> tuple[Fault, ...]:
         try:
-            status = os.stat(faults_file(self._directory))  # noqa: PTH116 - twenty times a second: a Path costs more
+            status = os.stat(faults_file(self._directory))  # noqa: PTH116 - at each call: a Path costs more
             seen = (status.st_ino, status.st_mtime_ns)
             if seen != self._seen:
                 self._faults, self._seen = load(self._directory), seen
