@@ -80,7 +80,9 @@ def test_its_record_comes_a_minute_after_its_end_and_only_once(host: WhyHost) ->
     ended = host.uptime
     host.run(SETTLES - 5)
     assert not host.records
+    assert host.shown().ends[NAME].at.boottime == ended
     record = host.settles()
+    assert host.shown().ends == {}
     assert (record.epoch.name, record.end.at.boottime, record.end.known_from) == (NAME, ended, "epilog")
     host.run(400)
     assert len(host.records) == 1

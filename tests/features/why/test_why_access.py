@@ -423,6 +423,13 @@ async def test_a_job_that_asks_at_its_end_gets_the_answer_that_it_would_have(fol
     assert "memory" in found["answer"]["sentence"]
 
 
+async def test_a_job_that_has_ended_is_not_running_before_its_record_is_made(folder: Path) -> None:
+    known = Shown(running=(job("slurm/71", ALICE),), ends={"slurm/71": End(at=stamp(9), known_from="cgroup")})
+    async with site(folder, known=known) as here:
+        found = (await ask(here.run_dir / "control.sock", {"verb": "why", "job": "71"}))["result"]
+    assert (found["running"], found["end"]["known_from"], found["final"]) == (False, "cgroup", False)
+
+
 async def test_a_job_that_asks_at_its_end_hears_nothing_of_what_was_another_s_or_is_contradicted(folder: Path) -> None:
     other = replace(job("slurm/72", BOB), pids=(200,))
     xids = [

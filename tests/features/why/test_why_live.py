@@ -84,9 +84,7 @@ def test_a_process_on_a_gpu_is_followed_to_the_xid_that_ends_it(host: FakeHost) 
             os.kill(process.pid, signal.SIGKILL)
             process.wait()
             host.fake.clear()
-            daemon.wait(
-                lambda: not why(host, ALICE, job=name).get("running", True), "its record", patience=2 * PATIENCE
-            )
+            daemon.wait(lambda: why(host, ALICE, job=name).get("final", False), "its record", patience=2 * PATIENCE)
         finally:
             process.kill()
             process.wait()

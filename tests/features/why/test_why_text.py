@@ -119,6 +119,14 @@ def test_a_number_that_was_given_before_is_said_to_have_been() -> None:
     assert screen(older=3).endswith("this is the newest of its name: 3 older jobs ended here")
 
 
+def test_a_job_that_has_ended_a_moment_ago_does_not_run_and_waits_for_its_answer() -> None:
+    known = of_running(EPOCH, INDICES, at(5230), end=RECORD.end, answer=RECORD.answer)
+    assert short(known).startswith("gpuwarden: slurm/4711 has ended, so far: GPU 1 fell off the bus")
+    unknown = of_running(EPOCH, INDICES, at(5230), end=RECORD.end)
+    assert short(unknown) == "gpuwarden: slurm/4711 has ended: what ended it is not known yet; ask again in a minute"
+    assert "not yet" not in "\n".join(lines(unknown))
+
+
 def test_a_likely_cause_is_not_printed_as_a_certain_one() -> None:
     answer = replace(RECORD.answer, certainty=Certainty.POSSIBLE, slot="", serial="")
     assert "cause: hardware, possible, xid.79" in screen(replace(RECORD, answer=answer)).splitlines()
@@ -140,7 +148,7 @@ def test_the_keys_of_the_document_are_a_contract() -> None:
     assert json.loads(json.dumps(document)) == document
     assert list(document) == [
         "job", "kind", "id", "node", "job_name", "user", "uid", "gpus", "began", "touches", "use",
-        "running", "ended", "seconds", "end", "answer", "older",
+        "running", "ended", "seconds", "end", "answer", "final", "older",
     ]  # fmt: skip
     assert document["gpus"][1] == {"pci_bus_id": SLOTS[1], "gpu": 1}
     assert document["answer"] == {
@@ -154,6 +162,11 @@ def test_the_keys_of_the_document_are_a_contract() -> None:
     running = of_running(EPOCH, INDICES, at(1))
     assert sorted(running) == sorted(document)
     assert (running["running"], running["ended"], running["end"], running["answer"]) == (True, None, None, None)
+    settling = of_running(EPOCH, INDICES, at(5230), end=RECORD.end)
+    assert sorted(settling) == sorted(document)
+    assert [settling[key] for key in ("running", "ended", "seconds", "end", "final")] == [
+        *(document[key] for key in ("running", "ended", "seconds", "end")), False,
+    ]  # fmt: skip
 
 
 def test_a_wall_clock_that_is_set_while_a_job_runs_changes_neither_its_length_nor_the_order() -> None:

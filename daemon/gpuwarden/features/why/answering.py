@@ -31,7 +31,6 @@ from gpuwarden.publish.snapshot import Snapshot
 from gpuwarden.publish.sockets.jobs import Caller
 from gpuwarden.publish.sockets.unix_socket import TRY_AGAIN, VerbError
 from gpuwarden_collectors.base import Clock
-from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.process_stat import process_stat
 
 CALLER_READ_WITHIN = 1.0
@@ -135,17 +134,17 @@ class Answering:
         node, older = self._snapshot().service.node, found.older
         if found.record is not None:
             return of_record(found.record, self._indices, node=node, older=older)
-        now = self._clock()
-        so_far = self._so_far(found.epoch, now)
-        return of_running(found.epoch, self._indices, now, answer=so_far, node=node, older=older)
+        now, end = self._clock(), of(self._snapshot()).ends.get(found.epoch.name)
+        so_far = self._so_far(found.epoch, end or End(at=now, known_from="processes"))
+        return of_running(found.epoch, self._indices, now, end=end, answer=so_far, node=node, older=older)
 
-    def _so_far(self, epoch: Epoch, now: Stamp) -> Answer | None:
-        """Return the answer if the job ended now, as a script does that asks at its end; None if nothing would be its cause."""
+    def _so_far(self, epoch: Epoch, end: End) -> Answer | None:
+        """Return the answer by what is known now, as to a script that asks at its end; None if nothing would be its cause."""
         gpus = self._snapshot().verdict.gpus
         boards = {gpu.slot: Board(index=self._indices.get(gpu.slot), serial=gpu.serial) for gpu in gpus}
         known = of(self._snapshot())
         around = Around(boards=boards, pids=pids_of_others(epoch, known.running, known.ended), denied=known.denied)
-        found = answer(epoch, End(at=now, known_from="processes"), around)
+        found = answer(epoch, end, around)
         return None if found.cause in (Cause.NONE, Cause.NOT_SEEN) else found
 
 

@@ -20,25 +20,43 @@ Indices = Mapping[str, int | None]
 
 
 def of_record(record: Record, indices: Indices, *, node: str = "", older: int = 0) -> Document:
-    """Return the document of a job that has ended. `older`: how many jobs of the same name ended before."""
-    epoch, end = record.epoch, record.end
-    ended = {
+    """Return the document of a job that has its record. `older`: how many jobs of the same name ended before."""
+    ended = {**_ended(record.epoch, record.end), "answer": _answer(record.answer, indices), "final": True}
+    over_boot = record.end.known_from == "boot"
+    return {**_epoch(record.epoch, indices, node, over_boot=over_boot), **ended, "older": older}
+
+
+def of_running(
+    epoch: Epoch,
+    indices: Indices,
+    now: Stamp,
+    *,
+    end: End | None = None,
+    answer: Answer | None = None,
+    node: str = "",
+    older: int = 0,
+) -> Document:
+    """Return the document of a job without a record: what touched it so far. `end`: that of one that has ended, whose record is not made yet.
+
+    `answer`: what it would be if the record were made now, if anything would be its cause.
+    """
+    lasts = {"running": True, "ended": None, "seconds": max(_seconds(epoch, now), 0.0), "end": None}
+    so_far = {"answer": None if answer is None else _answer(answer, indices), "final": False}
+    return {
+        **_epoch(epoch, indices, node),
+        **(lasts if end is None else _ended(epoch, end)),
+        **so_far,
+        "older": older,
+    }
+
+
+def _ended(epoch: Epoch, end: End) -> Document:
+    return {
         "running": False,
         "ended": rfc3339(end.at.wall),
         "seconds": max(_seconds(epoch, end.at, over_boot=end.known_from == "boot"), 0.0),
         "end": _end(end),
-        "answer": _answer(record.answer, indices),
     }
-    return {**_epoch(epoch, indices, node, over_boot=end.known_from == "boot"), **ended, "older": older}
-
-
-def of_running(
-    epoch: Epoch, indices: Indices, now: Stamp, *, answer: Answer | None = None, node: str = "", older: int = 0
-) -> Document:
-    """Return the document of a job that has not ended: what touched it so far. `answer`: that of the job if it ended now, if there is any."""
-    so_far = None if answer is None else _answer(answer, indices)
-    running = {"running": True, "ended": None, "seconds": max(_seconds(epoch, now), 0.0), "end": None, "answer": so_far}
-    return {**_epoch(epoch, indices, node), **running, "older": older}
 
 
 def _seconds(epoch: Epoch, until: Stamp, *, over_boot: bool = False) -> float:

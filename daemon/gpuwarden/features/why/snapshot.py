@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from gpuwarden.features.why.ending import denied
 from gpuwarden.features.why.following import Live, following_of
 from gpuwarden.features.why.kept import kept
 from gpuwarden.features.why.memory import RECORDS_FOR, RECORDS_MOST, memory_of
-from gpuwarden.features.why.model import NAME, Epoch, Record
+from gpuwarden.features.why.model import NAME, End, Epoch, Record
 from gpuwarden.features.why.use import use_of
 from gpuwarden.health.state import State
 from gpuwarden.publish.snapshot import Snapshot
@@ -22,6 +22,8 @@ class Shown:
 
     running: tuple[Epoch, ...] = ()
     """In the order in which they began, with what touched them and what they used until now."""
+    ends: Mapping[str, End] = field(default_factory=dict)
+    """By name, the end of those of `running` that have ended, and whose record is not made yet."""
     ended: tuple[Record, ...] = ()
     """Of the last day, at most `RECORDS_MOST` (`kept.py`), the newest last. Older ones are in the ledger."""
     denied: frozenset[str] = frozenset()
@@ -43,7 +45,8 @@ def shown(state: State, now: Stamp) -> Shown:
     ended = sorted((*memory.records, *following.unwritten), key=lambda one: one.end.at.wall)
     since = now.wall - RECORDS_FOR
     newest = kept((one for one in ended if one.end.at.wall >= since), RECORDS_MOST)
-    return Shown(running=tuple(running), ended=newest, denied=denied(state), left_out=following.left_out)
+    ends = {name: one.end for name, one in following.live.items() if one.end is not None}
+    return Shown(running=tuple(running), ends=ends, ended=newest, denied=denied(state), left_out=following.left_out)
 
 
 def _until_now(one: Live, known: Epoch | None, metered: float) -> Epoch:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuwarden.features.why.model import Cause, Epoch, Record
+from gpuwarden.features.why.model import Cause, End, Epoch, Record
 from gpuwarden.features.why.names import public_name
 from gpuwarden.features.why.snapshot import of
 from gpuwarden.publish.snapshot import Snapshot
@@ -23,17 +23,21 @@ def document(snapshot: Snapshot) -> Document:
     ended = [record for record in known.ended if record.answer.cause is not Cause.NONE]
     return {
         "why": {
-            "running": [_running(epoch, public_name(epoch, names=names)) for epoch in known.running[-RUNNING_MOST:]],
+            "running": [
+                _running(epoch, known.ends.get(epoch.name), public_name(epoch, names=names))
+                for epoch in known.running[-RUNNING_MOST:]
+            ],
             "ended": [_ended(record, public_name(record.epoch, names=names)) for record in ended[-ENDED_MOST:]],
         }
     }
 
 
-def _running(epoch: Epoch, name: str) -> Document:
+def _running(epoch: Epoch, end: End | None, name: str) -> Document:
     last = epoch.touches[-1] if epoch.touches else None
     return {
         "job": name,
         "began": rfc3339(epoch.began.wall),
+        "ended": None if end is None else rfc3339(end.at.wall),
         "gpus": list(epoch.slots),
         "touches": len(epoch.touches),
         "last_touch": None

@@ -77,6 +77,11 @@ def short(document: Document) -> str:
 def headline(document: Document) -> str:
     name = clean(document["job"])
     answer = document["answer"]
+    if not (document["running"] or document.get("final", True)):
+        name += " has ended"
+        if answer is None:
+            return f"{name}: what ended it is not known yet; ask again in a minute"
+        name += ", so far"
     if answer is not None:
         if document["running"]:
             name += " is running; if it ended now"
