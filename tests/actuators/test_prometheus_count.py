@@ -19,6 +19,7 @@ import pytest
 from gpuwarden.actuators.base import BudgetUnknown
 from gpuwarden.actuators.prometheus_count import POOL_ASSUMED, PrometheusCounter, queries
 from gpuwarden.actuators.reconciler import Limits, Reconciler
+from gpuwarden.base.fisher import MARKED_LEAST
 from gpuwarden.config.policy import BreakerOptions
 from gpuwarden.config.secrets import SecretFile
 from gpuwarden.policy.breaker import refusal
@@ -118,28 +119,22 @@ async def test_what_the_excluded_nodes_share_with_this_node_is_in_the_reason() -
     )
 
 
-async def test_a_budget_that_is_not_used_up_asks_for_no_labels() -> None:
-    with api_server(site(pool=8, n2=NOW - 100)) as port:
+async def test_limits_that_were_lowered_after_the_start_are_explained_too() -> None:
+    out = {f"n{number}": NOW - 100 - number for number in range(2, 2 + MARKED_LEAST)}
+    with api_server(site(pool=200, **out)) as port:
+        counting = counter(port, percent=50, count=100)
+        found = await counting.fleet_count()
+        assert not refusal(counting._options, found)
+        assert refusal(Budget(count=MARKED_LEAST), found)
+        assert counting._shared._running is not None
+
+
+async def test_few_excluded_nodes_ask_for_no_labels() -> None:
+    out = {f"n{number}": NOW - 100 - number for number in range(2, 1 + MARKED_LEAST)}
+    with api_server(site(pool=8, **out)) as port:
         counting = counter(port)
         assert (await counting.fleet_count()).shared == ""
         assert counting._shared._running is None
-
-
-async def test_a_domain_that_is_used_up_asks_for_what_its_nodes_share_too() -> None:
-    """A node does not count itself while it is in service, so that its own domain is not in the answer."""
-    out = {f"n{number}": NOW - 100 - number for number in range(2, 7)}
-
-    def respond(path: str, query: str, headers: dict[str, str]) -> Answer:
-        if query == QUERIES["domains"]:
-            return vector([series(NOW, 1, named(node) | {"cluster_uuid": "8f3c6a1e", "clique": "0"}) for node in out])
-        return site(pool=200, **out)(path, query, headers)
-
-    for domain, asked in ((6, False), (5, True)):
-        with api_server(respond) as port:
-            counting = counter(port, domain=domain)
-            found = await counting.fleet_count()
-            assert (counting._shared._running is not None) is asked
-        assert bool(refusal(Budget(domain=domain), found, "8f3c6a1e.0")) is asked
 
 
 async def test_a_node_that_two_jobs_scrape_is_not_counted_as_excluded_before_itself() -> None:

@@ -21,7 +21,6 @@ from gpuwarden.base.threads import detached
 from gpuwarden.config.policy import BreakerOptions
 from gpuwarden.config.secrets import SecretError, SecretFile
 from gpuwarden.health.domain import domain_of_labels
-from gpuwarden.policy.breaker import refusal
 from gpuwarden.policy.model import FleetCount, Held
 from gpuwarden.prometheus.access import Access, AccessError, Hints, access
 from gpuwarden.prometheus.client import PrometheusError, Results, Sample, query
@@ -110,13 +109,8 @@ class PrometheusCounter:
         except (PrometheusError, AccessError, SecretError) as error:
             raise BudgetUnknown(str(error)) from error
         self._pool, self._pool_due = found.pool, self._clock().boottime + POOL_AGE
-        shared = self._shared.text(found, self._clock().boottime) if self._used_up(found) else ""
+        shared = self._shared.text(found, self._clock().boottime)
         return replace(found, shared=shared, visible_after=FRESH * self._chance.uniform(1.0, 1.25))
-
-    def _used_up(self, found: FleetCount) -> bool:
-        """Return whether the budget is used up, of all nodes or of any NVLink domain: only the caller knows which is this node's."""
-        domains = {"", *(held.domain for held in found.held)}
-        return any(refusal(self._options, found, domain) for domain in domains)
 
     def _request(self) -> Results:
         return self._ask(self._queries)
