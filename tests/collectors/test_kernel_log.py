@@ -212,6 +212,22 @@ async def test_an_old_line_has_the_time_of_its_record_and_a_new_one_the_time_it_
     assert [e.at for e in received.events] == [Stamp(60.0, 4960.0), Stamp(100.0, 5000.0)]
 
 
+async def test_what_came_while_the_daemon_stood_still_has_the_time_at_which_it_came(kmsg: Path) -> None:
+    """Its clock is 3 s behind ours, as the line before has shown; a time that cannot be is cut."""
+    up = [100.0]
+    clock: dict[str, Any] = {"clock": lambda: Stamp(up[0], 5000.0 + up[0]), "monotonic": lambda: up[0]}
+    async with following(kmsg, **clock) as (log, received):
+        await until(lambda: log.complete)
+        append(kmsg, line(1, seconds=97.0))
+        await until(lambda: len(received.events) == 1)
+        await until(lambda: log._at_end == 100.0)
+        append(kmsg, line(2, seconds=117.0) + line(3, seconds=20.0) + line(4, seconds=900.0))
+        up[0] = 160.0
+        await until(lambda: len(received.events) == 4)
+    assert [e.at.boottime for e in received.events] == [100.0, 120.0, 100.0, 160.0]
+    assert received.events[1].at.wall == 5120.0
+
+
 async def test_no_record_lies_in_the_future(kmsg: Path) -> None:
     append(kmsg, line(1, seconds=1e9))
     async with following(kmsg, clock=lambda: Stamp(100.0, 5000.0), monotonic=lambda: 100.0) as (_, received):

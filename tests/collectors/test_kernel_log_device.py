@@ -11,6 +11,8 @@ from uuid import uuid4
 import pytest
 
 from gpuwarden_collectors.event_facts import LogGap, XidEvent
+from gpuwarden_collectors.facts import Stamp
+from gpuwarden_collectors.kernel_log import reader
 from gpuwarden_collectors.kernel_log.sources import KmsgDevice
 from support.disposable import kernel_log_writer
 from support.kernel_log import BOOT, Received, following, line
@@ -40,6 +42,26 @@ async def test_a_device_is_read_record_by_record_and_a_broken_one_is_reported() 
         os.close(writer)
         await until(lambda: log.errors > 0)
         assert str(path) in log.error
+
+
+async def test_a_device_that_has_no_record_for_long_is_no_daemon_that_stood_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reader, "BEAT", 0.01)
+    up = [100.0]
+    writer, terminal = os.openpty()
+    async with following(Path(os.ttyname(terminal)), clock=lambda: Stamp(up[0], 5000.0), monotonic=lambda: up[0]) as (
+        log,
+        received,
+    ):
+        await until(lambda: log.complete)
+        up[0] = 3_700.0
+        await until(lambda: log._at_end == up[0])
+        os.write(writer, line(1, seconds=90.0).encode())
+        await until(lambda: len(received.events) == 1)
+    assert received.events[0].at.boottime == 3_700.0
+    os.close(terminal)
+    os.close(writer)
 
 
 @pytest.mark.disposable

@@ -7,7 +7,8 @@
 - **Time.** The log stamps records with its own clock: it starts at boot, stops while the machine is suspended, and is
   not steered by NTP, so that it is off by minutes after months. A record that was there before we caught up is stamped by
   that clock, shifted by boottime minus monotonic of this moment (right but for suspends between the record and now). A
-  record that arrives while we follow is stamped when it arrives.
+  record that arrives while we follow is stamped when it arrives; but where this process stood still, it came at some time since the log
+  was last read to its end, and is stamped within that by its own clock, of which the last record told how far it is off.
 - **Belief.** Only the kernel's own records become events (`belief.py`); of the others, those that would have are counted.
 - **Loop.** At most `RECORDS_PER_TURN` records, a millisecond or two, go by before other tasks have their turn. A read that takes longer is
   done in a thread, one at a time. If the source was closed meanwhile, what it brings is discarded: the position is still before it.
@@ -33,6 +34,10 @@ from gpuwarden_collectors.kernel_log.sources import RecordSource, Turn, open_sou
 
 RECORDS_PER_TURN = 100
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds before the log is opened again after an error
+BEAT = 5.0
+"""Seconds: so often a device is read though it has told of no record, so that it is known when there was none."""
+STOOD_STILL = 10.0
+"""Seconds since the log was last read to its end from which on a record may have waited."""
 
 
 OnEvents = Callable[[Sequence[HostEvent], LogPosition], None]
@@ -81,6 +86,10 @@ class KernelLog:
         self._last = resume.sequence if resume and resume.boot_id == boot_id else None
         self._newest = -1  # highest sequence seen in this log, skipped records included
         self._caught_up = self._from_oldest = self._doubtful = False
+        self._at_end = 0.0  # CLOCK_BOOTTIME at which the log was last read to its end
+        self._behind = (
+            0.0  # seconds by which the clock of the log was behind CLOCK_MONOTONIC when the last record arrived
+        )
         self._source: RecordSource | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
@@ -130,7 +139,12 @@ class KernelLog:
             except OSError as error:  # a character device that cannot be waited for, as /dev/null
                 source.close()
                 raise CollectorError(f"cannot follow the kernel log {self._path}: it is no log device") from error
+            self._timer = loop.call_later(BEAT, self._beat, source)
         self._source = source
+
+    def _beat(self, source: RecordSource) -> None:
+        self._timer = asyncio.get_running_loop().call_later(BEAT, self._beat, source)
+        self._turn(source)
 
     def _turn(self, source: RecordSource) -> None:
         read = partial(source.read, RECORDS_PER_TURN)
@@ -179,22 +193,30 @@ class KernelLog:
     def _deliver(self, turn: Turn) -> None:
         if turn.restarted:
             self._newest, self._from_oldest = -1, True
-        now = self._clock()
-        offset = now.boottime - self._monotonic()
+        now, monotonic = self._clock(), self._monotonic()
         events: list[HostEvent] = []
         for raw in turn.records:
             record = parse_record(raw)
             if record:
-                at = now if self._caught_up else _shifted(record, now, offset)
-                events += self._events_of(record, at)
+                events += self._events_of(record, self._time_of(record, now, monotonic))
             else:
                 self.malformed += 1
         if turn.drained:
             events += [*self._rewound(now), *self._emptied(now)]
             self._caught_up, self._doubtful = True, False
+            self._at_end = now.boottime
         position = self.position
         if events and position:
             self._on_events(events, position)
+
+    def _time_of(self, record: Record, now: Stamp, monotonic: float) -> Stamp:
+        offset = now.boottime - monotonic
+        if not self._caught_up:
+            return _shifted(record, now, offset)
+        if now.boottime - self._at_end > STOOD_STILL:
+            return _shifted(record, now, offset + self._behind, since=self._at_end)
+        self._behind = monotonic - record.microseconds / 1e6
+        return now
 
     def _events_of(self, record: Record, at: Stamp) -> list[HostEvent]:
         self._newest = max(self._newest, record.sequence)
@@ -253,6 +275,6 @@ class KernelLog:
         return [LogGap(at=at, lost=lost, origin=LogOrigin(boot_id=self._boot_id, sequence=sequence))]
 
 
-def _shifted(record: Record, now: Stamp, offset: float) -> Stamp:
-    boottime = min(now.boottime, record.microseconds / 1e6 + offset)
+def _shifted(record: Record, now: Stamp, offset: float, since: float = float("-inf")) -> Stamp:
+    boottime = min(now.boottime, max(since, record.microseconds / 1e6 + offset))
     return Stamp(boottime, now.wall - (now.boottime - boottime))
