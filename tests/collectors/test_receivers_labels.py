@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,6 +19,7 @@ from gpuwarden_collectors.receivers.watched import WatchedReader
 from support.job_trees import Forest, forest, member
 
 ID = "ab" * 32
+PATIENCE = 60.0
 Answer = Callable[[str, socket.socket], None]
 
 
@@ -146,13 +148,31 @@ FAILURES: dict[str, Answer] = {
 def test_a_runtime_that_fails_costs_one_wait_and_is_left_alone_for_a_while(tmp_path: Path, answer: Answer) -> None:
     now = [100.0]
     with runtime(tmp_path, answer) as docker:
-        labels = Labels(docker.path, patience=0.2, clock=lambda: now[0])
+        labels = Labels(docker.path, patience=0.2, late=0.5, clock=lambda: now[0])
         for _ in range(3):
             assert labels.of([ID, "cd" * 32]) == {ID: UNLABELLED, "cd" * 32: UNLABELLED}
         assert len(docker.asked) == 1
         docker.answer = response_of(description({"gpuwarden.signal": "HUP"}))
         while labels.of([ID])[ID].declared != "HUP":
             now[0] += QUIET
+
+
+def test_an_answer_that_came_too_late_to_be_waited_for_counts_from_then_on(tmp_path: Path) -> None:
+    released = threading.Event()
+
+    def late(path: str, talk: socket.socket) -> None:
+        released.wait(PATIENCE)
+        response_of(description({"gpuwarden.signal": "HUP"}))(path, talk)
+
+    with runtime(tmp_path, late) as docker:
+        labels = Labels(docker.path, patience=0.01, late=PATIENCE, clock=lambda: 100.0)
+        assert labels.of([ID]) == {ID: UNLABELLED}
+        released.set()
+        until = time.monotonic() + PATIENCE
+        while labels.of([ID])[ID].declared != "HUP":
+            assert time.monotonic() < until
+            time.sleep(0.001)
+        assert len(docker.asked) == 1
 
 
 def test_a_runtime_that_is_not_there_or_does_not_know_it_is_no_error(tmp_path: Path) -> None:

@@ -1,15 +1,18 @@
 """What a container runtime says of a container, by the API that Docker and Podman have in common, over its Unix socket.
 
 Asked for with HTTP/1.0, so that the answer ends with the connection. A runtime that hangs, as Docker does when its disk is
-full, costs one wait and is then left alone for a while: labels are a convenience, and nothing of them is an error.
+full, costs one wait and is then left alone for a while: labels are a convenience, and nothing of them is an error. It is asked in a thread,
+so that an answer which nobody waits for any more counts when it comes.
 """
 
 from __future__ import annotations
 
 import json
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +25,8 @@ DSTACK_LABEL = "ai.dstack.shim.task-id"
 """dstack's name of the job, which the job has in DSTACK_JOB_ID."""
 PATIENCE = 1.0
 """Seconds for all containers of one scan."""
+LATE = 10.0
+"""Seconds within which an answer still counts, of all containers that are asked for together."""
 QUIET = 10.0
 """Seconds for which a runtime that failed is not asked."""
 
@@ -48,30 +53,47 @@ class Labels:
     A container's labels never change, so that the runtime is asked once for each.
     """
 
-    def __init__(self, path: Path, *, patience: float = PATIENCE, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        patience: float = PATIENCE,
+        late: float = LATE,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._path = path
         self._patience = patience
+        self._late = late
         self._clock = clock
+        self._asking: threading.Thread | None = None
         self._known: dict[str, ContainerLabels] = {}
         self._failed = float("-inf")
 
     def of(self, containers: Iterable[str]) -> Mapping[str, ContainerLabels]:
         """Returns the labels by container id. Raises nothing.
 
-        A container that the runtime does not know, or does not return in time, has none.
+        A container that the runtime does not know, or has not returned yet, has none.
         """
         wanted = list(containers)
         if len(self._known) > _KEPT_MOST:
             self._known = {name: self._known[name] for name in wanted if name in self._known}
-        until = self._clock() + self._patience
-        for container in wanted:
-            if container in self._known or self._clock() < self._failed + QUIET:
-                continue
+        unknown = [container for container in wanted if container not in self._known]
+        is_asking = self._asking is not None and self._asking.is_alive()
+        if unknown and not is_asking and self._clock() >= self._failed + QUIET:
+            self._asking = threading.Thread(target=self._learn, args=(unknown,), name="labels", daemon=True)
+            with suppress(RuntimeError):  # no thread could be started: the next scan asks
+                self._asking.start()
+                self._asking.join(self._patience)
+        return {name: self._known.get(name, UNLABELLED) for name in wanted}
+
+    def _learn(self, containers: Iterable[str]) -> None:
+        until = self._clock() + self._late
+        for container in containers:
             try:
                 self._known[container] = _labels(_ask(self._path, container, lambda: until - self._clock()))
             except OSError:
                 self._failed = self._clock()
-        return {name: self._known.get(name, UNLABELLED) for name in wanted}
+                return
 
 
 def _ask(path: Path, container: str, left: Callable[[], float]) -> bytes:
