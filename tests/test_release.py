@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from release import ROOT, VERSIONS, problems, versions
+import release
+from release import FIGURES, OLDEST_FIGURE, ROOT, VERSIONS, problems, versions
 
+TODAY = datetime.now(UTC).date()
 TREE = {
     "daemon/gpuwarden/__init__.py": '"""…"""\n\n__version__ = "1.2.3"  # why\n',
     "job/pyproject.toml": '[project]\nname = "gpuwarden-job"\nversion = "1.2.3"\n',
     "kubernetes/chart/Chart.yaml": "apiVersion: v2\nversion: 1.2.3\nappVersion: 1.2.3\n",
     "CHANGELOG.md": "# Changelog\n\n## 1.2.3 - 2026-01-31\n\n## 1.2.2\n",
     "README.md": "# gpuwarden\n",
+    "docs/develop/performance.md": f"| a scrape | 1 ms | | `bench_scrape` | {TODAY.isoformat()} |\n",
 }
 
 
@@ -55,6 +59,21 @@ def test_a_complete_tree_lacks_nothing_before_and_after_its_tag(tree: Path) -> N
     assert list(problems(tree, "v1.2.3")) == []
     git(tree, "tag", "v1.2.3")
     assert list(problems(tree)) == []
+
+
+def test_a_figure_that_was_measured_long_before_the_commit_is_named_by_its_script(tree: Path) -> None:
+    old = (TODAY - OLDEST_FIGURE - timedelta(days=1)).isoformat()
+    commit(tree, **{FIGURES: f"| a scrape, p50 | 1 ms (0.9-2) | ≤ 2 ms | `bench_scrape` | {old} |\n"})
+    assert list(problems(tree)) == [f"figures of these weeks in {FIGURES}: run bench_scrape again"]
+
+
+def test_each_figure_of_what_it_costs_names_a_script_that_there_is_and_a_day() -> None:
+    table = (ROOT / FIGURES).read_text(encoding="utf-8").partition("| what |")[2].partition("\n\n")[0]
+    for row in table.splitlines()[2:]:
+        figure = release._FIGURE.match(row)
+        assert figure, row
+        assert (ROOT / "benchmarks" / f"{figure['by']}.py").exists(), row
+        assert date.fromisoformat(figure["on"]), row
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import date, timedelta
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -25,6 +26,10 @@ PLACEHOLDERS = {
 }
 """Texts of a tree before its first release, and what each is in place of. Change them here where one is right after all."""
 SHOWN_MOST = 5
+FIGURES = "docs/develop/performance.md"
+OLDEST_FIGURE = timedelta(days=30)
+"""How long before the commit that is tagged a figure was measured at most."""
+_FIGURE = re.compile(r"^\| (?P<what>.*?) \|.*\| `(?P<by>\w+)` \| (?P<on>\d{4}-\d{2}-\d{2}) \|$", re.MULTILINE)
 _ENTRY = re.compile(r"^## (?P<version>\S+)(?: - (?P<date>\d{4}-\d{2}-\d{2}))?", re.MULTILINE)
 
 
@@ -47,6 +52,7 @@ def problems(root: Path, tag: str = "") -> Iterator[str]:
     yield from _tags(root, version, tag)
     yield from _changelog(root, version)
     yield from _placeholders(root)
+    yield from _old_figures(root)
     if changed := _git(root, "status", "--porcelain"):
         yield f"a clean tree: {_some([line[3:] for line in changed])} not committed"
 
@@ -89,6 +95,18 @@ def _placeholders(root: Path) -> Iterator[str]:
         where = ("--", ":!tests", ":!tools/release.py", ":!docs/develop/decisions.md", ":!CHANGELOG.md")
         if files := _git(root, "grep", "--files-with-matches", "--fixed-strings", text, *where, status=(0, 1)):
             yield f"{instead}: '{text}' is in {_some(files)}"
+
+
+def _old_figures(root: Path) -> Iterator[str]:
+    committed = date.fromisoformat(_git(root, "log", "-1", "--format=%cs")[0])
+    text = (root / FIGURES).read_text(encoding="utf-8")
+    old = {
+        figure["by"]
+        for figure in _FIGURE.finditer(text)
+        if committed - date.fromisoformat(figure["on"]) > OLDEST_FIGURE
+    }
+    if old:
+        yield f"figures of these weeks in {FIGURES}: run {_some(sorted(old))} again"
 
 
 def _some(names: list[str]) -> str:
