@@ -23,7 +23,7 @@ FAILED = Intent(
 
 
 class Scheduler:
-    """One in memory."""
+    """A scheduler in memory, which keeps what is written."""
 
     name = "slurm"
     sheds_load = False

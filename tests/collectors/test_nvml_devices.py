@@ -19,7 +19,7 @@ from support.nvml_nodes import Node, node_in
 
 @contextmanager
 def nobody() -> Iterator[None]:
-    """Root may open everything."""
+    """Run the block as a user without rights: root may open everything."""
     user = os.geteuid()
     if user == 0:
         os.seteuid(65534)

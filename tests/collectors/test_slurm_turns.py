@@ -50,7 +50,7 @@ class Programs:
         return path.read_text().split() if path.exists() else []
 
     async def begin(self, call: Callable[..., object], name: str) -> asyncio.Task[str | None]:
-        """`call` hangs by now."""
+        """Begin a call, and return once its program was started and hangs."""
         before = self.asked.count(name)
         task: asyncio.Task[str | None] = asyncio.create_task(call("cannot ask", "scontrol", name))  # type: ignore[arg-type]
         self.tasks.append(task)

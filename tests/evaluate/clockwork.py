@@ -44,5 +44,5 @@ class Clockwork:
         heapq.heapify(self._due)
 
     def forget(self) -> None:
-        """Nothing is due any more."""
+        """Drop all that is due."""
         self._due.clear()

@@ -57,7 +57,7 @@ class FaultClass:
 
     @property
     def detected_within(self) -> float:
-        """Seconds from the strike on."""
+        """Return the seconds from the strike within which it must be detected."""
         return self.after + self.grace + self.lasts
 
 

@@ -236,7 +236,7 @@ async def test_gpuwardens_incident_is_listed_beside_dcgms(tmp_path: Path) -> Non
 
 
 async def refuses(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
-    """Closes before it answers."""
+    """Close the connection without an answer."""
 
 
 async def sends_nothing(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:

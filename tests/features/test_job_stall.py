@@ -25,7 +25,7 @@ LEARN = LEARNED_AFTER + 2.0
 
 @pytest.fixture
 def host() -> JobHost:
-    """Its job has a past."""
+    """Return a healthy host whose job was watched for long enough to be judged."""
     host = JobHost()
     host.minutes(LEARN)
     assert host.health is Health.HEALTHY

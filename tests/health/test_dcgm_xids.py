@@ -26,7 +26,7 @@ def counted(host: DcgmHost, xid: int, index: int = 0) -> int:
 
 
 def noted(host: DcgmHost, xid: int, *, ago: float = 0.0, index: int = 0) -> None:
-    """Field 230 of the engine."""
+    """Let field 230 of the engine have this Xid."""
     host.field(index, last_xid=xid, last_xid_at=WALL + host.uptime - ago)
 
 

@@ -22,7 +22,7 @@ def host_with(gpus: int = 2, **checks: CheckRule) -> Host:
 
 
 def with_rules(host: Host, **checks: CheckRule) -> None:
-    """The site changes its configuration."""
+    """Let the site have these rules from now on."""
     host.rules = Rules(checks=checks)
 
 

@@ -256,7 +256,6 @@ def test_an_acknowledgement_is_repeated_to_a_daemon_that_does_not_know_the_rank_
 @pytest.mark.slow
 @pytest.mark.parametrize("answer", [b'{"ok": false}\n', b"not JSON\n", b"[" * 5000, b""])
 def test_where_the_socket_does_not_help_a_file_does(tmp_path: Path, answer: bytes) -> None:
-    """Refused, garbled, or silent."""
     (tmp_path / "ack").mkdir()
     with daemon(tmp_path / "job.sock", answer):
         accepted, file = acknowledged(tmp_path)

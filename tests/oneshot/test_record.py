@@ -169,7 +169,7 @@ class Bench:
                 self.engine.ingest(events, self.now)
 
     def passes(self) -> None:
-        """The bus is read, now."""
+        """Let the bus be read now."""
         self.engine.observed(replace(Host(1).pci(), started=self.now, finished=self.now))
 
 

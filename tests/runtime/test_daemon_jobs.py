@@ -44,7 +44,7 @@ def acting(host: FakeHost, mode: str = "enforce") -> Iterator[RunningDaemon]:
 
 @contextmanager
 def training(host: FakeHost, caught: str = "TERM", gpus: tuple[int, ...] = (0,), **variables: str) -> Iterator[Rank]:
-    """A process on these GPUs."""
+    """Run a process that has these GPUs open."""
     with rank(caught, env={**os.environ, **variables}) as one:
         occupy(host, one.pid, gpus)
         yield one

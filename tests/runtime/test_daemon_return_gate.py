@@ -238,7 +238,7 @@ def test_a_test_whose_result_came_before_the_daemon_was_killed_is_not_run_again(
 
 
 def test_by_default_nothing_of_the_gate_is_loaded(host: GatedHost) -> None:
-    """Memory counts on every node."""
+    """Modules that are not used cost every node their memory."""
     host.configure()
     script = "import sys, gpuwarden.runtime.app, gpuwarden.features.active_test.daemon\nprint([m for m in sys.modules if 'gate' in m and 'hook_gate' not in m])"
     found = subprocess.run(

@@ -123,7 +123,7 @@ def begin(slurm: Slurm, hosts: list[SlurmHost], story: int) -> int:
 
 
 def finish(hosts: list[SlurmHost]) -> None:
-    """Daemons that nobody disturbs."""
+    """Start each daemon once more and let it end what it began: it is killed no more."""
     daemons = [host.starts() for host in hosts]
     try:
         for daemon in daemons:

@@ -70,7 +70,7 @@ class ActiveHost(FakeHost):
         return [sys.executable, str(SUPPORT / "active_test_command.py"), "test", "--config", str(self.config), *words]
 
     def begin(self, *words: str, **streams: Any) -> subprocess.Popen[str]:
-        """`gpuwarden test` that goes on."""
+        """Start `gpuwarden test`, and do not wait for its end."""
         given = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
         self._begun.append(
             subprocess.Popen(self.argv(*words), env=self.variables, stdin=subprocess.DEVNULL, text=True, **given)

@@ -30,7 +30,7 @@ def slot(index: int) -> str:
 
 
 def readings(**changes: float | None) -> GpuReadings:
-    """A healthy H100 at work."""
+    """Return the readings of a healthy H100 at work, with these changes."""
     healthy = GpuReadings(
         temperature=55, temperature_memory=60, temperature_margin=32, temperature_slowdown=89, temperature_shutdown=95,
         temperature_gpu_max=87, temperature_memory_max=95, clock_event_reasons=0, utilization_gpu=90, performance_state=0,

@@ -57,7 +57,7 @@ class JobHost(DcgmHost):
         self.containers: ContainersFacts | None = None
 
     def all(self, **values: Any) -> None:
-        """Readings of every GPU."""
+        """Change these readings of every GPU."""
         for n in self.gpus:
             self.change(n, **values)
 

@@ -117,7 +117,7 @@ class ApiServer:
         return [request for request in self.requests if request[0] == "PATCH"]
 
     def edit(self, name: str, change: Callable[[Json], None]) -> None:
-        """Somebody else writes a node."""
+        """Change a node as somebody else would."""
         changed = copy.deepcopy(self.nodes[name])
         change(changed)
         self._store(name, changed, None, "")

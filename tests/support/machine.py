@@ -181,7 +181,7 @@ class Machine:
         return self.run(*words, check=False).stdout.strip()
 
     def show(self, unit: str, name: str) -> str:
-        """A property of a unit."""
+        """Return this property of a unit."""
         return self.output("systemctl", "show", f"--property={name}", "--value", unit)
 
     def wait(self, condition: Callable[[], object], what: str) -> None:

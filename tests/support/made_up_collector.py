@@ -19,7 +19,7 @@ from gpuwarden_collectors.spec import CollectorSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MadeUpFacts:
-    """One pass."""
+    """Facts of one pass."""
 
     collector: ClassVar[str] = "made_up"
     number: int = 0

@@ -49,7 +49,7 @@ while True:
 
 
 class Bytes(CodecBase):
-    """Messages as they are."""
+    """A codec that leaves messages as they are."""
 
     __content_subtype__ = "proto"
 

@@ -73,7 +73,7 @@ def drip(first: bytes) -> Answer:
 
 @contextmanager
 def api_server(respond: Respond, tls: ssl.SSLContext | None = None) -> Iterator[int]:
-    """Its port on loopback."""
+    """Serve the API by `respond`, and yield the port on loopback."""
     stopped = threading.Event()
 
     class Handler(BaseHTTPRequestHandler):

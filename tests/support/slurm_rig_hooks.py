@@ -26,7 +26,7 @@ class Rig:
         self.folder = slurm.folder
 
     def prepare(self) -> str:
-        """The lines of slurm.conf."""
+        """Make the folders and scripts, and return the lines of slurm.conf for them."""
         for name in self.slurm.names:
             (self.folder / f"run-{name}").mkdir(exist_ok=True)
             self.notes(name).mkdir(parents=True, exist_ok=True)

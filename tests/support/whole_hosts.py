@@ -124,7 +124,7 @@ class WholeHost(Host):
         return super().step(*events, nvml=nvml, pci=pci, collect=collect)
 
     def unread(self, collector: str) -> Observation[Any]:
-        """A pass that failed."""
+        """Return a pass of this collector that failed."""
         return self._pass(collector, PassOutcome.FAILED)
 
     def _pass(self, collector: str, found: object) -> Observation[Any]:

@@ -96,7 +96,7 @@ async def test_what_cannot_be_requeued_is_named_and_runs_on(slurm: Slurm, comman
 
 @pytest.mark.slow
 async def test_a_job_that_ended_meanwhile_is_not_requeued(slurm: Slurm, commands: Commands) -> None:
-    """A plain requeue would."""
+    """A plain `scontrol requeue` runs a completed job again."""
     done = slurm.folder / "jobs/done"
     done.unlink(missing_ok=True)
     number = running(slurm, "-w", "n1", script=f"while ! [ -e {done} ]; do sleep 0.1; done")

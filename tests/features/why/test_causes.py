@@ -44,7 +44,7 @@ def touch(what: str, detail: str = "", second: float = -5, pid: int | None = Non
 
 @dataclass(frozen=True)
 class Ends:
-    """How it ended."""
+    """How a job of the table ended: fields of `End`."""
 
     state: str = ""
     exit_code: int | None = None

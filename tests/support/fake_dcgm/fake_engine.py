@@ -256,7 +256,7 @@ Found = Iterator[tuple[int, int, int, str]]
 
 
 def _incidents(engine: State, kind: int, number: int) -> Found:
-    """Incidents that a test dictates."""
+    """Yield the incidents that the test has set for this entity."""
     for system, health, code, text, of_kind, of_number in engine["incidents"]:
         if (of_kind, of_number) == (kind, number):
             yield system, health, code, text

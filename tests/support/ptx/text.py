@@ -41,7 +41,7 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """An entry point."""
+    """One entry point of a PTX text."""
 
     parameters: Mapping[str, tuple[int, int]]
     """Offset and size."""
