@@ -50,7 +50,7 @@ def page(*findings: Finding) -> Page:
 def test_the_verdict_the_gpus_and_what_to_do_are_on_it() -> None:
     made = page(finding("gpu_missing", gpu(slot(1))))
     text = "".join(made.texts)
-    assert "is failure, may not take work" in text
+    assert "failure, may not take work" in text
     assert "Drain the node and power-cycle the machine" in text
     assert "0000:" in text
     links = [attributes.get("href") for tag, attributes in made.elements if tag == "a"]

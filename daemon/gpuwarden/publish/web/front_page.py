@@ -6,6 +6,7 @@ advice may contain what a user wrote.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Any
@@ -20,12 +21,15 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 _STYLE = """
-body{font:15px/1.45 system-ui,sans-serif;margin:2em auto;max-width:64em;padding:0 1em;color:#1b1f24;background:#fff}
+body{font:15px/1.45 system-ui,sans-serif;margin:2em auto;max-width:64em;padding:0 1em;color:#1b1f24;background:#fff;
+overflow-wrap:anywhere}
 h1{font-size:1.5em}h2{font-size:1.1em;margin-top:1.6em}table{border-collapse:collapse;width:100%}
 th,td{text-align:left;padding:.3em .7em .3em 0;border-bottom:1px solid #d8dde3;vertical-align:top}
 .healthy{color:#116329}.warning{color:#8a5300}.failure{color:#b3121d;font-weight:600}.unknown{color:#57606a}
-.note{color:#57606a}code{font:13px ui-monospace,monospace}
-@media (prefers-color-scheme:dark){body{color:#e6edf3;background:#0d1117}th,td{border-color:#30363d}
+.note{color:#57606a}code{font:13px ui-monospace,monospace}th,a,.gpus td:nth-child(-n+3){overflow-wrap:normal}
+@media (max-width:50em){.gpus tr{display:block;padding:.3em 0;border-bottom:1px solid #d8dde3}.gpus td{display:inline;border:0}
+.gpus tr:first-child{display:none}.gpus td:first-child:before{content:"GPU\\a0"}}
+@media (prefers-color-scheme:dark){body{color:#e6edf3;background:#0d1117}th,td,.gpus tr{border-color:#30363d}
 .healthy{color:#3fb950}.warning{color:#e3b341}.failure{color:#ff7b72}.unknown,.note{color:#9198a1}a{color:#79c0ff}}
 """
 _GPU = ("GPU", "health", "PCI bus ID", "name", "temperature", "power", "utilization", "why")
@@ -41,7 +45,7 @@ def front_page(document: Mapping[str, Any]) -> str:
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
         f'<meta http-equiv="refresh" content="10"><title>{node}: {state}</title><style>{_STYLE}</style></head><body>'
-        f'<h1>{node} is <span class="{state}">{state}</span>, {may}</h1>{simulated}<p class="note">{escape(about)}</p>'
+        f'<h1>{node}: <span class="{state}">{state}</span>, {may}</h1>{simulated}<p class="note">{escape(about)}</p>'
         f"{_findings(document['findings'])}{_gpus(document['gpus'])}{_pages()}</body></html>\n"
     )
 
@@ -68,16 +72,21 @@ def _finding(finding: Mapping[str, Any]) -> str:
         ("ends when", finding["ends_when"]),
         ("the node comes back when", finding["comes_back_when"]),
     )
-    lines = "".join(f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>" for name, value in rows if value)
+    lines = "".join(f"<tr><th>{escape(name)}</th><td>{_text(value)}</td></tr>" for name, value in rows if value)
     link = f'<a rel="noreferrer" href="{escape(str(finding["runbook"]))}">runbook</a>'
     title = f"{escape(str(finding['title']))}: {escape(where)}<code>{escape(str(finding['id']))}</code>"
     return f'<h3><span class="{severity}">{severity}</span> {title}</h3><table>{lines}<tr><th></th><td>{link}</td></tr></table>'
 
 
+def _text(value: object) -> str:
+    """Escape a text, and show what is between backticks as code."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(str(value)))
+
+
 def _gpus(gpus: list[Mapping[str, Any]]) -> str:
     head = "".join(f"<th>{name}</th>" for name in _GPU)
     rows = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in _cells(gpu))}</tr>" for gpu in gpus[:SHOWN_MOST])
-    return f"<h2>GPUs</h2><table><tr>{head}</tr>{rows}</table>" if gpus else ""
+    return f'<h2>GPUs</h2><table class="gpus"><tr>{head}</tr>{rows}</table>' if gpus else ""
 
 
 def _cells(gpu: Mapping[str, Any]) -> Iterable[str]:
