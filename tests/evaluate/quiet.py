@@ -12,6 +12,7 @@ from dataclasses import fields
 from operator import attrgetter
 from typing import Any
 
+from gpuwarden.features.why import model as why
 from gpuwarden.health.conditions import condition
 from gpuwarden.health.gpu.settings import FORGOTTEN, SET_BY_JOBS
 from gpuwarden.health.gpu.speed_detectors import BRAKED_LOW
@@ -103,7 +104,10 @@ def _gpu(facts: GpuFacts) -> object:
 
 
 def _still(state: State, at: Stamp) -> bool:
-    """Nothing is on its way to be reported, and nothing is counted in passes instead of seconds."""
+    """Nothing is on its way to be reported, and nothing is counted in passes instead of seconds.
+
+    What `why` remembers of jobs for their records is neither: it has something for as long as the daemon runs.
+    """
     tracks = all(
         _settled(track, state, at) if track.raised else _rises_for_long(track, at) for track in state.tracks.values()
     )
@@ -112,7 +116,8 @@ def _still(state: State, at: Stamp) -> bool:
     failing = any(vital.failing for vital in state.moments.vital.values())
     learning = state.moments.reading_time.at >= 0 and state.moments.reading_time.usual is None
     confirming = any(since is not None for since in state.moments.unconfirmed.values())
-    return tracks and not (counted or failing or learning or confirming or any(state.moments.features.values()))
+    going_on = any(moment for name, moment in state.moments.features.items() if name != why.NAME)
+    return tracks and not (counted or failing or learning or confirming or going_on)
 
 
 def _settled(track: Track, state: State, at: Stamp) -> bool:

@@ -17,7 +17,8 @@ from evaluate.measure import FaultResult, HealthyResult, measure_days, measure_f
 from evaluate.models import MODELS
 from evaluate.node import Node
 from evaluate.ordinary import PER_DAY, Ordinary
-from evaluate.quiet import MOST, QuietReplay
+from evaluate.ordinary_beside import slow_exit
+from evaluate.quiet import MOST, WAKE, QuietReplay
 from evaluate.report import Results, document, episodes, violations
 from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.xid.catalogue import XIDS, XidClass
@@ -51,6 +52,19 @@ def test_hours_of_ordinary_work_are_no_fault_and_most_steps_of_them_are_passed_o
     assert result.wrong == ()
     assert result.passes > 5000
     assert result.judged < result.passes / 2
+
+
+def test_most_steps_are_passed_over_again_once_a_job_has_ended() -> None:
+    jury = Jury()
+    jury.replay.quiet = True
+    node = Node(jury.take, Random(1))
+    node.start_daemon(remembers=False)
+    node.run(WAKE + 60.0)
+    node.go(slow_exit(node))
+    node.run(3600.0)
+    passes, judged = jury.passes, jury.replay.judged
+    node.run(3600.0)
+    assert jury.replay.judged - judged < (jury.passes - passes) / 4
 
 
 def test_every_condition_and_every_xid_that_takes_a_node_out_has_a_fault_that_must_raise_it() -> None:
