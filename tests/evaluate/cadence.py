@@ -71,8 +71,10 @@ class AsRead:
             known.values[name] = getattr(gpu.readings, name)
             known.read_at[name] = now
         times = {name: at for name, at in known.read_at.items() if known.values[name] is not None}
-        readings = replace(gpu.readings, **known.values)
-        if readings == known.given.readings:
+        if known.source is not gpu or any(getattr(known.given.readings, name) != known.values[name] for name in read):
+            readings = replace(gpu.readings, **known.values)
+            readings = known.given.readings if readings == known.given.readings else readings
+        else:
             readings = known.given.readings
         known.source, known.given = gpu, replace(gpu, readings=readings, read_at=times)
         return known.given
