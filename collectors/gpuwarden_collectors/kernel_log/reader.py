@@ -35,7 +35,7 @@ from gpuwarden_collectors.kernel_log.sources import RecordSource, Turn, open_sou
 RECORDS_PER_TURN = 100
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds before the log is opened again after an error
 BEAT = 5.0
-"""Seconds: so often a device is read though it has told of no record, so that it is known when there was none."""
+"""Seconds after which a device is read though it reported no record, so that it is known when there was none."""
 STOOD_STILL = 10.0
 """Seconds since the log was last read to its end from which on a record may have waited."""
 
@@ -87,9 +87,7 @@ class KernelLog:
         self._newest = -1  # highest sequence seen in this log, skipped records included
         self._caught_up = self._from_oldest = self._doubtful = False
         self._at_end = 0.0  # CLOCK_BOOTTIME at which the log was last read to its end
-        self._behind = (
-            0.0  # seconds by which the clock of the log was behind CLOCK_MONOTONIC when the last record arrived
-        )
+        self._behind = 0.0  # seconds by which the log's clock was behind CLOCK_MONOTONIC when the last record arrived
         self._source: RecordSource | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
@@ -131,14 +129,15 @@ class KernelLog:
     def _follow(self, source: RecordSource) -> None:
         self._caught_up = False
         loop = asyncio.get_running_loop()
-        if source.poll is not None:
-            self._timer = loop.call_later(0, self._turn, source)
         if source.wait is not None:
             try:
                 loop.add_reader(source.wait, self._turn, source)
             except OSError as error:  # a character device that cannot be waited for, as /dev/null
                 source.close()
                 raise CollectorError(f"cannot follow the kernel log {self._path}: it is no log device") from error
+        if source.poll is not None:
+            self._timer = loop.call_later(0, self._turn, source)
+        else:
             self._timer = loop.call_later(BEAT, self._beat, source)
         self._source = source
 

@@ -21,9 +21,7 @@ RECORD_LIMIT = 1 << 20  # a kernel with longer records than this is not believed
 CHUNK = 8192  # bytes of a file for one turn of the loop
 LINE_MAX = 65_536  # bytes kept of a line that has not ended
 DEVICE = "/dev/kmsg"
-FILE_POLL = (
-    1.0  # seconds after which a file is read, whatever the kernel reported of it: network file systems report little
-)
+FILE_POLL = 1.0  # seconds after which a file is read without a report: network file systems report little
 _REFUSED = (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENXIO, errno.ENODEV)
 """Errors that mean that the device cannot be opened here. After any other, such as too many open files, it may be later."""
 
