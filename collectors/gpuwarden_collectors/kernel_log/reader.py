@@ -8,7 +8,7 @@
   not steered by NTP, so that it is off by minutes after months. A record that was there before we caught up is stamped by
   that clock, shifted by boottime minus monotonic of this moment (right but for suspends between the record and now). A
   record that arrives while we follow is stamped when it arrives; but where this process stood still, it came at some time since the log
-  was last read to its end, and is stamped within that by its own clock, of which the last record told how far it is off.
+  was last read to its end, and is stamped within that by its own clock, corrected by how far that was off at the last record.
 - **Belief.** Only the kernel's own records become events (`belief.py`); of the others, those that would have are counted.
 - **Loop.** At most `RECORDS_PER_TURN` records, a millisecond or two, go by before other tasks have their turn. A read that takes longer is
   done in a thread, one at a time. If the source was closed meanwhile, what it brings is discarded: the position is still before it.

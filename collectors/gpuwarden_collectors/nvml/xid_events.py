@@ -128,7 +128,7 @@ def _xid(nvml: Any, event: Any, slots: dict[int | None, str], at: Stamp) -> XidE
         source=Source.NVML,
         slot=slot,
         xid=event.eventData,
-        text="NVML could not tell the number" if event.eventData == _XID_UNKNOWN else "",
+        text="NVML did not know the number" if event.eventData == _XID_UNKNOWN else "",
         gpu_instance=instance_id(event.gpuInstanceId),
         compute_instance=instance_id(event.computeInstanceId),
     )

@@ -2,7 +2,7 @@
 
 0 is ok, 1 a warning, 2 a failure, everything else unknown, as is a run that does not end in time. A site whose script
 says otherwise (NHC exits 1 for a bad node) names its own codes. The first line on stdout is the message, without what
-follows a `|` (Nagios' performance data); a script that writes only to stderr is heard, too.
+follows a `|` (Nagios' performance data); a script that writes only to stderr is read, too.
 
 The first runs are spread over some seconds, and every interval is some per cent longer or shorter, so that the nodes of
 a fleet that was booted together do not ask the same file server all at once.

@@ -175,7 +175,7 @@ class Gathering:
             if alone if owner is None else pgroup.user == owner:
                 owner = 0 if owner is None and pgroup.user == 0 else owner
                 jobs.setdefault(number, ProcessGroup(job=number, owner=owner)).members.update(pgroup.members)
-            elif pgroup.sluid:  # it is some job's, and its ranks are told as those of any process
+            elif pgroup.sluid:  # it is some job's, and its ranks are found as those of any process
                 yield ProcessGroup(root=pgroup.oldest_first()[0].process.pid, members=pgroup.members)
             else:
                 yield pgroup

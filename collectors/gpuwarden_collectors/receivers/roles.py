@@ -52,7 +52,7 @@ class Member:
 
 @dataclass(slots=True)
 class _Below:
-    """The identities of all processes below one: at most two, enough to tell whether there is one besides its own."""
+    """The identities of all processes below one: at most two, enough to know whether there is one besides its own."""
 
     identities: set[Identity] = field(default_factory=set)
     first: bool = False  # the first rank of this host

@@ -29,7 +29,7 @@ class Hung:
     call: str
     """The call in which a worker hung."""
     seconds: int
-    """Seconds for which nothing was heard of the part."""
+    """Seconds for which the part has reported nothing."""
     last: bool
     """True if it is read after all others; else it is not read at all."""
 

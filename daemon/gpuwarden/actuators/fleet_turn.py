@@ -30,7 +30,7 @@ Refusal = Callable[[Commands, str], Awaitable[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnOptions:
-    """`what` is in the mark; `done` is what a person is told that the node is. `lasts`: seconds of it at most. `pause`: seconds between the
+    """`what` is in the mark; `done` is what messages say that the node is. `lasts`: seconds of it at most. `pause`: seconds between the
     write and the second count, a second at least. `kept`: seconds for which a mark stays after its end, to be counted.
     """
 

@@ -13,7 +13,7 @@ Document = dict[str, Any]
 
 
 class Known(NamedTuple):
-    """State of the daemon as last heard. Times are Unix times."""
+    """State of the daemon as last received. Times are Unix times."""
 
     status: Document | None = None
     """The last response."""

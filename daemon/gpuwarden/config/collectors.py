@@ -58,7 +58,7 @@ class Collectors:
 
 PLUGINS_MOST = 64
 _PLUGIN_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
-_TAKEN = ("failed",)  # plugin_failed is the check that tells of broken ones
+_TAKEN = ("failed",)  # plugin_failed is the check that reports broken ones
 
 
 def plugin_misfits(runner: str, plugins: Mapping[str, SiteCheck]) -> Iterator[Misfit]:

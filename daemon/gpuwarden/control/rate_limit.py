@@ -16,7 +16,7 @@ USERS_MOST = 64
 
 
 class Pushes:
-    """Each user has an allowance of their own, so that who repeats himself keeps nobody else from being heard."""
+    """Each user has an allowance of their own, so that who repeats himself keeps nobody else from an answer."""
 
     def __init__(self, clock: Clock, burst: int = BURST, every: float = EVERY) -> None:
         self._clock = clock

@@ -56,7 +56,7 @@ class EnforcementOptions:
 class Enforcement:
     """Runs policy and the actuators' tasks.
 
-    `append` is the journal's. `changed` requests a step. `committed` tells, after a short while at most, whether what
+    `append` is the journal's. `changed` requests a step. `committed` returns, after a short while at most, whether what
     was recorded is on disk. `requirements`: by feature, what it demands before a restoration. `orders` are the operators'.
     """
 

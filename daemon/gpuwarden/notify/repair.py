@@ -73,7 +73,7 @@ _TEXT_MOST = 200  # characters of one
 def repair(
     event: Event, node: str, state: State, shadowed: Shadowed, overridden: Collection[Key] = frozenset()
 ) -> Document | None:
-    """Return what to tell those who repair beside this event; None beside all but an exclusion for a failure, and a restoration.
+    """Return what is sent to those who repair beside this event; None beside all but an exclusion for a failure, and a restoration.
 
     `overridden`: findings in spite of which an operator restored the node; they ask for no repair.
     What is restored as an operator's exclusion, or as that for the end of the machine, may have been one for a failure before.

@@ -304,7 +304,7 @@ DISBELIEVED = {
 }
 """Why a line of the kernel log does not count, as text for people."""
 _SAYS_SO = ("gpu_missing", "gpu_unresponsive", "gpu_reset_required")
-"""Conditions of a GPU that tell already that calls on it fail."""
+"""Conditions of a GPU that say already that calls on it fail."""
 _SHOWN = 3  # calls that failed, of one GPU
 
 

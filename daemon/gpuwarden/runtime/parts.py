@@ -147,7 +147,7 @@ class Parts:
         for part, guard in self._each():
             try:
                 texts.append(await part.announced())
-            except Exception as error:  # noqa: BLE001 - the operator is told by the others
+            except Exception as error:  # noqa: BLE001 - the others reach the operator
                 guard.raised("announced", error)
                 texts.append(f"{guard.feature} fails: see journalctl -u gpuwarden")
             else:

@@ -6,7 +6,7 @@ systemd starts over and over.
 
 *Alive* is sent while passes of every collector come in, of whatever outcome, and are judged and published. A pass that
 failed or timed out is such a pass: it is in the findings, and a restart would not mend it. What a restart may mend is a
-collector that nobody hears of any more, and a judgement that fails.
+collector that reports nothing any more, and a judgement that fails.
 """
 
 from __future__ import annotations

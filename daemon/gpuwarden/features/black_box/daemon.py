@@ -29,7 +29,7 @@ def part(site: Site, service: Service, clock: Clock) -> Part:
 
 
 class NoBlackBox(Part):
-    """The component exists all the same: it works as it was told."""
+    """The component exists all the same: it works as configured."""
 
     def errors(self) -> Mapping[Component, Source]:
         return {Component.BLACK_BOX: lambda _: ""}

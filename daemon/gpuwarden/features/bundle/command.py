@@ -10,7 +10,7 @@ from gpuwarden.cli.parser import Parser, folder
 HELP = """
 Makes one archive about a failure, to hand to the vendor: the black box, the ledger around the failure, the boards with their
 serial numbers, the kernel's lines with what their Xids mean, active tests, nvidia-smi -q, nvidia-bug-report.sh, DCGM's results,
-the doctor's, the configuration without secrets. index.html tells all on one page, rma.txt is a text for the vendor's form,
+the doctor's, the configuration without secrets. index.html shows all on one page, rma.txt is a text for the vendor's form,
 manifest.json lists every file with its hash, and what is missing with the reason.
 
 FINDING is an id of gpuwarden status or gpuwarden events; without it the archive is about all failures in force. One that is not

@@ -1,4 +1,4 @@
-"""Asks for an archive at each new failure, before anything is repaired, and tells what became of it by an event.
+"""Asks for an archive at each new failure, before anything is repaired, and reports what became of it in an event.
 
 Failures within a minute are one archive, which names all of them; while one is made no other is asked for. The archive is made by a
 service outside (`service.py`): nothing here waits for a driver that hangs.

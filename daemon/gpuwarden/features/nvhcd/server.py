@@ -32,7 +32,7 @@ _LOG_EVERY = 60.0  # seconds between two equal lines of the log
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The health that clients are told.
+    """The health that clients get.
 
     `failed` are codes of findings. `unknown`: why this node's health is unknown, empty if it is known.
     """

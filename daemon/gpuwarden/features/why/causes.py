@@ -153,7 +153,7 @@ def _cancelled(case: Case) -> Found | None:
 
 
 def _out_of_memory(case: Case) -> Found | None:
-    """Slurm takes the kernel's count of the job's control group, which has kills on a full node, too: the kernel's line tells them apart."""
+    """Slurm takes the kernel's count of the job's control group, which has kills on a full node, too: the kernel's line distinguishes them."""
     if case.end.state != "OUT_OF_MEMORY":
         return None
     touch = case.last("oom_limit")

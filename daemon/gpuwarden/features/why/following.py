@@ -76,7 +76,7 @@ class Following:
     left_out: int = 0
     """How many such records there were since the daemon started."""
     unreported: int = 0
-    """How many of these no record in the ledger tells of yet."""
+    """How many of these no record in the ledger counts yet."""
     budget: Budget | None = None
     metered: float = 0.0
     """The newest pass of NVML that was taken in, seconds of CLOCK_BOOTTIME."""

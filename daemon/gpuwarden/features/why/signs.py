@@ -134,7 +134,7 @@ ROWS: tuple[Row, ...] = (
     Row(
         name="counted_memory", fits=lambda touch, _: touch.what == "oom_count", cause=Cause.JOB, certainty=C.LIKELY,
         template="Processes of it were killed for want of memory of the host; ask for more, or use less",
-        source="Linux, cgroup-v2.rst, memory.events; the kernel's line, which tells its limit from a full node, was not read",
+        source="Linux, cgroup-v2.rst, memory.events; the kernel's line, which distinguishes its limit from a full node, was not read",
     ),
     Row(
         name="driver", fits=_found(*_DRIVER), cause=Cause.HOST, certainty=C.LIKELY,

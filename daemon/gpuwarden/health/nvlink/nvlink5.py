@@ -64,7 +64,7 @@ def nvlink5_sign(sign: str) -> Nvlink5Line | None:
 
 
 def branch(driver_version: str) -> int | None:
-    """Driver branch, as 575 for `575.51.02`; None if it cannot be told."""
+    """Driver branch, as 575 for `575.51.02`; None if it is unknown."""
     first, _, rest = driver_version.strip().partition(".")
     return int(first) if rest and first.isascii() and first.isdigit() and len(first) <= 6 else None
 

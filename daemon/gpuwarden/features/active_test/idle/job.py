@@ -61,7 +61,7 @@ class IdleJob:
         ]
 
     def trial(self) -> list[str]:
-        """Command line that submits nothing and only tells whether the job would be accepted."""
+        """Command line that submits nothing and only checks whether the job would be accepted."""
         return ["sbatch", "--test-only", *self.options(), "--wrap=true"]
 
     def options(self) -> list[str]:

@@ -204,7 +204,7 @@ def untested(gpu: GpuFacts, node: Node, obstacle: Obstacle, text: str, **when: A
 
 
 def identity_of(gpu: GpuFacts) -> str:
-    """Its UUID; of a GPU that does not give it what else tells it from the others."""
+    """Its UUID; of a GPU that does not give it what else distinguishes it from the others."""
     return gpu.uuid or gpu.slot or f"GPU {gpu.index}"
 
 

@@ -8,7 +8,7 @@ r"""The helper's side of `gpuwarden-repair.sock`: one request a connection, one 
                                             {"done": true, "text": "…"} or {"done": false, "refused": true or false, "why": "…"}
     {"verb": "look", "id": "…"}         ->  {"state": "unknown", "running", "done", "failed" or "refused", "text": "…"}
 
-An id names one try: asked again, its result is told again, and nothing is done. What was refused before anything was begun is forgotten, so
+An id names one try: asked again, its result is returned again, and nothing is done. What was refused before anything was begun is forgotten, so
 that `look` says `unknown`: nothing was done. A step goes on if its connection is closed, and is not begun if it was closed before: what a look
 after that does not find is never done.
 
