@@ -17,7 +17,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -64,14 +64,15 @@ def require_machine() -> None:
         unmet(f"this test boots a machine: no {', no '.join(missing)}")
 
 
-def debian_tree() -> Path:
-    """The tree, made by the first test that needs it: a download of about a minute. Skips, or fails in CI, as `require_machine`."""
+def debian_tree(*more: str) -> Path:
+    """The tree, with `more` packages, made by the first test that needs it: a download of about a minute. Skips, or fails in CI, as `require_machine`."""
     require_machine()
-    return made_once(BUILD / "machine", (SUITE, PACKAGES, _MASKED), _make)
+    packages = (*PACKAGES, *more)
+    return made_once(BUILD / "machine", (SUITE, packages, _MASKED), lambda tree: _make(tree, packages))
 
 
-def _make(tree: Path) -> None:
-    command = ["debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", SUITE, str(tree)]
+def _make(tree: Path, packages: Sequence[str]) -> None:
+    command = ["debootstrap", "--variant=minbase", f"--include={','.join(packages)}", SUITE, str(tree)]
     # In a mount namespace, so that one that is killed leaves no /proc mounted in it.
     if error := bootstrapped(["unshare", "--mount", *command], tree):
         unmet(f"this test boots a machine: {error}")
@@ -104,7 +105,7 @@ class Machine:
 
     def __enter__(self) -> Self:
         name = f"gpuwarden-test-{os.getpid()}-{self.folder.name}"
-        self._cgroups = [mount / name for mount in _cgroup_mounts()]
+        self._cgroups = [mount / name for mount in cgroup_mounts()]
         for cgroup in self._cgroups:
             cgroup.mkdir(exist_ok=True)
         environment = {
@@ -235,18 +236,18 @@ class Machine:
         assert self._process is not None
         if self._process.poll() is not None:
             raise AssertionError(f"the machine ended instead of booting:\n{self.console()}")
-        self._leader = _child(self._process.pid)
-        if not self._leader or _name(self._leader) != "systemd":  # before it come mount and cp, which end
+        self._leader = child_of(self._process.pid)
+        if not self._leader or name_of(self._leader) != "systemd":  # before it come mount and cp, which end
             return False
         return self.output("systemctl", "is-system-running") in ("running", "degraded")
 
 
-def _child(pid: int) -> int:
+def child_of(pid: int) -> int:
     words = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return int(words[0]) if words else 0
 
 
-def _name(pid: int) -> str:
+def name_of(pid: int) -> str:
     """Return the name of a process; empty if it has ended."""
     try:
         return Path(f"/proc/{pid}/comm").read_text().strip()
@@ -254,7 +255,7 @@ def _name(pid: int) -> str:
         return ""
 
 
-def _cgroup_mounts() -> list[Path]:
+def cgroup_mounts() -> list[Path]:
     """Return the folders in which systemd keeps its groups. Each machine gets a group of its own there, as two would
     take the same otherwise.
     """
