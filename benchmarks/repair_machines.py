@@ -1,6 +1,6 @@
 """Booted machines of a real Slurm fail, are repaired by gpuwarden as it is installed, and are killed meanwhile: what was done to them, and how often?
 
-    GPUWARDEN_TEST_HOST=disposable benchmarks/repair_machines.py [--nodes 6] [--minutes 20] [--at-once 2] [--seed 1] [--no-bundles]
+    GPUWARDEN_TEST_HOST=disposable benchmarks/repair_machines.py [--nodes 6] [--minutes 20] [--at-once 2] [--seed 1] [--no-bundles] [--newer-slurm]
 
 Each node is a Debian 12 that systemd-nspawn boots, with slurmd, the daemon and root's helper under its own systemd, in the sandboxes of their
 units; one more is the controller. RebootProgram reboots the machine. `nvidia-smi` and the service are programs of the test, GPUs those of the
@@ -12,7 +12,6 @@ before, in and after a step. For root, on a machine that can be discarded.
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import secrets
 import signal
@@ -34,10 +33,12 @@ from common import table
 from gpuwarden.features.repair.requirement import QUIET_FOR
 from support.machine import debian_tree
 from support.machine_cluster import NETWORK, bridge
-from support.machine_slurm import BAD, PACKAGES, SERVICE, Controller, GpuNode, SlurmPlan, installed
+from support.machine_slurm import BAD, PACKAGES, SERVICE, Controller, GpuNode, SlurmPlan, installed, newer_slurm_layer
 
 PATIENCE = 1_200.0
 """Seconds for a round."""
+DRAINED_WITHIN = 240.0
+"""Seconds: a service must be down for two minutes before it counts as failed."""
 STEADY = 45.0
 """Seconds for which nothing more must be done to a node that is left to a person."""
 RESET, REBOOT = f"set {BAD} recovery_action 1", f"set {BAD} recovery_action 2"
@@ -52,16 +53,18 @@ class Story:
     steps: tuple[str, ...]
     reset: str = "cures"
     boot_cures: bool = True
+    weight: int = 1
+    """How often it is played, beside others."""
 
 
 STORIES = (
-    Story("reset cures", RESET, ("reset",), boot_cures=False),
+    Story("reset cures", RESET, ("reset",), boot_cures=False, weight=3),
     Story("reset does not cure", RESET, ("reset", "reboot"), "does_not"),
     Story("reset refused, in use", RESET, ("reset", "reboot"), "in_use"),
     Story("reset hangs", RESET, ("reset", "reboot"), "hangs"),
     Story("reset of the wrong GPU", RESET, ("reset", "reboot"), "wrong"),
     Story("nothing cures", RESET, ("reset", "reboot"), "does_not", boot_cures=False),
-    Story("reboot cures", REBOOT, ("reboot",)),
+    Story("reboot cures", REBOOT, ("reboot",), weight=3),
     Story("service restart cures", "", ("service",)),
 )
 VICTIMS = ("daemon", "helper", "machine")
@@ -86,7 +89,7 @@ def steps_of(record: list[str]) -> list[Step]:
     for line in record:
         at, jobs, *words = line.split()
         text = " ".join(words)
-        if text.startswith("boot ") or text.startswith("end "):
+        if text.startswith(("boot ", "end ")):
             booted = booted or text.startswith("boot ")
             if found and found[-1].ended == float("inf"):
                 found[-1] = Step(found[-1].what, found[-1].begun, float(at), found[-1].jobs)
@@ -171,11 +174,11 @@ class Killer(threading.Thread):
 
 
 class Rounds:
-    def __init__(self, plan: SlurmPlan, folder: Path, base: Path, network: str, seed: int, until: float) -> None:
+    def __init__(self, plan: SlurmPlan, folder: Path, base: Path, network: str) -> None:
         self.plan, self.folder, self.base, self.network = plan, folder, base, network
         self.controller = Controller(plan, folder, network)
-        self.chance = random.Random(seed)
-        self.until = until
+        self.chance = random.Random(1)
+        self.until = 0.0
         self.stopped = threading.Event()
         self.rounds: list[Round] = []
         self._turn = threading.Lock()
@@ -185,30 +188,37 @@ class Rounds:
         while time.monotonic() < self.until and not self.stopped.is_set():
             with self._turn:
                 number = len(self.rounds) + 1
-                one = Round(number, name, stories[(number - 1) % len(stories)])
-                self.rounds.append(one)
                 chance = random.Random(self.chance.random())
+                first = number <= len(stories)  # each once, and then by chance
+                story = stories[number - 1] if first else chance.choices(stories, [one.weight for one in stories])[0]
+                one = Round(number, name, story)
+                self.rounds.append(one)
             try:
                 self._play(one, chance, chance.choice((0, 1, 1, 2)) if kills is None else kills)
             except Exception:  # noqa: BLE001 - the round is reported as one that did not end
                 traceback.print_exc()
 
     def _play(self, one: Round, chance: random.Random, kills: int) -> None:
-        node = GpuNode(self.plan, self.folder / f"round-{one.number}", self.network, one.node, self.base)
+        folder, service = self.folder / f"round-{one.number}", not one.story.fault
+        node = GpuNode(self.plan, folder, self.network, one.node, self.base, service=service)
         ends = threading.Event()
         killers: list[Killer] = []
         with node:
             first = self._begun(node)
             begun = time.time()
             self._breaks(node, one.story)
-            after = self.controller.submit(one.node, 3)
             for _ in range(kills):
                 phase = chance.choice(PHASES)
                 delay = chance.uniform(0.0, {"before": 90.0, "in": 4.0, "after": 60.0}[phase])
                 killers.append(Killer(node, chance.choice(VICTIMS), phase, delay, ends))
                 killers[-1].start()
+            after = ""
             try:
-                one.end = self._ended(node, after, begun)
+                if self._is_drained(node, begun):
+                    after = self.controller.submit(one.node, 3)
+                    one.end = self._ended(node, after, begun)
+                else:
+                    one.end = "was not drained"
             finally:
                 ends.set()
                 for killer in killers:
@@ -217,7 +227,7 @@ class Rounds:
                 one.steps, one.boots, one.seconds = steps_of(node.record), node.boots, time.time() - begun
                 one.fault_to_step = one.steps[0].begun - begun if one.steps else 0.0
                 self._measured(one, after)
-                for job in (first, after):
+                for job in filter(None, (first, after)):
                     self.controller.run("scancel", job, check=False)
                 problems = list(one.faults)
                 print(
@@ -226,7 +236,7 @@ class Rounds:
                     flush=True,
                 )
                 if problems:
-                    kept = self.folder.parent / f"{self.folder.name}-failed-{one.number}"
+                    kept = Path(tempfile.gettempdir(), f"{self.folder.name}-round-{one.number}")
                     kept.write_text(
                         node.journal() + "\n" + "\n".join(node.record) + f"\n{node.status()}\n{node.console()}"
                     )
@@ -252,18 +262,26 @@ class Rounds:
         else:
             node.run("systemctl", "kill", "--signal=KILL", SERVICE)
 
+    def _is_drained(self, node: GpuNode, begun: float) -> bool:
+        """Return whether the node was drained; it is not if it lost power before, and that ended the fault."""
+        while time.time() < begun + DRAINED_WITHIN and not self.stopped.wait(0.5):
+            if "DRAIN" in self.controller.state(node.name):
+                return True
+        return False
+
     def _ended(self, node: GpuNode, job: str, begun: float) -> str:
         """Wait until the job ran, or a person is asked for."""
         person = 0.0
-        while time.time() < begun + PATIENCE and not self.stopped.wait(1.0):
+        while time.time() < begun + PATIENCE and not self.stopped.wait(2.0):
             if self.controller.job(job).get("JobState") == "COMPLETED":
                 return "returned"
             repair = node.status().get("repair") or {}
             person = (person or time.time()) if repair.get("state") == "person" else 0.0
             if person and time.time() - person > STEADY:
+                print(f"{node.name}: {repair.get('text')}", flush=True)
                 return "left to a person"
         print(node.name, node.status().get("repair"), self.controller.state(node.name), flush=True)
-        return ""
+        return "was interrupted" if self.stopped.is_set() else ""
 
     def _measured(self, one: Round, job: str) -> None:
         started = self.controller.job(job).get("StartTime", "")
@@ -342,18 +360,22 @@ def main() -> int:
     parser.add_argument("--kills", type=int, help="so many in each round; otherwise none, one or two")
     parser.add_argument("--story", type=int, help="only this one, from 1")
     parser.add_argument("--no-bundles", dest="bundles", action="store_false")
+    parser.add_argument("--newer-slurm", action="store_true", help="24.11 of Debian 13 in place of 22.05")
     options = parser.parse_args()
     names = tuple(f"gpu{n}" for n in range(1, options.nodes + 1))
     stories = STORIES if options.story is None else (STORIES[options.story - 1],)
     with (
         tempfile.TemporaryDirectory(prefix="gw-", dir="/dev/shm", ignore_cleanup_errors=True) as made,
         bridge() as network,
-    ):  # noqa: S108 - in memory
+    ):
         folder = Path(made)
         folder.chmod(0o755)
-        plan = SlurmPlan(debian_tree(*PACKAGES), names, NETWORK, secrets.token_bytes(128))
-        base = installed(folder, plan.tree, at_once=options.at_once, bundles=options.bundles)
-        play = Rounds(plan, folder, base, network, options.seed, time.monotonic() + 60.0 * options.minutes)
+        newer = (newer_slurm_layer(),) if options.newer_slurm else ()
+        plan = SlurmPlan((*newer, debian_tree(*PACKAGES)), names, NETWORK, secrets.token_bytes(128))
+        base = installed(folder, plan.trees[-1], at_once=options.at_once, bundles=options.bundles)
+        play = Rounds(plan, folder, base, network)
+        play.chance.seed(options.seed)
+        play.until = time.monotonic() + 60.0 * options.minutes
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: play.stopped.set())
         with play.controller, ThreadPoolExecutor(options.nodes) as pool:

@@ -23,7 +23,7 @@ from support.machine import PATIENCE, Machine, cgroup_mounts, child_of, name_of
 
 REBOOTED = 133
 """Exit code of systemd-nspawn with --keep-unit when the machine asks for a reboot."""
-NETWORK = "10.213.77"
+NETWORK = f"10.213.{os.getpid() % 250}"
 _START = """
 for folder in $CGROUPS; do echo $$ > $folder/cgroup.procs; done
 mount -t overlay -o "lowerdir=$LOWER,upperdir=$FOLDER/files,workdir=$FOLDER/memory" overlay "$FOLDER/root"
@@ -48,7 +48,7 @@ WantedBy=sysinit.target
 
 @contextmanager
 def bridge() -> Iterator[str]:
-    """The name of a bridge that machines are plugged into, with an address of this host. One cluster at a time."""
+    """The name of a bridge that machines are plugged into, with an address of this host."""
     name = f"gwbr{os.getpid() % 100_000}"
     subprocess.run(["ip", "link", "add", name, "type", "bridge"], check=True)
     try:

@@ -9,23 +9,27 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from support.debian_trees import BUILD, made_once
 from support.fake_nvml_library import CONTROL_VARIABLE
 from support.machine import Machine
 from support.machine_cluster import Computer
 from support.machine_gpuwarden import HOST, FakeGpus, install, set_profile
+from support.newer_slurm import newer_slurm
 
 PACKAGES = ("slurmd", "slurmctld", "slurm-client", "munge", "iproute2", "zstd")
 CONTROLLER = "controller"
 BAD, OTHER = 1, 0
 """The GPU that fails, and one that never does."""
-SERVICE = "nvidia-fabricmanager.service"
+SERVICE = "nvidia-persistenced.service"
 _SLURM = "/etc/slurm"
+_NEWER = ("usr/bin/s*", "usr/sbin/slurm*", "usr/bin/*munge*", "usr/sbin/*munge*", "usr/lib64", "usr/lib/*-linux-gnu")
 _KEY = "/etc/munge/munge.key"
 _SLURM_CONF = """ClusterName=test
 SlurmctldHost={controller}
@@ -112,11 +116,30 @@ def address_book(names: Sequence[str], network: str) -> str:
     return "\n".join(("127.0.0.1 localhost", *rows, ""))
 
 
+def newer_slurm_layer() -> Path:
+    """Slurm 24.11 of Debian 13 and the libraries that it needs, to be put upon a Debian 12."""
+    return made_once(BUILD / "machine-slurm", _NEWER, lambda layer: _make_layer(newer_slurm(), layer))
+
+
+def _make_layer(tree: Path, layer: Path) -> None:
+    for pattern in _NEWER:
+        for path in tree.glob(pattern):
+            target = layer / path.relative_to(tree)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if path.is_dir():
+                shutil.copytree(path, target, symlinks=True)
+            else:
+                shutil.copy2(path, target, follow_symlinks=False)
+    (plugins,) = layer.glob("usr/lib/*/slurm-wlm")
+    os.setxattr(plugins, "trusted.overlay.opaque", b"y")  # the older ones beside them would be errors
+
+
 @dataclass(frozen=True, slots=True)
 class SlurmPlan:
     """What all machines of one Slurm have in common. The controller is the first of the network."""
 
-    tree: Path
+    trees: tuple[Path, ...]
+    """What the disk of each holds at first, the topmost first."""
     nodes: tuple[str, ...]
     network: str
     key: bytes
@@ -128,6 +151,7 @@ class SlurmPlan:
         conf = _SLURM_CONF.format(controller=CONTROLLER, nodes=nodes, names=names)
         computer.write(f"{_SLURM}/slurm.conf", conf)
         computer.write(f"{_SLURM}/gres.conf", f"NodeName={names} Name=gpu File=/dev/nvidia[0-1]\n")
+        computer.write(f"{_SLURM}/cgroup.conf", "CgroupPlugin=disabled\n" if len(self.trees) > 1 else "")
         computer.write("/etc/hosts", address_book((CONTROLLER, *self.nodes), self.network))
         computer.path("/var/lib/slurm").mkdir(parents=True)
         key = computer.path(_KEY)
@@ -135,7 +159,9 @@ class SlurmPlan:
         key.write_bytes(self.key)
         key.chmod(0o400)
         owner = next(
-            line.split(":") for line in (self.tree / "etc/passwd").read_text().splitlines() if line.startswith("munge:")
+            line.split(":")
+            for line in (self.trees[-1] / "etc/passwd").read_text().splitlines()
+            if line.startswith("munge:")
         )
         for path in (key.parent, key):
             os.chown(path, int(owner[2]), int(owner[3]))
@@ -161,6 +187,7 @@ look_often = "5s"
 severity = "failure"
 [breaker]
 percent = 100
+count = 1000
 recount_after = "1s"
 [slurm]
 enabled = true
@@ -218,7 +245,7 @@ class Controller(Computer):
     """The machine of slurmctld."""
 
     def __init__(self, plan: SlurmPlan, folder: Path, bridge: str) -> None:
-        super().__init__((plan.tree,), folder, CONTROLLER, bridge, 1)
+        super().__init__(plan.trees, folder, CONTROLLER, bridge, 1)
         plan.put(self)
 
     def scontrol(self, *words: str) -> str:
@@ -242,15 +269,18 @@ class Controller(Computer):
 
 
 class GpuNode(Computer):
-    """A node with two GPUs. Its disk is that of a new machine each time that one is made."""
+    """A node with two GPUs. Its disk is that of a new machine each time that one is made. `service`: NVIDIA's service runs there."""
 
-    def __init__(self, plan: SlurmPlan, folder: Path, bridge: str, name: str, base: Path) -> None:
+    def __init__(
+        self, plan: SlurmPlan, folder: Path, bridge: str, name: str, base: Path, *, service: bool = False
+    ) -> None:
         folder.mkdir(mode=0o755)
         self.gpus = FakeGpus(folder)
-        super().__init__((base, plan.tree), folder, name, bridge, 2 + plan.nodes.index(name), binds=self.gpus.binds)
+        super().__init__((base, *plan.trees), folder, name, bridge, 2 + plan.nodes.index(name), binds=self.gpus.binds)
         plan.put(self)
         self.enable("firmware.service", "sysinit.target")
-        self.enable(SERVICE)
+        if service:
+            self.enable(SERVICE)
         (self.gpus.folder / "control.well").write_text(self.gpus.fake.control.read_text())
         self.says(reset="cures")
 
