@@ -37,8 +37,8 @@ from support.machine_slurm import BAD, PACKAGES, SERVICE, Controller, GpuNode, S
 
 PATIENCE = 1_200.0
 """Seconds for a round."""
-DRAINED_WITHIN = 240.0
-"""Seconds: a service must be down for two minutes before it counts as failed."""
+DRAINED_WITHIN = 600.0
+"""Seconds: services are judged from the fifth minute of a boot on, and must be down for two."""
 STEADY = 45.0
 """Seconds for which nothing more must be done to a node that is left to a person."""
 RESET, REBOOT = f"set {BAD} recovery_action 1", f"set {BAD} recovery_action 2"

@@ -130,6 +130,8 @@ def _make_layer(tree: Path, layer: Path) -> None:
                 shutil.copytree(path, target, symlinks=True)
             else:
                 shutil.copy2(path, target, follow_symlinks=False)
+    for library in layer.glob("usr/lib/*/libdbus-1.so*"):  # D-Bus is the older one's
+        library.unlink()
     (plugins,) = layer.glob("usr/lib/*/slurm-wlm")
     os.setxattr(plugins, "trusted.overlay.opaque", b"y")  # the older ones beside them would be errors
 
