@@ -354,6 +354,19 @@ def test_a_machine_that_was_off_for_its_repair_comes_back(remarks: str, flags: t
     assert story.writes == ["exclude", "restore"]
 
 
+def test_a_reboot_that_was_ordered_and_is_not_issued_yet_takes_no_exclusion_over() -> None:
+    """Slurm writes the order's text, which is the drain's, with a time of its own, and appends its remark seconds later."""
+    story = Story().fails()
+    is_off(story, "", Flag.REBOOT)
+    node = story.cluster.nodes["n1"]
+    story.cluster.nodes["n1"] = replace(node, since=story.now.wall + 60.0)
+    assert "slurm" in story.passes(3).state.holds
+    is_off(story, " : reboot issued", Flag.REBOOT)
+    story.reboots().unknown(passes=3)
+    is_off(story, " : reboot issued")
+    assert story.heals(passes=20).writes == ["exclude", "restore"]
+
+
 def test_nor_is_it_lost_where_the_daemon_was_killed_before_it_knew_that_it_had_drained() -> None:
     story = Story()
     story.done = (True, False)  # no answer

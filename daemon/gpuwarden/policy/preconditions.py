@@ -58,9 +58,12 @@ def still_closed(node_state: NodeState) -> str:
 
 
 def stands(reason: str, since: float, node_state: NodeState) -> bool:
-    """True if this exclusion stands, with or without a remark that somebody else appended: a remark moves its time."""
+    """True if this exclusion stands, with or without a remark that somebody else appended. A remark moves its time, and so does a reboot that is ordered
+    with the same text, before the scheduler has a remark for it.
+    """
     remarked = with_remark(reason, node_state)
-    return same(reason, 0.0 if remarked.suffix else since, remarked)
+    moved = bool(remarked.suffix) or Flag.REBOOT in node_state.flags
+    return same(reason, 0.0 if moved else since, remarked)
 
 
 def with_remark(reason: str, node_state: NodeState) -> NodeState:
