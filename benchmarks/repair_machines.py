@@ -41,6 +41,9 @@ DRAINED_WITHIN = 600.0
 """Seconds: services are judged from the fifth minute of a boot on, and must be down for two."""
 STEADY = 45.0
 """Seconds for which nothing more must be done to a node that is left to a person."""
+INOTIFY = Path("/proc/sys/fs/inotify/max_user_instances")
+INSTANCES = 16
+"""For a machine's systemd and its services."""
 RESET, REBOOT = f"set {BAD} recovery_action 1", f"set {BAD} recovery_action 2"
 
 
@@ -275,8 +278,10 @@ class Rounds:
         while time.time() < begun + PATIENCE and not self.stopped.wait(2.0):
             if self.controller.job(job).get("JobState") == "COMPLETED":
                 return "returned"
-            repair = node.status().get("repair") or {}
-            person = (person or time.time()) if repair.get("state") == "person" else 0.0
+            status = node.status()
+            repair, actions = status.get("repair") or {}, status.get("actions") or {}
+            left = repair.get("state") == "person" or bool(actions.get("needs_person"))
+            person = (person or time.time()) if left else 0.0
             if person and time.time() - person > STEADY:
                 print(f"{node.name}: {repair.get('text')}", flush=True)
                 return "left to a person"
@@ -362,6 +367,8 @@ def main() -> int:
     parser.add_argument("--no-bundles", dest="bundles", action="store_false")
     parser.add_argument("--newer-slurm", action="store_true", help="24.11 of Debian 13 in place of 22.05")
     options = parser.parse_args()
+    if int(INOTIFY.read_text()) < INSTANCES * (options.nodes + 1):
+        parser.error(f"each machine needs {INSTANCES} of {INOTIFY}: write a higher number there, or take fewer nodes")
     names = tuple(f"gpu{n}" for n in range(1, options.nodes + 1))
     stories = STORIES if options.story is None else (STORIES[options.story - 1],)
     with (

@@ -243,7 +243,11 @@ class Machine:
 
 
 def child_of(pid: int) -> int:
-    words = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    """Return the first child of a process; 0 if it has none, or has ended."""
+    try:
+        words = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return 0
     return int(words[0]) if words else 0
 
 

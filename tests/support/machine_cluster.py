@@ -119,6 +119,9 @@ class Computer(Machine):
             self._guard.join(PATIENCE)
 
     def is_up(self) -> bool:
+        """Return whether it has booted. Raises AssertionError once it is off by itself, and was not to be."""
+        if not self._is_on.is_set():
+            raise AssertionError(f"{self.name} is off:\n{self.console()}")
         return self._found() != 0 and self.output("systemctl", "is-system-running") in ("running", "degraded")
 
     @property
