@@ -197,6 +197,9 @@ async def world(folder: Path, **more: Any) -> AsyncIterator[World]:
     made = World(folder / "repair.sock", **more)
     server = await asyncio.start_unix_server(made.helper.serve, folder / "repair.sock")
     try:
+        if made.memory.open is None:  # the first step ends what an earlier daemon left
+            await made.until(lambda: made.log)
+            made.log.clear()
         yield made
     finally:
         await made.runner.stop()

@@ -175,6 +175,7 @@ async def test_it_is_another_node_s_turn(tmp_path: Path) -> None:
 
 async def test_without_a_helper_nothing_is_begun(tmp_path: Path) -> None:
     host = World(tmp_path / "nobody.sock")
+    await host.until(lambda: host.log)
     await host.turn()
     assert forbidden(host) == [Precondition.HELPER]
     assert "systemctl enable --now gpuwarden-repair.socket" in host.runner.barred[0].text
@@ -334,3 +335,13 @@ async def test_an_operator_s_order_does_not_wait_for_a_driver_that_hangs(
 async def test_while_a_step_is_under_way_no_order_is_taken(tmp_path: Path) -> None:
     async with world(tmp_path, before=[begun("t0", 5.0)]) as host:
         assert host.runner.order(host.plan(), "root")
+
+
+async def test_a_place_among_the_fleet_that_a_killed_daemon_left_without_a_beginning_is_given_back_once(
+    tmp_path: Path,
+) -> None:
+    made = World(tmp_path / "repair.sock")
+    await made.until(lambda: made.log)
+    made.runner.step(None)
+    assert made.log == ["leave"]
+    await made.runner.stop()

@@ -99,6 +99,7 @@ class Runner:
         self._ordered: tuple[Plan, str] | None = None
         self._wake = asyncio.Event()
         self._marked = True
+        self._first = True
         self._chance = random.Random()  # noqa: S311 - spreads load, guards nothing
         self.barred: tuple[Obstacle, ...] = ()
         """What forbade the step when it was last looked at closely."""
@@ -109,8 +110,15 @@ class Runner:
         """Begin what is due. Called after each step of the daemon. Does not wait."""
         if self._task is not None and not self._task.done():
             return
+        begun, first = self._memory().open, self._first
+        self._first = False
+        if (
+            begun is None and first
+        ):  # a daemon that was killed before its REPAIR_BEGUN may have left a mark, which holds up the others
+            self._begin_task(self._leave())
+            return
         ordered, self._ordered = self._ordered, None
-        if (begun := self._memory().open) is not None:
+        if begun is not None:
             self._begin_task(self._settle(begun))
         elif ordered is not None:
             self._begin_task(self._turn(*ordered))
