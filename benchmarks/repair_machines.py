@@ -41,6 +41,7 @@ DRAINED_WITHIN = 600.0
 """Seconds: services are judged from the fifth minute of a boot on, and must be down for two."""
 STEADY = 45.0
 """Seconds for which nothing more must be done to a node that is left to a person."""
+INTERRUPTED = "was interrupted"
 INOTIFY = Path("/proc/sys/fs/inotify/max_user_instances")
 INSTANCES = 16
 """For a machine's systemd and its services."""
@@ -123,7 +124,7 @@ class Round:
 
     @property
     def faults(self) -> Iterator[str]:
-        """What must not happen."""
+        """Yield what happened and must not happen."""
         for what, count in Counter(step.what for step in self.steps).items():
             if count > 1:
                 yield f"{what} done {count} times"
@@ -286,7 +287,7 @@ class Rounds:
                 print(f"{node.name}: {repair.get('text')}", flush=True)
                 return "left to a person"
         print(node.name, node.status().get("repair"), self.controller.state(node.name), flush=True)
-        return "was interrupted" if self.stopped.is_set() else ""
+        return INTERRUPTED if self.stopped.is_set() else ""
 
     def _measured(self, one: Round, job: str) -> None:
         started = self.controller.job(job).get("StartTime", "")
@@ -319,6 +320,7 @@ def spread(values: list[float]) -> str:
 
 
 def report(rounds: list[Round], at_once: int) -> int:
+    rounds = [one for one in rounds if one.end != INTERRUPTED]
     over = [one for one in rounds if one.end]
     faults = Counter(fault for one in rounds for fault in one.faults)
     most = together(rounds)
