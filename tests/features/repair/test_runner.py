@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -345,3 +346,12 @@ async def test_a_place_among_the_fleet_that_a_killed_daemon_left_without_a_begin
     made.runner.step(None)
     assert made.log == ["leave"]
     await made.runner.stop()
+
+
+async def test_once_it_has_stopped_nothing_more_is_begun(tmp_path: Path) -> None:
+    """The end of its last task has the daemon step once more, as it stops."""
+    async with world(tmp_path) as host:
+        await host.runner.stop()
+        before = asyncio.all_tasks()
+        host.runner.step(host.plan())
+        assert asyncio.all_tasks() == before

@@ -100,6 +100,7 @@ class Runner:
         self._wake = asyncio.Event()
         self._marked = True
         self._first = True
+        self._stopped = False
         self._chance = random.Random()  # noqa: S311 - spreads load, guards nothing
         self.barred: tuple[Obstacle, ...] = ()
         """What forbade the step when it was last looked at closely."""
@@ -108,7 +109,7 @@ class Runner:
 
     def step(self, planned: Plan | None) -> None:
         """Begin what is due. Called after each step of the daemon. Does not wait."""
-        if self._task is not None and not self._task.done():
+        if self._stopped or (self._task is not None and not self._task.done()):
             return
         begun, first = self._memory().open, self._first
         self._first = False
@@ -148,6 +149,7 @@ class Runner:
 
     async def stop(self) -> None:
         """Stop waiting. A step that was begun goes on without the daemon, and the next one looks what came of it."""
+        self._stopped = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,), timeout=STOPS_WITHIN)
