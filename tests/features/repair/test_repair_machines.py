@@ -54,4 +54,5 @@ def test_a_node_that_needs_a_reboot_is_rebooted_once_after_its_job_and_the_bundl
     done = [line.split()[1:] for line in node.record]
     assert [words[:2] for words in done] == [["jobs=0", "boot"], ["jobs=0", "order"], ["jobs=0", "boot"]]
     assert done[0][2] != done[2][2], "each boot has an id of its own"
-    assert "no Xid must come for 120 s" in node.output(f"{HOME}/bin/gpuwarden", "status")
+    status = (f"{HOME}/bin/gpuwarden", "status")
+    node.wait(lambda: "no Xid must come for 120 s" in node.output(*status), "the look before the return")
