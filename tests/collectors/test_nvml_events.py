@@ -88,7 +88,7 @@ def test_an_xid_that_nvml_cannot_read_is_marked(node: Node) -> None:
     node.read()
     events: list[XidEvent] = []
     with following(node, events.append):
-        assert "could not tell" in wait_for_xid(node, events, 0, 999).text
+        assert "did not know" in wait_for_xid(node, events, 0, 999).text
 
 
 def test_events_wait_for_the_first_pass(node: Node) -> None:

@@ -274,7 +274,7 @@ class DyingNode(FakeHost):
 
         def known() -> bool:
             document = self.why(name) if run is None else self._in_ledger(name, run)
-            found[:] = [document] if document is not None and document["end"] is not None else []
+            found[:] = [document] if document is not None and document["final"] else []
             return bool(found)
 
         self.its_daemon.wait(known, f"it to tell why {name} ended: {self.why(name)}", every=1.0, patience=WAITS)
