@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,7 @@ from gpuwarden.policy.model import Notice
 from gpuwarden.policy.notices import id_of
 from gpuwarden_collectors.base import host_clock
 from gpuwarden_collectors.facts import CallError, GpuAnswer, GpuFacts, GpuProcess
+from gpuwarden_collectors.receivers.facts import LocalJob
 from gpuwarden_collectors.receivers.reader import ReceiversReader
 from gpuwarden_collectors.slurm.client import SlurmClient
 from support.capabilities import without
@@ -78,11 +79,7 @@ async def test_a_job_with_ranks_elsewhere_is_not_settled_before_the_controller_h
     never = tmp_path / "never"
     os.mkfifo(never)
     with rank(env={"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_JOB_NUM_NODES": "2"}) as one:
-        listed = f"echo PID JOBID STEPID LOCALID GLOBALID; echo {one.pid} 7 0 0 0"
-        (tmp_path / "squeue").write_text(f"#!/bin/sh\nread line <{never}\n")
-        (tmp_path / "scontrol").write_text(f'#!/bin/sh\n[ "$1" = listpids ] || read line <{never}\n{listed}\n')
-        for name in ("squeue", "scontrol"):
-            (tmp_path / name).chmod(0o755)
+        _controller_that_never_answers(tmp_path, never, one)
         client = SlurmClient(node="n1", folder=tmp_path, timeout=PATIENCE)
         rig = Rig(tmp_path, one, slurm=SlurmJobScan(client, tmp_path / "signals"))
         rig.committed.set()
@@ -95,6 +92,43 @@ async def test_a_job_with_ranks_elsewhere_is_not_settled_before_the_controller_h
         assert (await rig.writes(EventKind.SIGNALLED)).data["way"] == "local"
         assert one.received() == "TERM"
     await client.close()
+
+
+@pytest.mark.slow
+async def test_a_daemon_that_ends_in_the_middle_of_a_turn_signals_what_that_turn_left_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never = tmp_path / "never"
+    os.mkfifo(never)
+    with rank(env={"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_JOB_NUM_NODES": "2"}) as one:
+        _controller_that_never_answers(tmp_path, never, one)
+        client = SlurmClient(node="n1", folder=tmp_path, timeout=PATIENCE)
+        rig = Rig(tmp_path, one, slurm=SlurmJobScan(client, tmp_path / "signals"))
+        rig.committed.set()
+        ended: list[asyncio.Task[None]] = []
+        expect = rig.departing._expect
+
+        async def end_first(jobs: Iterable[LocalJob]) -> None:
+            if not ended and rig.departing.shown().error:
+                ended.append(asyncio.create_task(rig.departing.stop()))
+                await asyncio.sleep(0)
+            await expect(jobs)
+
+        monkeypatch.setattr(rig.departing, "_expect", end_first)
+        rig.departing.run()
+        rig.acts(announced(7_200.0, at=host_clock().boottime))
+        await rig.wait(lambda: ended and ended[0].done(), "its end")
+        assert (await rig.writes(EventKind.SIGNALLED)).data["way"] == "local"
+        assert one.received() == "TERM"
+    await client.close()
+
+
+def _controller_that_never_answers(folder: Path, never: Path, one: Rank) -> None:
+    listed = f"echo PID JOBID STEPID LOCALID GLOBALID; echo {one.pid} 7 0 0 0"
+    (folder / "squeue").write_text(f"#!/bin/sh\nread line <{never}\n")
+    (folder / "scontrol").write_text(f'#!/bin/sh\n[ "$1" = listpids ] || read line <{never}\n{listed}\n')
+    for name in ("squeue", "scontrol"):
+        (folder / name).chmod(0o755)
 
 
 async def test_jobs_on_a_failing_gpu_that_is_ignored_are_left_alone_and_not_looked_for(

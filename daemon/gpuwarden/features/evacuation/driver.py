@@ -239,12 +239,13 @@ class Evacuation:
 
     async def _go_on(self) -> None:
         while True:
+            last = self._ending  # a turn that was under way at the end may have left a job for the next one
             try:
                 again = await self._turn()
             except Exception:  # an internal error must end neither this nor the daemon
                 log.exception("evacuation failed unexpectedly")
                 again = self._clock().boottime + AGAIN_AFTER
-            if self._ending:
+            if last:
                 return
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(None if again is None else max(again - self._clock().boottime, 0.0)):
