@@ -64,6 +64,7 @@ loaded = store.load_latest(read=sharded_reader(model=part))
 print("loaded", loaded.state, round(float(part.value[0]) - ranks.rank / 10, 4), torch.equal(torch.rand(3), wanted))
 save(3)
 print("steps", *(one.step for one in store.saved()))
+dist.destroy_process_group()  # else threads of Gloo may abort the interpreter at its end
 """
 
 
