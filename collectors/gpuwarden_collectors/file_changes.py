@@ -6,8 +6,7 @@ import ctypes
 import os
 import select
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 _MODIFY, _CREATE, _MOVED_TO, _DELETE, _MOVED_FROM = 0x2, 0x100, 0x80, 0x200, 0x40  # linux/inotify.h
@@ -20,24 +19,32 @@ class FileChanges:
     """`fd` becomes readable when the file at `path` is written, made, replaced or removed.
 
     It may also become readable without that, and another host's writes to a network file system do not show: what
-    must be seen is also looked at from time to time. Raises OSError if the folder is missing, or if the kernel has no
-    place left (sysctl fs.inotify.max_user_instances).
+    must be seen is also read from time to time. None: nothing is reported, since the folder is missing, or the
+    kernel has no place left (sysctl fs.inotify.max_user_instances).
     """
 
     def __init__(self, path: str | Path) -> None:
         self._path = os.fsencode(path)
         self._watch = -1
-        self.fd = _checked(_LIBC.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+        self.fd: int | None = None
+        with suppress(OSError):
+            self.fd = self._opened()
+        self.forget()
+
+    def _opened(self) -> int:
+        fd = _checked(_LIBC.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
         try:
             folder = os.path.dirname(self._path) or b"."  # noqa: PTH120 - bytes
-            _checked(_LIBC.inotify_add_watch(self.fd, folder, _COMES_OR_GOES))
-            self.forget()
+            _checked(_LIBC.inotify_add_watch(fd, folder, _COMES_OR_GOES))
         except OSError:
-            self.close()
+            os.close(fd)
             raise
+        return fd
 
     def forget(self) -> None:
         """Takes the changes until now as seen. Call it before the file is read, so that a later change counts."""
+        if self.fd is None:
+            return
         watch = _LIBC.inotify_add_watch(self.fd, self._path, _MODIFY)
         if self._watch not in (-1, watch):  # the old file may live on under another name
             _LIBC.inotify_rm_watch(self.fd, self._watch)
@@ -47,35 +54,17 @@ class FileChanges:
                 pass
 
     def wait(self, seconds: float) -> None:
-        """Returns after a change, or after `seconds`."""
+        """Returns after a change, or after `seconds`, which is always so where nothing is reported."""
+        if self.fd is None:
+            time.sleep(seconds)
+            return
         poll = select.poll()
         poll.register(self.fd, select.POLLIN)
         poll.poll(seconds * 1000)
 
     def close(self) -> None:
-        os.close(self.fd)
-
-
-class _NoChanges:
-    """Stands in for `FileChanges` where the kernel has none: it waits for the whole time."""
-
-    def forget(self) -> None:
-        """No-op: nothing was reported."""
-
-    def wait(self, seconds: float) -> None:
-        time.sleep(seconds)
-
-
-@contextmanager
-def changes_of(path: str | Path) -> Iterator[FileChanges | _NoChanges]:
-    """Gives what waits for the changes of this file, for a thread that has nothing else to wait for."""
-    try:
-        changes = FileChanges(path)
-    except OSError:
-        yield _NoChanges()
-        return
-    with closing(changes):
-        yield changes
+        if self.fd is not None:
+            os.close(self.fd)
 
 
 def _checked(result: int) -> int:

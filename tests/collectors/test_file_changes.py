@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden_collectors.file_changes import FileChanges, changes_of
-from gpuwarden_collectors.kernel_log import sources
+from gpuwarden_collectors.file_changes import FileChanges
 from gpuwarden_collectors.kernel_log.sources import FollowedFile
 from support.kernel_log import following, line
 from support.waiting import until
@@ -20,6 +19,7 @@ NEVER = 3600.0  # seconds between two reads that no test lives to see
 
 
 def readable(changes: FileChanges) -> bool:
+    assert changes.fd is not None
     return bool(select.select([changes.fd], [], [], 0)[0])
 
 
@@ -76,17 +76,13 @@ def test_writes_to_a_neighbour_or_to_the_file_that_was_replaced_are_not_reported
         assert readable(changes)
 
 
-def test_a_folder_that_does_not_exist_is_an_error_and_leaves_no_descriptor(tmp_path: Path) -> None:
+def test_of_a_file_in_no_folder_nothing_is_reported_and_no_descriptor_is_left(tmp_path: Path) -> None:
     before = open_files()
-    with pytest.raises(FileNotFoundError):
-        FileChanges(tmp_path / "no" / "file")
-    assert open_files() == before
-
-
-def test_a_thread_waits_for_the_whole_time_where_the_kernel_reports_nothing(tmp_path: Path) -> None:
-    with changes_of(tmp_path / "no" / "file") as changes:
+    with closing(FileChanges(tmp_path / "no" / "file")) as changes:
+        assert changes.fd is None
         changes.forget()
         changes.wait(0.0)
+        assert open_files() == before
 
 
 async def test_a_followed_file_is_read_at_a_change_and_not_by_the_clock(
@@ -108,10 +104,10 @@ async def test_a_followed_file_is_read_at_a_change_and_not_by_the_clock(
 async def test_a_followed_file_is_read_by_the_clock_where_no_watch_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(_: str) -> FileChanges:
+    def refused(_: FileChanges) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr(sources, "FileChanges", refused)
+    monkeypatch.setattr(FileChanges, "_opened", refused)
     kmsg = tmp_path / "kmsg"
     kmsg.write_text(line(1))
     async with following(kmsg) as (_, received):

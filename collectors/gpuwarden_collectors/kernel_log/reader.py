@@ -36,8 +36,8 @@ RECORDS_PER_TURN = 100
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds before the log is opened again after an error
 BEAT = 5.0
 """Seconds after which a device is read though it reported no record, so that it is known when there was none."""
-STOOD_STILL = 10.0
-"""Seconds since the log was last read to its end from which on a record may have waited."""
+STOOD_STILL = 2 * BEAT
+"""Seconds since the log was last read to its end: after more, this process stood still, and a record may have waited."""
 
 
 OnEvents = Callable[[Sequence[HostEvent], LogPosition], None]

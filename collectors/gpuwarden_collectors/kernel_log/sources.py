@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -140,16 +139,13 @@ class FollowedFile:
     def __init__(self, path: str, fd: int) -> None:
         self.fd = fd
         self._path = path
-        self._changes: FileChanges | None = None
-        with suppress(OSError):  # then it is read each FILE_POLL seconds
-            self._changes = FileChanges(path)
-        self.wait = self._changes.fd if self._changes else None
+        self._changes = FileChanges(path)
+        self.wait = self._changes.fd
         self._offset = 0
         self._partial = b""
 
     def read(self, limit: int) -> Turn:  # noqa: ARG002 - CHUNK is the limit here
-        if self._changes:
-            self._changes.forget()
+        self._changes.forget()
         replaced = self._replaced()  # asked before the read, so that an end of file after it is final
         truncated = os.fstat(self.fd).st_size < self._offset
         if truncated:
@@ -189,5 +185,4 @@ class FollowedFile:
 
     def close(self) -> None:
         os.close(self.fd)
-        if self._changes:
-            self._changes.close()
+        self._changes.close()

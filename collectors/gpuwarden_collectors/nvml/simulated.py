@@ -10,7 +10,8 @@ from __future__ import annotations
 import ctypes
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 from types import FunctionType, SimpleNamespace
@@ -18,7 +19,7 @@ from typing import Any, NoReturn
 
 import pynvml
 
-from gpuwarden_collectors.file_changes import changes_of
+from gpuwarden_collectors.file_changes import FileChanges
 from gpuwarden_collectors.nvml.readings import CALLS, FIELDS, GPM, LINK_COUNTERS, LINK_FIELDS, VITAL, Call
 from gpuwarden_collectors.nvml.simulated_faults import FAULTS, Fault, FaultsFile, faults_file, first_time
 from gpuwarden_collectors.nvml.simulated_gpu import (
@@ -229,10 +230,10 @@ class SimulatedNvml:
 
     def nvmlEventSetWait_v2(self, events: set[int], milliseconds: int) -> Any:
         until = time.monotonic() + milliseconds / 1000
-        with changes_of(faults_file(self._directory)) as changes:
+        with closing(FileChanges(faults_file(self._directory))) as changes:
             while (left := until - time.monotonic()) > 0:
                 changes.forget()
-                if fault := self._xid(events):
+                if fault := self._happens("xid", events):
                     return SimpleNamespace(
                         device=_handle(fault.gpu),
                         eventType=pynvml.nvmlEventTypeXidCriticalError,
@@ -243,10 +244,10 @@ class SimulatedNvml:
                 changes.wait(min(left, _LOOK))
         return _fail(pynvml.NVML_ERROR_TIMEOUT)
 
-    def _xid(self, events: set[int]) -> Fault | None:
-        """An injected Xid of these GPUs that was not reported yet; it counts as reported from now on."""
+    def _happens(self, name: str, gpus: Container[int | None]) -> Fault | None:
+        """Returns an injected fault of these GPUs that happens once and has not yet; from now on it has."""
         for fault in self._faults():
-            if fault.name == "xid" and fault.gpu in events and first_time(self._directory, fault):
+            if fault.name == name and fault.gpu in gpus and first_time(self._directory, fault):
                 return fault
         return None
 
@@ -283,12 +284,10 @@ class SimulatedNvml:
 
     def _stall(self, number: int) -> None:
         """Waits until the fault is cleared, if ever."""
-        with changes_of(faults_file(self._directory)) as changes:
+        with closing(FileChanges(faults_file(self._directory))) as changes:
             while stall := self._gpus[number].stall:
-                if stall == "crash":
-                    for fault in self._faults():
-                        if (fault.name, fault.gpu) == ("crash", number) and first_time(self._directory, fault):
-                            signal.raise_signal(signal.SIGSEGV)
+                if stall == "crash" and self._happens("crash", {number}):
+                    signal.raise_signal(signal.SIGSEGV)
                 if stall == "hang-hard" and self._term_was is None:
                     self._term_was = _handle_term(_IGNORE)
                 changes.wait(_LOOK)

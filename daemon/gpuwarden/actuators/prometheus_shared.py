@@ -1,10 +1,9 @@
 """What the nodes excluded for failures have in common with this one: a text beside the breaker's refusal, by which nothing is decided.
 
-Queried in the background, and only while this node would be excluded and at least MARKED_LEAST others are: which limits hold, only the breaker
-knows. First the labels of this node (`gpuwarden_machine_info`,
-with those of its target), then for each of them how many nodes have it, and how many of the excluded ones. Fisher's exact
-test, corrected for the number of labels, decides what is shown. Only the values of this node are tested, which do not
-depend on who fails.
+Queried in the background, and only while this node would be excluded and at least MARKED_LEAST others are; which limits
+hold is the breaker's business. First the labels of this node (`gpuwarden_machine_info`, with those of its target), then
+for each of them how many nodes have it, and how many of the excluded ones. Fisher's exact test, corrected for the number
+of labels, decides what is shown. Only the values of this node are tested, which do not depend on who fails.
 """
 
 from __future__ import annotations

@@ -58,8 +58,9 @@ def still_closed(node_state: NodeState) -> str:
 
 
 def stands(reason: str, since: float, node_state: NodeState) -> bool:
-    """True if this exclusion stands, with or without a remark that somebody else appended. A remark moves its time, and so does a reboot that is ordered
-    with the same text, before the scheduler has a remark for it.
+    """True if this exclusion stands, with or without a remark that somebody else appended.
+
+    A remark moves its time. So does a reboot that is ordered with the same text, before the scheduler appends its remark.
     """
     remarked = with_remark(reason, node_state)
     moved = bool(remarked.suffix) or Flag.REBOOT in node_state.flags

@@ -6,7 +6,8 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -71,18 +72,30 @@ async def test_containers_are_signalled_before_slurm_responds_and_others_after_i
     ]  # fmt: skip
 
 
+@asynccontextmanager
+async def without_an_answer(folder: Path) -> AsyncIterator[tuple[Rig, Rank]]:
+    """A rank of a job of two nodes, whose controller never answers."""
+    never = folder / "never"
+    os.mkfifo(never)
+    with rank(env={"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_JOB_NUM_NODES": "2"}) as one:
+        listed = f"echo PID JOBID STEPID LOCALID GLOBALID; echo {one.pid} 7 0 0 0"
+        (folder / "squeue").write_text(f"#!/bin/sh\nread line <{never}\n")
+        (folder / "scontrol").write_text(f'#!/bin/sh\n[ "$1" = listpids ] || read line <{never}\n{listed}\n')
+        for name in ("squeue", "scontrol"):
+            (folder / name).chmod(0o755)
+        client = SlurmClient(node="n1", folder=folder, timeout=PATIENCE)
+        rig = Rig(folder, one, slurm=SlurmJobScan(client, folder / "signals"))
+        rig.committed.set()
+        yield rig, one
+    await client.close()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("in_time", [True, False])
 async def test_a_job_with_ranks_elsewhere_is_not_settled_before_the_controller_had_its_time_and_is_signalled_when_the_daemon_ends(
     tmp_path: Path, in_time: bool
 ) -> None:
-    never = tmp_path / "never"
-    os.mkfifo(never)
-    with rank(env={"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_JOB_NUM_NODES": "2"}) as one:
-        _controller_that_never_answers(tmp_path, never, one)
-        client = SlurmClient(node="n1", folder=tmp_path, timeout=PATIENCE)
-        rig = Rig(tmp_path, one, slurm=SlurmJobScan(client, tmp_path / "signals"))
-        rig.committed.set()
+    async with without_an_answer(tmp_path) as (rig, one):
         async with running(rig):
             rig.acts(announced(7_200.0 if in_time else 30.0, at=host_clock().boottime))
             await rig.wait(lambda: rig.departing.shown().error, "the controller to be missed")
@@ -91,20 +104,13 @@ async def test_a_job_with_ranks_elsewhere_is_not_settled_before_the_controller_h
                 await rig.writes(EventKind.SIGNALLED)
         assert (await rig.writes(EventKind.SIGNALLED)).data["way"] == "local"
         assert one.received() == "TERM"
-    await client.close()
 
 
 @pytest.mark.slow
 async def test_a_daemon_that_ends_in_the_middle_of_a_turn_signals_what_that_turn_left_to_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    never = tmp_path / "never"
-    os.mkfifo(never)
-    with rank(env={"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_JOB_NUM_NODES": "2"}) as one:
-        _controller_that_never_answers(tmp_path, never, one)
-        client = SlurmClient(node="n1", folder=tmp_path, timeout=PATIENCE)
-        rig = Rig(tmp_path, one, slurm=SlurmJobScan(client, tmp_path / "signals"))
-        rig.committed.set()
+    async with without_an_answer(tmp_path) as (rig, one):
         ended: list[asyncio.Task[None]] = []
         expect = rig.departing._expect
 
@@ -120,15 +126,6 @@ async def test_a_daemon_that_ends_in_the_middle_of_a_turn_signals_what_that_turn
         await rig.wait(lambda: ended and ended[0].done(), "its end")
         assert (await rig.writes(EventKind.SIGNALLED)).data["way"] == "local"
         assert one.received() == "TERM"
-    await client.close()
-
-
-def _controller_that_never_answers(folder: Path, never: Path, one: Rank) -> None:
-    listed = f"echo PID JOBID STEPID LOCALID GLOBALID; echo {one.pid} 7 0 0 0"
-    (folder / "squeue").write_text(f"#!/bin/sh\nread line <{never}\n")
-    (folder / "scontrol").write_text(f'#!/bin/sh\n[ "$1" = listpids ] || read line <{never}\n{listed}\n')
-    for name in ("squeue", "scontrol"):
-        (folder / name).chmod(0o755)
 
 
 async def test_jobs_on_a_failing_gpu_that_is_ignored_are_left_alone_and_not_looked_for(

@@ -73,13 +73,9 @@ async def _asked(path: Path, findings: Sequence[str]) -> Bundle | None:
     match document:
         case {"file": str(file), "missing": list(missing)}:
             names = tuple(_one_line(one) for one in missing[:64] if isinstance(one, str))
-            not_found = document.get("not_found")
-            unknown = not_found if isinstance(not_found, list) else []
-            return Bundle(
-                file=_one_line(file),
-                missing=names,
-                not_found=tuple(one for one in unknown if isinstance(one, str) and one in findings),
-            )
+            unknown = document.get("not_found")
+            not_found = tuple(one for one in findings if isinstance(unknown, list) and one in unknown)
+            return Bundle(file=_one_line(file), missing=names, not_found=not_found)
         case {"busy": True}:
             return None
         case {"error": str(error)}:

@@ -239,7 +239,7 @@ class Evacuation:
 
     async def _go_on(self) -> None:
         while True:
-            last = self._ending  # a turn that was under way at the end may have left a job for the next one
+            last = self._ending  # a turn that was under way when the end was asked for may have left a job to the next
             try:
                 again = await self._turn()
             except Exception:  # an internal error must end neither this nor the daemon

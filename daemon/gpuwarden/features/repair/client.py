@@ -94,7 +94,7 @@ async def look(path: Path, name: str) -> Result:
             return Result(Outcome.DONE, text)
         case "failed":
             return Result(Outcome.FAILED, text)
-        case "refused" | "unknown":  # it begins nothing for who is gone
+        case "refused" | "unknown":  # the helper begins nothing for a closed connection
             return Result(Outcome.REFUSED, text or "the helper does not know of it")
     return Result(Outcome.UNKNOWN, text)
 

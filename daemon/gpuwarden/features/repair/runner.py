@@ -113,9 +113,8 @@ class Runner:
             return
         begun, first = self._memory().open, self._first
         self._first = False
-        if (
-            begun is None and first
-        ):  # a daemon that was killed before its REPAIR_BEGUN may have left a mark, which holds up the others
+        if begun is None and first:
+            # A daemon that was killed before its REPAIR_BEGUN may have left a mark, which holds up the others.
             self._begin_task(self._leave())
             return
         ordered, self._ordered = self._ordered, None

@@ -77,7 +77,7 @@ def short(document: Document) -> str:
 def headline(document: Document) -> str:
     name = clean(document["job"])
     answer = document["answer"]
-    if not (document["running"] or document.get("final", True)):
+    if not (document["running"] or document["final"]):
         name += " has ended"
         if answer is None:
             return f"{name}: what ended it is not known yet; ask again in a minute"

@@ -9,8 +9,8 @@ r"""The helper's side of `gpuwarden-repair.sock`: one request a connection, one 
     {"verb": "look", "id": "…"}         ->  {"state": "unknown", "running", "done", "failed" or "refused", "text": "…"}
 
 An id names one try: asked again, its result is returned again, and nothing is done. What was refused before anything was begun is forgotten, so
-that `look` says `unknown`: nothing was done. A step goes on if its connection is closed, and is not begun if it was closed before: what a look
-after that does not find is never done.
+that `look` says `unknown`: nothing was done. A step goes on if its connection is closed, and is not begun if it was closed before: so what `look`
+does not find is never done.
 
 systemd runs `main` for each connection, and `main` with `--settle` after it, so that what a killed helper has stopped runs again.
 """
@@ -80,7 +80,7 @@ def _line(connection: socket.socket) -> bytes:
 
 
 def _send(connection: socket.socket, answer: Answer) -> bool:
-    """Return False if nobody waits for it any more."""
+    """Return False if the client has closed its connection."""
     try:
         connection.settimeout(REQUEST_WITHIN)
         connection.sendall(json.dumps(answer).encode() + b"\n")

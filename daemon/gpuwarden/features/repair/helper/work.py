@@ -30,7 +30,7 @@ class Work:
     request: Request
     held: int | None
     say: Callable[[str], bool]
-    """Tells who asked what is done now. Returns False if he is gone."""
+    """Sends the client what is done now. Returns False if the client has closed its connection."""
     services: Services = field(init=False)
     checks: Checks = field(init=False)
     entry: Entry = field(init=False)
@@ -45,7 +45,7 @@ class Work:
         if why := self.notebook.over_limit(self.request.step, self.host.now()):
             raise Refused(why)
         if not self.say(f"begins {self.request.step}"):
-            raise Refused("who asked is gone, and may have looked what came of it already")
+            raise Refused("the client closed its connection before the step began")
         self.entry = self.notebook.add(planned)
         done, refused = False, False
         try:
