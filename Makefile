@@ -38,7 +38,7 @@ help:
 # One that exists stays that of the Python which made it, whatever python3 is now.
 define environment
 @$(PYTHON) -m venv --help >/dev/null || { echo 'Python has no venv module here: apt-get install python3-venv'; exit 1; }
-{ test -x $(1)/bin/python && test -x $(1)/bin/pip; } || $(PYTHON) -m venv $(1)
+@{ test -x $(1)/bin/python && test -x $(1)/bin/pip; } || $(PYTHON) -m venv $(1)
 endef
 
 $(VENV)/.run: pyproject.toml
