@@ -335,6 +335,43 @@ def test_a_job_that_runs_again_was_requeued_unless_it_failed_by_itself(
     assert first.answer.cause is (Cause.SCHEDULER if code else Cause.JOB)
 
 
+def runs(host: WhyHost, job: Job, *pids: int) -> None:
+    """Let only this job be there, with these processes on the first GPUs."""
+    host.job_facts = JobsFacts(jobs=(job,), processes=tuple(JobProcess(pid=pid, uid=UID, job=JOB) for pid in pids))
+    host.free()
+    for gpu, pid in enumerate(pids):
+        host.gpus[gpu] = replace(host.gpus[gpu], processes=(GpuProcess(pid=pid),))
+
+
+@pytest.mark.parametrize("sees_end", [True, False])
+def test_a_job_that_is_requeued_in_its_first_seconds_has_two_records(sees_end: bool) -> None:
+    host = WhyHost(2)
+    first, again = (Job(id=JOB, uid=UID, gpus=(0,), started=host.uptime + after) for after in (0, 3))
+    runs(host, first, 100)
+    host.step()
+    host.uptime += 2
+    if sees_end:
+        runs(host, replace(first, ended=host.uptime), 200)  # of its next run already, whose note was not read yet
+    host.step()
+    runs(host, again, 200)  # it began after the pass did
+    host.run(SETTLES)
+    host.step(replace(host.xid(0, 31), pid=200))
+    runs(host, replace(again, ended=host.uptime))
+    host.settles()
+    before, second = host.records
+    assert (before.answer.code, before.epoch.began.boottime, before.epoch.touches) == ("REQUEUED", first.started, ())
+    assert (before.end.at.boottime, before.end.known_from) == (
+        (10_002.0, "epilog") if sees_end else (10_003.0, "scheduler")
+    )
+    assert (second.answer.code, second.epoch.began.boottime) == ("xid.31", again.started)
+
+
+def test_a_prolog_that_runs_twice_ends_no_job(host: WhyHost) -> None:
+    host.job(started=host.uptime)
+    host.run(5)
+    assert not host.records
+
+
 def test_an_xid_of_an_unknown_process_in_its_first_moments_may_be_its_own_and_accuses_no_hardware() -> None:
     for number, cause, certainty in ((31, Cause.JOB, Certainty.POSSIBLE), (94, Cause.NOT_SEEN, Certainty.POSSIBLE)):
         host = WhyHost(2)

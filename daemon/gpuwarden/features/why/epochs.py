@@ -12,11 +12,15 @@ from gpuwarden_collectors.facts import Stamp
 
 ANOTHER_AFTER = 5.0
 """Seconds by which a job must begin later than the known one of its name to be another one."""
+NOTED_AFTER = 0.5
+"""The same where the scheduler notes the begin, in whole seconds: a job may be requeued, and begin again, within 5 s."""
 
 
 def begun(member: Member, now: Stamp, boot_id: str) -> Live:
     """Return a job that a source has for the first time."""
-    began = now.boottime if member.began is None else min(member.began, now.boottime)
+    began = now.boottime if member.began is None else member.began
+    if not member.is_noted:  # a note is compared with itself later, and may be some moments younger than the pass
+        began = min(began, now.boottime)
     epoch = Epoch(
         name=member.name,
         began=stamp(began, now),
@@ -38,10 +42,21 @@ def begun(member: Member, now: Stamp, boot_id: str) -> Live:
     )
 
 
-def is_another(epoch: Epoch, member: Member) -> bool:
-    """Return True if it began later than the known one of its name. A reader that has begun anew may miss the first processes of a job."""
-    if member.began is None or member.began <= epoch.began.boottime + ANOTHER_AFTER:
+def is_later(began: float, member: Member) -> bool:
+    """Return True if it began later than a job of its name that began then, seconds of CLOCK_BOOTTIME."""
+    return member.began is not None and member.began > began + (NOTED_AFTER if member.is_noted else ANOTHER_AFTER)
+
+
+def is_another(epoch: Epoch, member: Member, *, has_ended: bool) -> bool:
+    """Return True if it began later than the known one of its name.
+
+    A reader that has begun anew may miss the first processes of a job, and a prolog may run twice: while a process of the known one is there,
+    it goes on. A process that was found after its end is of its next run.
+    """
+    if not is_later(epoch.began.boottime, member):
         return False
+    if has_ended and member.is_noted:
+        return True
     return not any(pid in epoch.pids for pids in member.by_slot.values() for pid in pids)
 
 

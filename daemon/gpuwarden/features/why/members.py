@@ -30,6 +30,8 @@ class Member:
     name: str
     began: float | None = None
     """Seconds of CLOCK_BOOTTIME; None if the source does not say."""
+    is_noted: bool = False
+    """The scheduler noted when it began; else that is when its first process did."""
     uid: int | None = None
     user: str = ""
     job_name: str = ""
@@ -127,6 +129,7 @@ def _of_job(job: Job, by_slot: Mapping[str, tuple[int, ...]], by_number: Sequenc
     return Member(
         name=_slurm_name(job.id),
         began=job.started,
+        is_noted=job.started is not None,
         uid=job.uid,
         user=_word(job.user),
         job_name=_word(job.job_name),
@@ -154,12 +157,16 @@ def _end(job: Job, at: Stamp) -> End:
     )
 
 
-def as_requeued(end: End | None, epoch: Epoch, member: Member) -> End | None:
-    """Return the end of a job: one of Slurm's whose number runs again for its user was requeued, unless it is known how it ended."""
-    known = end is None or end.state or end.exit_code
-    if end is None or known or epoch.kind != JobKind.SLURM or member.uid != epoch.uid:
-        return end
-    return replace(end, state=REQUEUED)
+def end_before(end: End | None, epoch: Epoch, member: Member, now: Stamp) -> End:
+    """Return the end of a job whose name another one has now. One of Slurm's whose number runs again for its user was requeued, unless it is known
+    how it ended. `end`: None where its end was not seen before that.
+    """
+    is_requeued = epoch.kind == JobKind.SLURM and member.uid == epoch.uid
+    if end is None:
+        at = stamp(now.boottime if member.began is None else member.began, now)
+        noted = is_requeued and member.is_noted
+        return End(at=at, known_from="scheduler", state=REQUEUED) if noted else End(at=at, known_from="processes")
+    return replace(end, state=REQUEUED) if is_requeued and not (end.state or end.exit_code) else end
 
 
 def _slots_of(job: Job, slots: Sequence[str]) -> tuple[str, ...]:

@@ -11,9 +11,9 @@ from operator import is_
 from typing import TypeVar
 
 from gpuwarden.features.why.ending import recorded
-from gpuwarden.features.why.epochs import ANOTHER_AFTER, begun, is_another
+from gpuwarden.features.why.epochs import ANOTHER_AFTER, begun, is_another, is_later
 from gpuwarden.features.why.following import Following, Live, following_of
-from gpuwarden.features.why.members import Member, Members, as_requeued, members, stamp
+from gpuwarden.features.why.members import Member, Members, end_before, members, stamp
 from gpuwarden.features.why.memory import memory_of
 from gpuwarden.features.why.model import NAME, SETTLES, End, Epoch, JobKind, Record
 from gpuwarden.features.why.presence import missing, seen
@@ -121,9 +121,8 @@ class Step:
         one = self.live.get(name)
         if one is not None and member.began is not None and member.began < one.epoch.began.boottime - ANOTHER_AFTER:
             return  # an earlier one of this name, which is still reported
-        if one is not None and is_another(one.epoch, member):
-            at = stamp(member.began or self.now.boottime, self.now)
-            self._end(name, one, as_requeued(one.end, one.epoch, member) or End(at=at, known_from="processes"))
+        if one is not None and is_another(one.epoch, member, has_ended=one.end is not None):
+            self._end(name, one, end_before(one.end, one.epoch, member, self.now))
             one = None
         if one is None:
             if not self._is_done(member):
@@ -135,11 +134,11 @@ class Step:
         """Return True if it has its record, or ended before this daemon could know."""
         began = self.done.get(member.name)
         if began is not None:
-            return member.began is None or member.began <= began + ANOTHER_AFTER
+            return not is_later(began, member)
         known = [
             one for one in self.memory.records if one.epoch.name == member.name and one.epoch.boot_id == self.boot_id
         ]
-        if known and not is_another(known[-1].epoch, member):
+        if known and not is_another(known[-1].epoch, member, has_ended=True):
             return member.end is not None or member.began is not None
         return member.end is not None and self.now.boottime - member.end.at.boottime > LONG_OVER
 
