@@ -157,6 +157,31 @@ def test_links_of_an_idle_gpu_may_train_for_five_minutes_as_after_a_reset() -> N
     assert set(host.codes) == {"nvlink_down"}
 
 
+@pytest.mark.parametrize("uptime", [200.0, 400.0, 10_000.0])
+def test_a_process_that_comes_while_the_links_train_shortens_nothing(uptime: float) -> None:
+    """A fabric manager may come up four minutes after its driver, and a job in between."""
+    host = all_links_lost(processes=(), uptime=uptime)
+    host.run(120)
+    put(host, 2, processes=JOB)
+    host.run(150)
+    assert host.codes == []
+    host.run(50)
+    assert set(host.codes) == {"nvlink_down"}
+
+
+@pytest.mark.parametrize("uptime", [200.0, 10_000.0])
+def test_links_that_are_down_when_the_driver_comes_have_their_time_under_a_process(uptime: float) -> None:
+    host = Host(8, uptime=uptime)
+    host.run(60)
+    board = host.gpus.pop(2)
+    host.run(20)
+    host.gpus[2] = replace(board, links=INACTIVE, processes=JOB)
+    host.run(150)
+    assert "nvlink_down" not in host.codes
+    host.run(160)
+    assert "nvlink_down" in host.codes
+
+
 def test_after_a_boot_links_have_their_time_whoever_has_the_gpu() -> None:
     host = all_links_lost(processes=JOB, uptime=60.0)
     host.run(150)

@@ -37,6 +37,7 @@ from gpuwarden.health.memory import Moments, State, Track, buried, with_error
 from gpuwarden.health.model import NODE, Advice, Event, EventKind, Evidence, Key, Latch, Sighting, Verdict
 from gpuwarden.health.nvlink.fabrics import followed_fabrics
 from gpuwarden.health.nvlink.link_counters import learn_links
+from gpuwarden.health.nvlink.lost_in_use import followed_links
 from gpuwarden.health.overrides import overridden
 from gpuwarden.health.records import records
 from gpuwarden.health.severity import NO_RULE, Assessment, assess, fall, in_shadow, rise
@@ -94,7 +95,7 @@ def judge(state: State, view: View, host_events: Sequence[HostEvent], rules: Rul
         asked = {**steps.state.moments.asked, **dict.fromkeys(filter(is_fallen, news), now.boottime)}
         steps.state = replace(steps.state, moments=replace(steps.state.moments, news=news, asked=asked))
     counted = counted_host(followed_readings(_counted(steps.state, sight), sight), sight)
-    steps.state = followed_reading_time(counted, sight)
+    steps.state = followed_links(followed_reading_time(counted, sight), sight)
     broken = _follow_features(steps, sight)
     for event in learn_counts(steps.state, sight):
         steps.take(event)

@@ -136,6 +136,14 @@ Unpaired = Mapping[tuple[Key, str], tuple[float, int]]
 """By (record, sources joined by `+`): when these last reported it, and how many of these reports other sources owe yet."""
 
 
+class LinksSeen(NamedTuple):
+    """The NVLinks of a GPU in the last pass, a bit for each."""
+
+    active: int
+    lost_in_use: int = 0
+    """Those that went down while a process had the GPU open, and are down."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moments:
     """What the judge knows of this boot from readings, not from events: a restart or a reboot begins it again."""
@@ -160,6 +168,8 @@ class Moments:
     """Ports that were read."""
     host_windows: Windows = field(default_factory=dict)
     """Windows of the host's counters."""
+    links_seen: Mapping[str, LinksSeen] = field(default_factory=dict)
+    """By slot of the GPUs that answered in the last pass."""
     vital: Mapping[str, Vital] = field(default_factory=dict)
     """By slot, which vital readings answer."""
     reading_time: ReadingTime = field(default_factory=ReadingTime)

@@ -56,3 +56,15 @@ def test_it_ends_with_its_job() -> None:
     host.ends()
     host.minutes(3)
     assert not found(host)
+
+
+def test_a_restart_of_the_daemon_clears_nothing_until_the_job_has_a_process() -> None:
+    host = idle_host()
+    host.minutes(MINUTES + 1)
+    host.restart_daemon()
+    host.minutes(MINUTES - 1)
+    assert found(host)
+    busy = WhyHost(2)
+    host.gpus, host.job_facts = busy.gpus, busy.job_facts
+    host.minutes(2)
+    assert not found(host)

@@ -15,20 +15,24 @@ IDLE_AFTER = 1_800.0
 
 
 def job_idle(state: State, sight: Sight) -> Detection:
-    """Return the jobs that have held GPUs for `IDLE_AFTER` with no process on any of them."""
+    """Return the jobs that have held GPUs for `IDLE_AFTER` with no process on any of them.
+
+    A finding of one that is idle for less holds: this life of the daemon may not have seen the begin, or the job had a process for a moment.
+    """
     tracked = {track.key.subject for track in state.tracks_of(JOB_IDLE)}
     live = following_of(state).live
     if sight.nvml is None or sight.jobs is None or not (live or tracked):
         return NOTHING
-    sightings = []
+    sightings, held = [], set[Subject]()
     for name, one in live.items():
-        since = one.meter.idle_since
-        if one.end is not None or since is None or one.epoch.kind != JobKind.SLURM:
+        subject, since = Subject("job", part=name.partition("/")[2]), one.meter.idle_since
+        if one.end is not None or one.epoch.kind != JobKind.SLURM:
             continue
-        if (seconds := sight.now.boottime - since) < IDLE_AFTER:
+        if since is None or (seconds := sight.now.boottime - since) < IDLE_AFTER:
+            held |= {subject} if since is not None or not one.seen else set()
             continue
         evidence: dict[str, str | int] = {"job": one.epoch.id, "gpus": len(one.epoch.slots), "seconds": round(seconds)}
         if one.epoch.uid is not None:
             evidence["uid"] = str(one.epoch.uid)
-        sightings.append(Sighting(Key(JOB_IDLE, Subject("job", part=name.partition("/")[2])), evidence))
-    return Detection(tuple(sightings), frozenset(tracked))
+        sightings.append(Sighting(Key(JOB_IDLE, subject), evidence))
+    return Detection(tuple(sightings), frozenset(tracked - held))

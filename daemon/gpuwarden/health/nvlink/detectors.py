@@ -45,14 +45,12 @@ def nvlink_down(state: State, sight: Sight) -> Detection:
 
 
 def _in_use(state: State, facts: GpuFacts, down: Sequence[int]) -> bool:
-    """True if a process had the GPU open while these links were down: nobody resets such a GPU, so they train for no reset.
-
-    The process may have ended since, for lack of the links.
-    """
-    if facts.processes:
-        return bool(down)
+    """Return True if one of these went down while a process had the GPU open. The process may have ended since, for lack of the links."""
+    seen = state.moments.links_seen.get(facts.slot)
+    if seen is not None and any(seen.lost_in_use >> number & 1 for number in down):
+        return True
     tracks = (state.tracks.get(Key("nvlink_down", link(facts.slot, number))) for number in down)
-    return any(track is not None and "in_use" in track.evidence for track in tracks)
+    return any(track is not None and track.raised and "in_use" in track.evidence for track in tracks)
 
 
 def _given_up(state: State, slot: str, known: int) -> Iterator[int]:

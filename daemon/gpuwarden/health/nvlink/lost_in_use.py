@@ -1,0 +1,31 @@
+"""Which NVLinks went down while a process had their GPU open: nobody resets such a GPU, so they train for no reset.
+
+Of moments, and only what this life of the daemon saw: links that are down when a GPU answers for the first time, as after the driver was
+loaded, may wait for the fabric, and a process for them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpuwarden.health.memory import LinksSeen, State
+from gpuwarden.health.view import Sight
+from gpuwarden_collectors.facts import GpuFacts
+
+
+def followed_links(state: State, sight: Sight) -> State:
+    """Return the state with the links that are active in this pass, and those that went down under a process."""
+    if sight.nvml is None:
+        return state
+    known = state.moments.links_seen
+    seen = {facts.slot: _after(known.get(facts.slot), facts) for facts in sight.answering if facts.links}
+    return state if seen == known else replace(state, moments=replace(state.moments, links_seen=seen))
+
+
+def _after(before: LinksSeen | None, facts: GpuFacts) -> LinksSeen:
+    active = sum([1 << link.link for link in facts.links if link.active])
+    down = sum([1 << link.link for link in facts.links if link.active is False])
+    if before is None:
+        return LinksSeen(active)
+    lost = before.active & down if facts.processes else 0
+    return LinksSeen(active, (before.lost_in_use | lost) & down)
