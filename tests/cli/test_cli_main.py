@@ -87,7 +87,7 @@ def test_status_loads_nothing_that_it_does_not_need(tmp_path: Path) -> None:
     assert {name for name in loaded if name.startswith("gpuwarden")} == {
         "gpuwarden", "gpuwarden.base", "gpuwarden.base.paths", "gpuwarden.base.peer", "gpuwarden.base.durations", "gpuwarden.cli", "gpuwarden.cli.main", "gpuwarden.cli.parser", "gpuwarden.cli.status",
         "gpuwarden.cli.client", "gpuwarden.cli.status_text", "gpuwarden.cli.enforcement_text",
-        "gpuwarden.cli.evidence_text", "gpuwarden.cli.text", "gpuwarden.features",
+        "gpuwarden.cli.text", "gpuwarden.features", "gpuwarden.base.printable", "gpuwarden.publish", "gpuwarden.publish.evidence_text",
         *(f"gpuwarden.features.{name}" for name, own in FEATURES.items() if own & {"verbs", "status_text"}),
         *(f"gpuwarden.features.{name}.{module}" for name, own in FEATURES.items() for module in own & {"verbs", "status_text"}),
         "gpuwarden.features.why.text",

@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from gpuwarden.base.printable import clean
 from gpuwarden.health.model import Finding, Health, Severity, gpu
 from gpuwarden.publish import status
 from gpuwarden.publish.web.endpoints import ENDPOINTS
@@ -73,7 +74,13 @@ def test_nothing_that_others_wrote_becomes_markup() -> None:
     made = page(hostile)
     assert {tag for tag, _ in made.elements}.isdisjoint({"script", "img", "iframe", "object", "form"})
     assert not [name for _, attributes in made.elements for name in attributes if name.startswith("on")]
-    assert HOSTILE in "".join(made.texts)
+    assert clean(HOSTILE) in "".join(made.texts)
+
+
+def test_the_evidence_is_shown_with_names_and_units_as_status_does() -> None:
+    evidence = {"power_limit": 230_000, "power_limit_of_siblings": 700_000}
+    made = page(replace(finding("gpu_misconfigured", gpu(slot(1)), Severity.WARNING), evidence=evidence))
+    assert "power limit: 230 W; power limit of siblings: 700 W" in made.texts
 
 
 def test_a_thousand_findings_make_no_endless_page() -> None:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gpuwarden.cli.enforcement_text import enforcement_lines
-from gpuwarden.cli.evidence_text import evidence_text
 from gpuwarden.cli.text import clean, table, when
 from gpuwarden.features import parts
+from gpuwarden.publish.evidence_text import evidence_text
 
 Document = dict[str, Any]
 

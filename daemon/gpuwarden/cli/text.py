@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 
+from gpuwarden.base.printable import clean
+
+__all__ = ("clean", "event_data", "table", "when")
+
 _ONLY_IN_JSON = ("first_boottime", "first_wall", "latch")  # of events: only the daemon needs them
-
-
-def clean(value: object) -> str:
-    """Escape what would move the cursor: names and kernel log lines hold what users put into them."""
-    text = value if isinstance(value, str) else json.dumps(value)
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def event_data(data: Mapping[str, object]) -> str:

@@ -118,6 +118,13 @@ def test_it_tells_what_failed_which_board_and_what_is_missing() -> None:
     assert "There is no black box to draw them from: see below." in page.texts
 
 
+def test_the_evidence_is_shown_with_names_and_units_as_status_does() -> None:
+    given = contents(SERIAL)
+    given.overview.failures[0]["evidence"] = {"power_limit": 230_000, "persistence_mode": 0}
+    page = Page(index_page.page(given).decode())
+    assert "Seen: power limit: 230 W; persistence mode: off" in page.texts
+
+
 def test_the_text_for_the_vendor_names_board_vendor_and_what_is_missing() -> None:
     text = rma.text(contents(SERIAL)).decode()
     assert f"Serial number:          {SERIAL}" in text

@@ -11,6 +11,7 @@ from gpuwarden.cli.text import event_data
 from gpuwarden.features.bundle.contents import Contents, Document, Overview
 from gpuwarden.features.bundle.entry import Completeness, Entry
 from gpuwarden.features.bundle.plots import plots
+from gpuwarden.publish.evidence_text import evidence_text
 
 _ROWS_MOST, _LINES_MOST, _LINE_MOST = 200, 60, 300
 BOARD = (
@@ -99,7 +100,7 @@ def _failure(one: Document, overview: Overview) -> Iterator[str]:
     if board is not None:
         yield _table(("", ""), [(label, board[key]) for key, label in BOARD if board[key]])
     if one["evidence"]:
-        yield f"<p>Seen: {escape(event_data(one['evidence'])[:2000])}</p>"
+        yield f"<p>Seen: {escape(evidence_text(one['evidence'])[:2000])}</p>"
     yield f"<p><b>To do:</b> {escape(one['to_do'])}</p>"
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Any
 
+from gpuwarden.publish.evidence_text import evidence_text
 from gpuwarden.publish.web.endpoints import ENDPOINTS
 
 SHOWN_MOST = 100
@@ -63,10 +64,9 @@ def _findings(findings: Iterable[Mapping[str, Any]]) -> str:
 def _finding(finding: Mapping[str, Any]) -> str:
     severity = escape(str(finding["severity"]))
     where = f"GPU {finding['gpu']} " if finding["gpu"] is not None else ""
-    evidence = "; ".join(f"{name}: {value}" for name, value in finding["evidence"].items())
     rows = (
         ("since", finding["first_seen"]),
-        ("evidence", evidence),
+        ("evidence", evidence_text(finding["evidence"])),
         ("caused by", finding["caused_by"]),
         ("to do", finding["to_do"]),
         ("ends when", finding["ends_when"]),

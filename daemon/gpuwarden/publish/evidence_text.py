@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from gpuwarden.cli.text import clean
+from gpuwarden.base.printable import clean
 
-DURATION, SIZE, FLAG, SENTENCE = "duration", "size", "flag", "sentence"
+DURATION, SIZE, FLAG, SWITCH, MILLIWATTS, SENTENCE = "duration", "size", "flag", "switch", "milliwatts", "sentence"
 
 
 class Shown(NamedTuple):
@@ -16,7 +17,8 @@ class Shown(NamedTuple):
     name: str
     """Name for people; for a sentence, the words before it."""
     unit: str = ""
-    """Unit behind the value; or DURATION for seconds, SIZE for bytes, FLAG for 0 and 1, SENTENCE for what needs no name."""
+    """Unit behind the value; or DURATION for seconds, SIZE for bytes, FLAG for 0 and 1, SWITCH for what is off or on, MILLIWATTS, SENTENCE for
+    what needs no name."""
 
 
 NAMES: Mapping[str, Shown] = {
@@ -42,6 +44,11 @@ NAMES: Mapping[str, Shown] = {
     "rows_remapped_in_7_days": Shown("rows remapped in 7 days"),
     "remapped_rows_pending": Shown("rows wait to be remapped", FLAG),
     "remapped_rows_failure": Shown("remapping failed", FLAG),
+    "for_corrected_errors": Shown("rows remapped for corrected errors"),
+    "for_uncorrectable_errors": Shown("rows remapped for uncorrectable errors"),
+    "banks_with_few_spare_rows": Shown("banks with few spare rows"),
+    "banks_without_spare_rows": Shown("banks without spare rows"),
+    "memory_unrepairable": Shown("memory beyond repair", FLAG),
     "pages": Shown("retired pages"),
     "pending": Shown("waits for a reset"),
     "channel": Shown("memory channel waits for repair"),
@@ -73,6 +80,7 @@ NAMES: Mapping[str, Shown] = {
     "meaning": Shown("", SENTENCE),
     "with": Shown("came with Xid"),
     "after": Shown("after"),
+    "again": Shown("came again at"),
     "place": Shown("place on the chip"),
     "bursts_within_a_day": Shown("bursts within a day"),
     "jobs": Shown("jobs"),
@@ -89,6 +97,13 @@ NAMES: Mapping[str, Shown] = {
     "slowed_seconds": Shown("slowed down for", DURATION),
     "seconds_at_low_clock": Shown("at a low clock for", DURATION),
     "hours": Shown("within", "h"),
+    "days_with_failures": Shown("days with failures"),
+    "days_with_xids": Shown("days with Xids"),
+    "days_with_remaps": Shown("days with remaps"),
+    "days_with_resets": Shown("days with resets"),
+    "days_with_reboots": Shown("days with reboots"),
+    "days_with_exclusions": Shown("days with exclusions"),
+    "days_with_requeues": Shown("days with requeues"),
     "of_days": Shown("within", "days"),
     "raised_within_an_hour": Shown("raised within an hour", "times"),
     "held_until_quiet_for": Shown("stays until it was quiet for"),
@@ -98,12 +113,14 @@ NAMES: Mapping[str, Shown] = {
     "downs": Shown("times down"),
     # --- speed, heat, power, PCIe
     "temperature": Shown("temperature", "°C"),
+    "temperature_memory": Shown("temperature of the memory", "°C"),
     "siblings_temperature": Shown("temperature of siblings", "°C"),
     "siblings_power_w": Shown("power of siblings", "W"),
     "temperature_margin": Shown("margin to the limit", "K"),
     "slowdown_offset": Shown("slowdown at a margin of", "K"),
     "sm_clock_mhz": Shown("SM clock", "MHz"),
     "maximum_mhz": Shown("its maximum", "MHz"),
+    "siblings_mhz": Shown("SM clock of siblings", "MHz"),
     "power_w": Shown("power", "W"),
     "reasons": Shown("the driver's reasons"),
     "reason_bit": Shown("the driver's reason", ""),
@@ -117,6 +134,19 @@ NAMES: Mapping[str, Shown] = {
     "gtps": Shown("speed", "GT/s"),
     "gtps_possible": Shown("speed possible", "GT/s"),
     "at": Shown("at"),
+    # --- settings
+    "ecc_mode": Shown("ECC", SWITCH),
+    "ecc_mode_pending": Shown("ECC from the next reset on", SWITCH),
+    "vbios": Shown("VBIOS"),
+    "pcie_generation": Shown("PCIe generation possible"),
+    "pcie_width": Shown("PCIe lanes possible"),
+    "gsp_mode": Shown("firmware of the system processor", SWITCH),
+    "persistence_mode": Shown("persistence mode", SWITCH),
+    "mig_mode": Shown("MIG", SWITCH),
+    "power_limit": Shown("power limit", MILLIWATTS),
+    "power_limit_enforced": Shown("power limit in force", MILLIWATTS),
+    "clock_sm": Shown("application clock of the SMs", "MHz"),
+    "clock_memory": Shown("application clock of the memory", "MHz"),
     # --- NVLink, network
     "link": Shown("link"),
     "links_of_siblings": Shown("links of each sibling"),
@@ -128,6 +158,10 @@ NAMES: Mapping[str, Shown] = {
     "link_layer": Shown("link layer"),
     "other_end": Shown("other end"),
     "ten_minutes_with_errors": Shown("stretches of ten minutes with errors"),
+    "replay_errors": Shown("replays"),
+    "recovery_errors": Shown("recoveries"),
+    "nvlink5_recoveries": Shown("recoveries"),
+    "nvlink5_recovery_failures": Shown("recoveries that failed"),
     "counted": Shown("counted"),
     "counted_by_all_others": Shown("counted by all others"),
     "of_all_other_links": Shown("of all other links"),
@@ -172,8 +206,21 @@ NAMES: Mapping[str, Shown] = {
     "found": Shown("found"),
     "gpus": Shown("GPUs"),
     "differs": Shown("differs"),
+    # --- work of a job
+    "tensor_percent": Shown("tensor cores busy", "%"),
+    "dram_percent": Shown("memory busy", "%"),
+    "nvlink_mib": Shown("sent over NVLink", "MiB/s"),
+    "rdma_mib": Shown("sent over the network", "MiB/s"),
 }
 """Names by the key of the evidence in JSON. A key that is missing here is shown as it is, with spaces."""
+COMPARED: Mapping[str, str] = {
+    "_of_siblings": " of siblings",
+    "_expected": " expected",
+    "_before": " before",
+}
+"""By the end of a key, what stands behind the name of the key without that end: the same value elsewhere, or before."""
+COUNTED = re.compile(r"(\w+)_in_(\d+)_min")
+"""A counter of a port, which keeps the name that its driver has for it, and the minutes in which it grew."""
 
 _GIB = 1 << 30
 
@@ -182,6 +229,18 @@ def evidence_text(evidence: Mapping[str, Any], *, without: tuple[str, ...] = ())
     """Return the evidence as one line; "" where there is none. `without`: keys that the title already says."""
     shown = {k: v for k, v in evidence.items() if k not in without and v not in ("", None)}
     return "; ".join((*_sentences(shown), *_values(shown)))
+
+
+def named(key: str) -> Shown | None:
+    """Return how evidence with this key is shown; None if nobody has named it."""
+    if (known := NAMES.get(key)) is not None:
+        return known
+    for end, words in COMPARED.items():
+        if (same := NAMES.get(key.removesuffix(end))) is not None:
+            return Shown(f"{same.name}{words}", same.unit)
+    if found := COUNTED.fullmatch(key):
+        return Shown(f"{found[1]} in {found[2]} minutes")
+    return None
 
 
 def _sentences(shown: Mapping[str, Any]) -> Iterator[str]:
@@ -193,7 +252,7 @@ def _sentences(shown: Mapping[str, Any]) -> Iterator[str]:
 
 def _values(shown: Mapping[str, Any]) -> Iterator[str]:
     for key, value in shown.items():
-        known = NAMES.get(key) or Shown(clean(key).replace("_", " "))
+        known = named(key) or Shown(clean(key).replace("_", " "))
         if (
             known.unit != SENTENCE
             and not (key == "source" and "dcgm" in shown)
@@ -205,13 +264,11 @@ def _values(shown: Mapping[str, Any]) -> Iterator[str]:
 def _value(value: object, unit: str) -> str:
     if isinstance(value, bool) or unit == FLAG:
         return "yes" if value else "no"
-    if isinstance(value, int | float):
-        if unit == DURATION:
-            return _duration(value)
-        if unit == SIZE:
-            return f"{value / _GIB:.1f} GiB"
-        return f"{value:g} {unit}".rstrip() if isinstance(value, float) else f"{value} {unit}".rstrip()
-    return clean(value)
+    if not isinstance(value, int | float):
+        return clean(value)
+    if (convert := _CONVERTED.get(unit)) is not None:
+        return convert(value)
+    return f"{value:g} {unit}".rstrip() if isinstance(value, float) else f"{value} {unit}".rstrip()
 
 
 def _duration(seconds: float) -> str:
@@ -220,3 +277,11 @@ def _duration(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f}{letter}"
     return f"{seconds:.0f}s"
+
+
+_CONVERTED: Mapping[str, Callable[[float], str]] = {
+    DURATION: _duration,
+    SIZE: lambda size: f"{size / _GIB:.1f} GiB",
+    SWITCH: lambda setting: "on" if setting else "off",
+    MILLIWATTS: lambda power: f"{power / 1000:g} W",
+}

@@ -1,0 +1,13 @@
+"""Strings made safe to print."""
+
+from __future__ import annotations
+
+import json
+
+
+def clean(value: object) -> str:
+    """Escape what would move the cursor: names and kernel log lines hold what users put into them."""
+    text = value if isinstance(value, str) else json.dumps(value)
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
