@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from functools import cache
 from random import Random
 from typing import Any
 
@@ -16,9 +15,7 @@ import pytest
 from structlog.testing import capture_logs
 
 import configuration_page
-from evaluate.classes import CLASSES
-from evaluate.fault_class import LINE, FaultClass
-from evaluate.faults import reading
+from evaluate.fault_class import LINE
 from evaluate.node import Node
 from gpuwarden.config.model import Config
 from gpuwarden.engine.log_lines import EventLines
@@ -32,15 +29,15 @@ from gpuwarden.replay.replay import Replay
 from gpuwarden.trace.records import Began, Passed, Record, RulesChanged
 from gpuwarden_collectors.options import keys
 from gpuwarden_collectors.slurm.jobs_facts import Job, JobsFacts
+from support.condition_faults import CODES, LATER, fault
 from tables import DOCS
 
 USER, JOB_NAME, JOB = "alice", "secret-model", 4242
 GPU = 3
-HEALTHY_FOR, LATER = 150.0, 120.0
+HEALTHY_FOR = 150.0
 REBOOTED, REPAIR_MOST = 780.0, 1500.0
 """Seconds from the begin of a repair on: until the node has been up again for two minutes, and until whatever ends by itself has ended."""
 DAYS = 86_400.0
-NOT_BY_A_FAULT = {"lemon_node": "it is made of the faults of days: tests/health/test_lemons.py"}
 OUTLASTS_A_REPAIR = {
     "memory_degrading": "an idle GPU makes no errors", "gpu_slow": "an idle GPU shows nothing", "nvlink_link_errors": "of a day",
     "infiniband_flapping": "of three hours", "infiniband_errors": "of an hour", "ecc_correctable_rate": "of an hour",
@@ -51,18 +48,6 @@ MOMENTARY = ("xid", "pcie_aer_fatal")
 """Seen for 5 s after each line, so that one line alone never has a rise."""
 GOES_ON = ("soft_lockup",)
 """Lines that are repeated. Others are seen for 45 s after a line."""
-CODES = sorted(set(CONDITIONS) - set(NOT_BY_A_FAULT))
-
-
-@cache
-def fault(code: str) -> FaultClass:
-    """The shortest one that raises it."""
-    if code == "row_remap_overdue":  # a week by the table; its time is the key that is tried
-        pending = reading(remapped_rows_pending=1)
-        return FaultClass(name="row remapping pending", strike=pending, expects=(code,), grace=LATER)
-    found = [row for row in CLASSES if any(re.match(rf"{code}(\W|$)", pattern) for pattern in row.expects)]
-    assert found, f"no fault of the evaluation raises {code}"
-    return min(found, key=lambda row: (bool(row.also), row.detected_within))
 
 
 class Story:
