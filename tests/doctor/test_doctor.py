@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from gpuwarden.cli.doctor_main import _EXIT
 from gpuwarden.config.model import Config
 from gpuwarden.doctor.examination import _CHECKS, _in_time
 from gpuwarden.doctor.row import Grade, Row, fail, ok, warn, worst
@@ -148,11 +149,19 @@ async def test_each_row_is_in_the_area_of_its_check(name: str, area: str) -> Non
         assert [row.area for row in await _in_time(name, check, Running(folder=Path(), status={}), Config())] == [area]
 
 
-def test_the_worst_row_counts() -> None:
-    good, bad, worse = ok("b", "c"), warn("b", "c", "d"), fail("b", "c", "d")
-    assert [worst(rows) for rows in ([], [good], [good, bad], [bad, worse, good])] == [
-        Grade.OK, Grade.OK, Grade.WARN, Grade.FAIL,
-    ]  # fmt: skip
+@pytest.mark.parametrize(
+    ("rows", "grade", "code"),
+    [
+        ([], Grade.OK, 0),
+        ([ok("b", "c"), ok("d", "disabled")], Grade.OK, 0),
+        ([ok("b", "c"), warn("b", "c", "d")], Grade.WARN, 1),
+        ([warn("b", "c", "d"), fail("b", "c", "d"), ok("b", "c")], Grade.FAIL, 2),
+    ],
+)
+def test_the_worst_row_is_the_exit_code_and_0_is_a_host_on_which_all_is_well(
+    rows: list[Row], grade: Grade, code: int
+) -> None:
+    assert (worst(rows), _EXIT[worst(rows)]) == (grade, code)
 
 
 GOOD = {
@@ -220,6 +229,7 @@ _IN_TIME = """
 import asyncio, sys
 from dataclasses import replace
 from pathlib import Path
+from gpuwarden.cli.doctor_main import _EXIT
 from gpuwarden.config.model import Config
 from gpuwarden_collectors.slurm.options import SlurmOptions
 from gpuwarden.doctor import host

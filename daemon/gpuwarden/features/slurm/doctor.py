@@ -11,7 +11,9 @@ from gpuwarden.features.slurm.examination import SlurmDoctor
 
 
 async def slurm(config: Config) -> list[Row]:
-    return await SlurmDoctor(config.slurm, os.uname().nodename, config.run.dir, config.state.dir).rows()
+    off_by = "" if config.slurm.enabled else (config.origins or {}).get(("slurm", "enabled"), "")
+    doctor = SlurmDoctor(config.slurm, os.uname().nodename, config.run.dir, config.state.dir, off_by=off_by)
+    return await doctor.rows()
 
 
 CHECKS = {"slurm": Check(in_loop(slurm), 90.0, "slurm")}

@@ -28,7 +28,11 @@ _VERSION = re.compile(r"\bVersion=(\S+)")
 
 
 class SlurmDoctor:
-    """Rows about Slurm. `hostname`: of this machine, for finding its name in Slurm; `run_dir` and `state_dir` are the daemon's."""
+    """Rows about Slurm. `hostname`: of this machine, for finding its name in Slurm; `run_dir` and `state_dir` are the daemon's.
+
+    `off_by`: the source of the configuration that has `slurm.enabled = false`; "" where none says so, and a Slurm that is there
+    is taken as forgotten.
+    """
 
     def __init__(
         self,
@@ -37,7 +41,10 @@ class SlurmDoctor:
         run_dir: Path,
         state_dir: Path,
         environment: Mapping[str, str] = os.environ,
+        *,
+        off_by: str = "",
     ) -> None:
+        self._off_by = off_by
         self._options = options
         self._run_dir = run_dir
         self._state_dir = state_dir
@@ -64,6 +71,9 @@ class SlurmDoctor:
             if not self._options.enabled:
                 return [ok("slurm.conf", "no Slurm on this host")]
             return [fail("slurm.conf", f"{path} does not exist", "set slurm.conf to its path")]
+        if self._off_by:
+            found = f"disabled: {path} is there and not used, since slurm.enabled is false ({self._off_by})"
+            return [ok("slurm.conf", found)]
         rows = [self._enabled(path)]
         try:
             keys = await read_config(self._commands)
@@ -92,8 +102,8 @@ class SlurmDoctor:
             return ok("slurm.conf", str(path))
         return warn(
             "slurm.conf",
-            f"{path}, but slurm.enabled is false",
-            "set slurm.enabled = true: otherwise nothing is drained",
+            f"{path}, but slurm.enabled is not set",
+            "set slurm.enabled = true: otherwise nothing is drained; or false, if that is meant",
         )
 
     async def _munge(self) -> Row:
