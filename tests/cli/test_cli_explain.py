@@ -9,9 +9,11 @@ import pytest
 from gpuwarden.cli.explain_main import explanation
 from gpuwarden.cli.parser import CommandError
 from gpuwarden.features.active_test.reasons import REASONS
+from gpuwarden.health.condition import Condition
 from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.dcgm.catalogue import DCGM_CODES
-from gpuwarden.health.runbooks import RUNBOOKS
+from gpuwarden.health.runbooks import RUNBOOKS, UNKNOWN_RUNBOOK, place
+from gpuwarden.health.to_do import of_condition
 from gpuwarden.health.unknown_reasons import UNKNOWN_REASONS
 from gpuwarden.health.xid.catalogue import XIDS
 from gpuwarden.health.xid.sxid_catalogue import SXIDS
@@ -48,9 +50,27 @@ def test_a_condition_is_explained_with_what_raises_ends_and_silences_it() -> Non
     assert "quiet during:    driver_unresponsive, driver_not_loaded, gpu_missing" in text
 
 
-@pytest.mark.parametrize("code", [*CONDITIONS, *UNKNOWN_REASONS, *REASONS])
-def test_every_code_of_status_can_be_explained(code: str) -> None:
-    assert explained(code).startswith(code)
+@pytest.mark.parametrize("row", CONDITIONS.values(), ids=CONDITIONS)
+def test_every_condition_is_explained_with_what_to_do_and_the_address_of_its_runbook(row: Condition) -> None:
+    text = explained(row.code)
+    assert text.startswith(f"{row.code}: {row.title}\n")
+    words = " ".join(text.split())
+    assert f" to do: {' '.join(of_condition(row.code, row.advice).split())} " in words
+    assert f" runbook: {RUNBOOKS}/{place(row.code)}" in words
+
+
+@pytest.mark.parametrize("code", sorted(set(UNKNOWN_REASONS) - set(CONDITIONS)))
+def test_every_reason_for_an_unknown_health_is_explained_likewise(code: str) -> None:
+    words = " ".join(explained(code).split())
+    assert words.startswith(f"{code} meaning: {UNKNOWN_REASONS[code].meaning} ")
+    assert f" to do: {UNKNOWN_REASONS[code].to_do} runbook: {RUNBOOKS}/{UNKNOWN_RUNBOOK}" in words
+
+
+@pytest.mark.parametrize("code", REASONS)
+def test_every_reason_of_the_return_gate_is_explained_with_what_to_do(code: str) -> None:
+    text = explained(code)
+    assert text.startswith(code)
+    assert REASONS[code]["to do"] in " ".join(text.split())
 
 
 def test_every_xid_and_sxid_can_be_explained() -> None:
