@@ -64,6 +64,26 @@ def test_a_typing_error_before_a_restart_leaves_the_node_watched(host: FakeHost,
         daemon.kill()
 
 
+@pytest.mark.slow
+def test_in_mode_enforce_a_gpu_that_fails_after_such_a_start_still_excludes_the_node(
+    host: FakeHost, service: Mapping[str, str]
+) -> None:
+    host.seclude()
+    marker = host.folder / "out"
+    host.configure(f'[breaker]\nuncounted = "allow"\nrecount_after = "1s"\n[file]\npath = "{marker}"\n')
+    host.config.write_text(f'mode = "enforce"\n{host.config.read_text()}')
+    started(host, service).stop()
+    host.config.write_text(host.config.read_text() + "[policy\n")
+    daemon = started(host, service)
+    try:
+        daemon.wait_status("warning", "config_faulty")
+        assert not marker.exists()
+        host.xid(1, 95)
+        daemon.wait(marker.exists, "the node to be excluded")
+    finally:
+        daemon.kill()
+
+
 def test_a_first_start_with_a_fault_is_refused(host: FakeHost, service: Mapping[str, str]) -> None:
     host.config.write_text("[policy\n")
     daemon = RunningDaemon(host, more=service)
