@@ -109,7 +109,7 @@ def problems(verdict: Verdict) -> Iterator[str]:
     yield from (f"twice on a screen: {line}" for line in twice(line for line in lines if line and not _ROW.match(line)))
     yield from (f"no two findings: {line}" for line in twice(line for line in lines if line.startswith("  id: ")))
     for block in blocks(lines):
-        rows = [found[1] for line in block if (found := _ROW.match(line))]
+        rows = [row[1] for line in block if (row := _ROW.match(line))]
         yield from (f"twice in one finding: {name}" for name in twice(rows))
     yield from (f"a plan: {line}" for line in lines if line.strip().startswith("plan:"))
 
