@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo 'make run    start the daemon: on the GPUs of this host, or on 8 simulated ones where it has no driver'
-	@echo 'make test   set up everything, check, and run the tests that are quick (6 minutes on 2 cores)'
+	@echo 'make test   set up everything, check, and run the tests that are quick (6 minutes on 2 cores, 2 more the first time)'
 	@echo 'make test-all  the same with the slow ones: a real Slurm, machines that boot, packages, sweeps of restarts'
 	@echo 'make test-torch  the job library with PyTorch and torchrun: a CPU build, in an environment of its own (1 GB)'
 	@echo 'make test-slurm  the tests on a real Slurm with 24.11, of Debian 13, in place of the one of this host; as root, needs mmdebstrap'
