@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from gpuwarden.health.event_data import write
 from gpuwarden.health.model import NODE, Advice, EventKind, Health, Json, gpu
 from gpuwarden.policy import orders, reasons
 from gpuwarden.policy.model import Act, Flag
@@ -122,6 +123,31 @@ def test_an_exclusion_that_somebody_lifted_stays_lifted_for_a_while_and_comes_ba
     assert (story.reason, story.writes) == ("", ["exclude"])
     story.waits(120)
     assert (story.reason, story.writes) == (FAILED, ["exclude", "exclude"])
+
+
+@pytest.mark.parametrize("restarts", [True, False])
+def test_an_exclusion_that_a_scheduler_younger_than_it_does_not_show_was_lifted_by_nobody(*, restarts: bool) -> None:
+    """The ledger has when it was written, so that a daemon that was away meanwhile knows it, too."""
+    story = Story().fails().waits(60)
+    story.cluster.nodes["n1"] = Node(started=story.state.holds["slurm"].since)
+    if restarts:
+        story.restarts_daemon()
+    assert story.fails().passes().reason == FAILED
+
+
+def test_beside_a_scheduler_older_than_it_somebody_lifted_it_also_while_the_daemon_was_away() -> None:
+    story = Story().fails().waits(60)
+    story.cluster.nodes["n1"] = Node(started=story.state.holds["slurm"].since - 1.0)
+    assert story.restarts_daemon().fails().waits(200).reason == ""
+    assert story.waits(120).reason == FAILED
+
+
+def test_of_an_exclusion_whose_time_is_not_known_the_ledger_s_own_counts() -> None:
+    story = Story().fails().waits(60)
+    hold = story.state.holds["slurm"]
+    story.records(EventKind.HELD, data=write(replace(hold, since=0.0)))
+    story.cluster.nodes["n1"] = Node(started=story.state.holds["slurm"].at.wall - 2.0)
+    assert story.fails().waits(60).reason == ""
 
 
 def test_an_exclusion_that_power_saving_drops_is_no_person_s_act_and_is_written_again_at_once() -> None:

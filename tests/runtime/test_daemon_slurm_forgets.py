@@ -36,6 +36,26 @@ def test_a_drain_that_the_controller_forgot_is_written_again_at_once(host: Slurm
 
 
 @pytest.mark.slow
+def test_a_drain_that_the_controller_forgot_while_the_daemon_was_away_is_written_again_at_once(
+    host: SlurmHost, slurm: Slurm
+) -> None:
+    """The daemon that starts has not seen the drain; its ledger has when it was written."""
+    state = slurm.remembers()
+    with host.acting() as daemon:
+        daemon.wait_status("healthy")
+        host.breaks()
+        daemon.wait(lambda: '"node excluded"' in daemon.lines(), "the drain to be recorded")
+    slurm.crashes(state)
+    assert not host.is_drained()
+    before = len(slurm.log())
+    with host.acting() as daemon:
+        daemon.wait(lambda: reasons_written(slurm, since=before), "the drain to be written again")
+        daemon.wait(host.is_drained, "the drain")
+        assert slurm.reason("n1") == REASON
+        assert "a moment ago" not in str(acting_of(daemon)["blocked"])
+
+
+@pytest.mark.slow
 def test_a_drain_that_a_person_lifted_beside_a_controller_that_runs_on_stays_lifted(
     host: SlurmHost, slurm: Slurm
 ) -> None:

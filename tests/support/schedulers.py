@@ -17,11 +17,12 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """`reason` of the exclusion in force, "" if there is none."""
+    """`reason` of the exclusion in force, "" if there is none. `started`: as in NodeState, while there is none."""
 
     reason: str = ""
     since: float = 0.0
     flags: frozenset[Flag] = frozenset()
+    started: float = 0.0
 
 
 @dataclass(slots=True)
@@ -55,7 +56,7 @@ class Cluster:
             at=at, owner=owner, why=own.why if own else None, reason=own.text if own else node.reason,
             suffix=own.suffix if own else "", since=node.since, boot=own.boot if own else "",
             instance=own.instance if own else "", flags=node.flags, schedulable=not node.reason and not node.flags,
-            state="drained" if node.reason else "idle", pool=len(self.nodes) if self.spread else 1,
+            started=0.0 if node.reason else node.started, state="drained" if node.reason else "idle", pool=len(self.nodes) if self.spread else 1,
         )  # fmt: skip
 
     def fleet_count(self, name: str) -> FleetCount:

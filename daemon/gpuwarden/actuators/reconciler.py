@@ -25,7 +25,7 @@ from gpuwarden.actuators.base import (
 )
 from gpuwarden.policy import breaker
 from gpuwarden.policy.model import Act, Budget, FleetCount, Intent, NodeState, Outcome, Owner, Result, Why
-from gpuwarden.policy.preconditions import answer, still_closed
+from gpuwarden.policy.preconditions import answer, lost, still_closed
 from gpuwarden.policy.reasons import parse
 from gpuwarden_collectors.backoff import Backoff
 from gpuwarden_collectors.base import Clock
@@ -207,7 +207,7 @@ class Reconciler:
         self.held_back = self._refusal(intent, fleet_count)
         if not self.held_back:
             counted = any(held.node == fleet_count.node for held in fleet_count.held)
-            if not counted and (await self._read()).restarted:
+            if not counted and lost(found.since, await self._read()):
                 return Outcome(result=Result.RETRY, text="the scheduler was restarted, and has lost it")
             return found
         back = await self._write(replace(intent, act=Act.RESTORE, since=found.since))

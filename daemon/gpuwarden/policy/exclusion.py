@@ -28,7 +28,7 @@ from gpuwarden.policy.events import Lifted
 from gpuwarden.policy.fold import fold
 from gpuwarden.policy.model import Act, Flag, Intent, NodeState, Notice, Owner, Result, Settings, Why
 from gpuwarden.policy.notices import imminent
-from gpuwarden.policy.preconditions import RANK, answer, same, stands
+from gpuwarden.policy.preconditions import RANK, answer, lost, same, stands
 from gpuwarden.policy.requirement import Answer
 from gpuwarden.policy.situation import Situation, Want, failing, unconfirmed, wanted
 from gpuwarden.policy.state import (
@@ -160,7 +160,7 @@ class _Steps:
             return
         gone = known.owner is Owner.NONE
         by, nobody = ("lifted", False) if gone else ("taken over", False)
-        if gone and known.restarted:
+        if lost(hold.since or hold.at.wall, known):
             by, nobody = "lost by the scheduler, which was restarted", True
         elif gone and earlier:
             by, nobody = "gone since an earlier boot", True

@@ -120,8 +120,10 @@ class NodeState:
     """Another party's mark that keeps work away and stands beside an exclusion, a cordon in Kubernetes; "" if there is none. It is no judgement
     of this node: it prevents no exclusion of ours, and its end delays none.
     """
-    restarted: float = 0.0
-    """When the scheduler started, if that was after it last showed an exclusion of ours that it does not show any more; else 0."""
+    started: float = 0.0
+    """When the scheduler started, Unix time by its clock, while it shows no exclusion. 0 if that is not known, or if it has shown one of ours to this
+    daemon since then.
+    """
     flags: frozenset[Flag] = field(default_factory=frozenset)
     schedulable: bool = True
     empty: bool | None = None

@@ -67,6 +67,13 @@ def stands(reason: str, since: float, node_state: NodeState) -> bool:
     return same(reason, 0.0 if moved else since, remarked)
 
 
+def lost(written: float, node_state: NodeState) -> bool:
+    """True if the scheduler started after our exclusion was written, and shows none: it lost it, and nobody lifted it. Schedulers keep whole
+    seconds. `written`: Unix time.
+    """
+    return node_state.owner is Owner.NONE and 0.0 < node_state.started >= int(written)
+
+
 def with_remark(reason: str, node_state: NodeState) -> NodeState:
     """Return the state with what stands behind our whole text as its suffix: also what a person added, such as the number of a ticket."""
     more = node_state.reason.removeprefix(reason) if reason and node_state.owner is Owner.OURS else ""

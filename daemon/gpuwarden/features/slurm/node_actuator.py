@@ -49,7 +49,8 @@ class SlurmActuator:
         self._pool: int | None = None
         self._pool_at = 0.0
         self._last: NodeFacts | None = None
-        self._stood = 0.0  # Unix time of the last read, if it showed an exclusion of ours
+        self._stood: float | None = None  # Unix time of the last read if it showed our exclusion, else 0; None: no read
+        self._started = 0.0
 
     @property
     def pool(self) -> int | None:
@@ -69,12 +70,14 @@ class SlurmActuator:
         if self._pool is None or now.boottime - self._pool_at >= _POOL_AGE:
             self._pool, self._pool_at = await self._pool_size(node), now.boottime
         state = node_state_of(node, now, self._pool)
-        if state.owner is Owner.NONE and self._stood:
-            state = replace(state, restarted=await self._restarted(self._stood))
+        if state.owner is not Owner.NONE:
+            self._started = 0.0
+        elif self._stood != 0.0:
+            self._started = await self._start_after(self._stood or 0.0)
         self._stood = now.wall if state.owner is Owner.OURS else 0.0
-        return state
+        return replace(state, started=self._started)
 
-    async def _restarted(self, stood: float) -> float:
+    async def _start_after(self, stood: float) -> float:
         """Return when the controller started, if that was after `stood`, else 0. Slurm keeps whole seconds."""
         started = (await read_config(self.commands)).get("BOOT_TIME", "")
         return float(started) if started.isdecimal() and float(started) >= int(stood) else 0.0
