@@ -424,6 +424,29 @@ async def test_a_person_s_restore_does_not_wait_for_the_second_count() -> None:
     await rig.kill()
 
 
+@pytest.mark.parametrize("restarted", [True, False])
+async def test_a_write_that_is_gone_at_the_second_count_is_repeated_if_the_scheduler_was_restarted(
+    *, restarted: bool
+) -> None:
+    """Where the scheduler runs on, somebody has lifted the exclusion in these seconds, and it stays lifted."""
+    rig = Rig(Cluster(time.time, {"n1": Node()}), options=rig_options(settings=replace(SETTINGS, lifted_for=300.0)))
+
+    def gone(call: str) -> None:
+        if call == "fleet_count" and rig.client.calls.count("apply") == 1:
+            rig.cluster.nodes["n1"] = Node(started=time.time() if restarted else 0.0)
+
+    rig.client.before = gone
+    rig.enforcement.run()
+    fails(rig)
+    await rig.until(lambda: kinds(rig)[EventKind.EXCLUDED])
+    if restarted:
+        assert (rig.reason, rig.writes, kinds(rig)[EventKind.LIFTED]) == (FAILED, ["exclude", "exclude"], 0)
+    else:
+        await rig.until(lambda: kinds(rig)[EventKind.LIFTED])
+        assert (rig.reason, rig.writes) == ("", ["exclude"])
+    await rig.kill()
+
+
 async def test_an_actuator_that_never_comes_back_counts_as_a_scheduler_that_does_not_answer(rig: Rig) -> None:
     async def never() -> NodeState:
         await asyncio.Event().wait()
