@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -108,3 +109,20 @@ def test_a_node_that_nobody_can_read_yet_keeps_its_failure_and_is_not_excluded_f
             lambda: "not confirmed yet" in daemon.status()["actions"]["blocked"].get("file", ""), "the status line"
         )
         assert not marker.exists()
+
+
+def test_an_exclusion_that_a_lost_ledger_held_is_a_finding_that_says_who_lifts_it(host: FakeHost) -> None:
+    marker = configure(host, "enforce")
+    with host.daemon() as daemon:
+        daemon.wait_status("healthy")
+        host.xid(1, 95)
+        daemon.wait(marker.exists, "the exclusion")
+    shutil.rmtree(host.state_dir)
+    host.kmsg.write_text("")
+    host.config.write_text(f'{host.config.read_text()}[checks.exclusion_stuck]\nrise = "2s"\n')
+    with host.daemon() as daemon:
+        daemon.wait_status("warning", "exclusion_stuck")
+        (finding,) = daemon.status()["findings"]
+        assert "file: the ledger does not know this exclusion" in finding["evidence"]["why"]
+        assert "gpuwarden restore" in finding["evidence"]["why"]
+        assert marker.exists()

@@ -113,10 +113,15 @@ def test_a_drain_that_a_lost_ledger_held_is_said_and_lifted_by_a_person(host: Sl
         daemon.wait(lambda: '"node excluded"' in daemon.lines(), "the drain to be recorded")
     shutil.rmtree(host.state_dir)
     host.kmsg.write_text("")
+    host.config.write_text(f'{host.config.read_text()}[checks.exclusion_stuck]\nrise = "2s"\n')
     with host.acting() as daemon:
-        daemon.wait_status("healthy")
         daemon.wait(lambda: "gpuwarden restore" in str(acting_of(daemon)["blocked"]), "status to say it")
-        assert "the ledger does not know" in host.order("status").stdout
+        daemon.wait_status("warning", "exclusion_stuck")
+        (finding,) = daemon.status()["findings"]
+        assert "slurm: the ledger does not know this exclusion" in finding["evidence"]["why"]
+        assert "gpuwarden restore" in finding["evidence"]["why"]
+        shown = host.order("status").stdout
+        assert ("exclusion_stuck" in shown, "gpuwarden restore" in shown) == (True, True)
         assert host.is_drained()
         assert host.order("restore").returncode == 0
         daemon.wait(lambda: slurm.state("n1") == {"IDLE"}, "the node to come back")
