@@ -6,9 +6,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from gpuwarden.engine.log_lines import LINE_SPACING, SPACED_MOST, EventLines, write_line
+from gpuwarden.features.active_test.gate.state import Gate, GateResult
 from gpuwarden.features.evacuation.policy.events import saved
 from gpuwarden.features.evacuation.policy.model import BY_EXIT, BY_STEP
 from gpuwarden.features.repair.model import Outcome, StepKind
+from gpuwarden.health.event_data import write
 from gpuwarden.health.model import Event, EventKind, Key, Subject
 from gpuwarden_collectors.facts import Stamp
 from support.repair_scenes import FINDING, begun, ended
@@ -41,6 +43,25 @@ def test_a_repair_is_in_the_log_before_and_after_it() -> None:
         ("repair: step begins", str(FINDING.key), "t0"),
         ("repair: step done", str(FINDING.key), "t0"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("result", "level", "text"),
+    [
+        ("void", "warning", "return gate is void: the node returns without a test"),
+        ("failed", "warning", "return gate: test ended"),
+        ("no_verdict", "warning", "return gate: test ended"),
+        ("passed", "info", "return gate: test ended"),
+    ],
+)
+def test_every_return_without_a_test_and_every_test_that_did_not_pass_is_a_warning(
+    result: str, level: str, text: str
+) -> None:
+    over = Gate(failures="xid.79@gpu/0000:42:00.0", result=GateResult(result), text="no libcuda")
+    event = Event(kind=EventKind.GATE_ENDED, at=NOW, boot_id="b", data=write(over))
+    with capture_logs() as lines:
+        EventLines().write([event, event])
+    assert [(line["log_level"], line["event"], line["text"]) for line in lines] == [(level, text, "no libcuda")] * 2
 
 
 def killed(job: int, boottime: float) -> Event:

@@ -184,6 +184,24 @@ async def test_a_host_that_never_could_test_is_void_and_one_that_could_waits_for
         assert (host.state.gate.result, host.state.gate.hindered, host.tries) == ("no_verdict", True, 0)
 
 
+async def test_a_socket_between_its_stop_and_its_start_costs_no_try_and_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(return_gate, "PROBE_AGAIN", 0.01)
+    monkeypatch.setattr(return_gate, "HINDERED_AGAIN", 0.01)
+    path = tmp_path / "test.sock"
+    async with gate_host(tmp_path) as host:
+        host.able = True
+        path.unlink()
+        await host.turn()
+        await host.turn()
+        assert (host.kinds, host.tests, host.tries) == (["gate_wanted"], 0, 0)
+        async with await asyncio.start_unix_server(host.answer, path):
+            host.report = {"obstacle": "interrupted", "text": "ended by SIGTERM", "gpus": []}
+            await host.until(lambda: host.tests)
+        assert (host.kinds, host.tests, host.tries) == (["gate_wanted", "gate_begun", "gate_ended"], 1, 0)
+
+
 async def test_what_a_host_lacks_for_a_moment_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(return_gate, "PROBE_AGAIN", 0.01)
     monkeypatch.setattr(return_gate, "HINDERED_AGAIN", 0.01)

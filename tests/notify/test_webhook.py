@@ -19,7 +19,9 @@ import trustme
 
 from gpuwarden.config.notify import NotifyProgram, WebhookOptions
 from gpuwarden.config.secrets import SecretFile
+from gpuwarden.features.active_test.gate.state import Gate, GateResult
 from gpuwarden.health.conditions import CONDITIONS
+from gpuwarden.health.event_data import write
 from gpuwarden.health.model import Event, EventKind, Key, gpu
 from gpuwarden.notify.delivery import Delivery, Receiver, Result
 from gpuwarden.notify.messages import Origin, message
@@ -355,6 +357,21 @@ def test_a_finding_that_was_raised_is_sent_with_what_to_do_and_its_runbook() -> 
     assert raised["to_do"].startswith("Drain the node and power-cycle the machine.")
     assert raised["runbook"] == "https://wiki.example.org/gpus/GpuwardenGpuMissing.md"
     assert not {"title", "to_do", "runbook"} & set(cleared)
+
+
+def test_each_return_without_a_test_is_notified() -> None:
+    origin = Origin(node="n1", mode="enforce", boot_id="b")
+    data = write(Gate(failures="xid.79@gpu/0000:42:00.0", result=GateResult.VOID, text="no libcuda"))
+    made = [
+        message(Event(kind=EventKind.GATE_ENDED, at=Stamp(wall, wall), boot_id="b", data=data), origin)
+        for wall in (1.0, 2.0)
+    ]
+    sent = [json.loads(each[1].body) for each in made if each is not None]
+    assert [(each["event"], each["group"], each["subject"]) for each in sent] == [
+        ("gate_ended", "exclusion", "exclusion/gate")
+    ] * 2
+    assert [(each["data"]["result"], each["data"]["text"]) for each in sent] == [("void", "no libcuda")] * 2
+    assert sent[0]["id"] != sent[1]["id"]
 
 
 def test_messages_are_bounded_and_name_their_subject() -> None:
