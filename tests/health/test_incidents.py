@@ -12,7 +12,7 @@ from gpuwarden.health.incident_rules import RULES
 from gpuwarden.health.model import Health, Severity
 from gpuwarden.health.view import CheckRule, Rules
 from gpuwarden_collectors.event_facts import GpuResetEvent, SxidEvent, XidEvent
-from gpuwarden_collectors.facts import GpuAnswer
+from gpuwarden_collectors.facts import GpuAnswer, Placement
 from support.hosts import SWITCHES, Host, slot
 
 LOST = f"xid.79@gpu/{slot(3)}"
@@ -317,3 +317,33 @@ def test_on_a_host_with_more_gpus_than_a_fabric_has_nothing_is_assumed() -> None
     host.run(60)
     complain(host, 17, 27)
     assert f"xid.145@gpu/{slot(27)}" in incidents(host)
+
+
+def of_clique(host: Host, index: int, cluster: str, clique: int) -> None:
+    """The GPU belongs to this NVLink domain of several nodes."""
+    host.change(index, fabric_in_cluster=1, fabric_clique=clique)
+    host.gpus[index] = replace(host.gpus[index], placement=Placement(cluster_uuid=cluster))
+
+
+RACK, OTHER_RACK = "9c6f5af3-53bf-49b5-a436-b66766c413c3", "1f0e2d4c-0000-4000-8000-000000000001"
+
+
+@pytest.mark.parametrize("clique", [0, 1])
+@pytest.mark.parametrize("count", [4, 24])
+def test_gpus_of_one_clique_are_in_one_fabric_however_many_there_are(clique: int, count: int) -> None:
+    host = Host(count)
+    for n in range(count):
+        of_clique(host, n, RACK, clique)
+    host.run(60)
+    complain(host, 1, 3)
+    assert incidents(host) == {f"xid.149@gpu/{slot(1)}": [f"xid.145@gpu/{slot(3)}"]}
+
+
+@pytest.mark.parametrize("other", [(RACK, 1), (OTHER_RACK, 0)], ids=["another clique", "another cluster"])
+def test_a_fabric_fault_explains_nothing_on_a_gpu_of_another_clique_or_cluster(other: tuple[str, int]) -> None:
+    host = Host(4)
+    for n in range(4):
+        of_clique(host, n, *((RACK, 0) if n < 2 else other))
+    host.run(60)
+    complain(host, 1, 3)
+    assert incidents(host) == {f"xid.149@gpu/{slot(1)}": [], f"xid.145@gpu/{slot(3)}": []}
