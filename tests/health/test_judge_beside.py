@@ -171,7 +171,13 @@ def test_a_service_that_restarts_in_a_loop_is_down_until_it_has_been_quiet_for_a
 
 @pytest.mark.parametrize(
     ("uuid", "clique", "configured", "reported"),
-    [(0, 0, False, False), (1, 32766, False, True), (0, 0, True, True), (None, None, False, False)],
+    [
+        (0, 0, False, False),
+        (1, 32766, False, True),
+        (1, 0, False, True),
+        (0, 0, True, True),
+        (None, None, False, False),
+    ],
 )
 def test_imex_may_fail_on_a_node_whose_nvlink_domain_is_its_own(
     host: WholeHost, uuid: int | None, clique: int | None, *, configured: bool, reported: bool

@@ -351,7 +351,15 @@ def test_imex_is_used_where_its_daemon_answered_dcgm(host: DcgmHost, daemon: int
     assert host.codes == (["dcgm_imex_unhealthy"] if used else [])
 
 
-@pytest.mark.parametrize(("uuid", "clique"), [(0, 0), (0, 7), (1, 0), (None, None)])
+@pytest.mark.parametrize("clique", [0, 1])
+def test_imex_warns_in_any_clique_of_an_nvlink_domain_of_which_0_is_one(host: DcgmHost, clique: int) -> None:
+    of_many_nodes(host, IMEX, clique=clique)
+    host.imex("DOWN", 3)
+    host.run(200)
+    assert host.codes == ["dcgm_imex_unhealthy"]
+
+
+@pytest.mark.parametrize(("uuid", "clique"), [(0, 0), (0, 7), (None, None)])
 def test_imex_is_nothing_to_a_node_whose_nvlink_domain_is_its_own(
     host: DcgmHost, uuid: int | None, clique: int | None
 ) -> None:

@@ -4,8 +4,8 @@ DCGM cannot distinguish an IMEX that is down from one that is not wanted: it rep
 (NVIDIA/NVSentinel#1471), and on nodes whose IMEX runs in the pods of Kubernetes' DRA driver (NVIDIA/DCGM#308,
 NVIDIA/aicr#2641). So it is judged only where both hold:
 
-- *multi-node NVLink*: a GPU has a cluster UUID that is not zero and a clique that is not 0. Both are zero on single nodes with
-  NVSwitches (NCCL's mnnvl.cc goes by the UUID, Azure/azhpc-images#506 by both).
+- *multi-node NVLink*: a GPU has a cluster UUID that is not zero, as NCCL's mnnvl.cc has it. The UUID is zero on single nodes with
+  NVSwitches. The clique says nothing: it is a number within the cluster, of which 0 is one.
 - *the host uses it*: nvidia-imex.service is enabled, configured to be watched, or has been started (a Slurm prolog may do that for
   one job); or DCGM had an answer from the daemon. Not a process in a container: that is the DRA driver's, which restarts it itself,
   and which DCGM does not reach.
@@ -29,7 +29,7 @@ def multi_node(sight: Sight) -> bool | None:
     nvml = sight.view.nvml.facts
     if nvml is None or not nvml.gpus:
         return None
-    return any(gpu.readings.fabric_in_cluster and gpu.readings.fabric_clique for gpu in nvml.gpus)
+    return any(gpu.readings.fabric_in_cluster for gpu in nvml.gpus)
 
 
 def imex_used(sight: Sight) -> bool:
