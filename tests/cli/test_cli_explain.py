@@ -33,6 +33,12 @@ def test_an_xid_may_be_written_in_each_way_that_it_is_met(what: str) -> None:
     assert "from:            NVIDIA Xid catalogue" in text
 
 
+def test_of_xid_79_it_is_told_that_the_gpu_is_lost_and_what_makes_it_a_warning() -> None:
+    text = " ".join(explained("xid 79").split())
+    assert "the driver gives the GPU up with this line: NVML answers that it is lost until a reboot" in text
+    assert "a readable configuration space and an answer of NVML, both after it, contradict is a warning" in text
+
+
 def test_an_xid_that_is_not_described_is_a_warning_and_shown_as_unknown() -> None:
     assert "not described" in explained("xid 99999")
     assert "warning" in explained("xid 99999")

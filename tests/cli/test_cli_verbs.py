@@ -74,3 +74,9 @@ def test_a_refusal_is_shown_with_its_exit_code_and_no_daemon_is_69(words: list[s
 def test_help_of_inject_lists_every_fault(tmp_path: Path) -> None:
     listed = gpuwarden("inject", "--help", temporary=tmp_path).stdout
     assert all(f"\n  {name} " in listed for name in [*FAULTS, "clear"])
+
+
+def test_help_of_inject_says_that_xid_79_takes_the_gpu_with_it(tmp_path: Path) -> None:
+    listed = gpuwarden("inject", "--help", temporary=tmp_path).stdout
+    assert "With Xid 79 the GPU is lost, too" in listed
+    assert "xid 79            GPU 3 falls off the bus: the node is a failure" in listed

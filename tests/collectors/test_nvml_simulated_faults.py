@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden_collectors.nvml.simulated_faults import FAULTS, Fault, add, clear, load, parse_fault, save
+from gpuwarden_collectors.nvml.simulated_faults import FAULTS, Fault, add, brought_by, clear, load, parse_fault, save
 
 
 @pytest.mark.parametrize(
@@ -46,6 +46,13 @@ def test_the_same_fault_again_restarts_its_time_but_each_xid_counts() -> None:
     overheat, xid = parse_fault(["overheat"], 0), parse_fault(["xid", "79"], 0)
     assert add(add((), overheat, 1.0), overheat, 2.0) == (replace(overheat, at=2.0),)
     assert len(add(add((), xid, 1.0), xid, 2.0)) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "brought"), [("xid 79", (Fault("lost", 2),)), ("xid 95", ()), ("overheat", ()), ("nvlink-down 9", ())]
+)
+def test_xid_79_alone_brings_another_fault_which_is_the_loss_of_its_gpu(words: str, brought: tuple[Fault, ...]) -> None:
+    assert brought_by(parse_fault(words.split(), 2)) == brought
 
 
 def test_clearing_one_gpu_leaves_the_faults_of_the_others() -> None:
