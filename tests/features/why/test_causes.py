@@ -132,6 +132,13 @@ TABLE: dict[str, tuple[Ends, tuple[Touch, ...], Cause, Certainty, str]] = {
     "file system hung": (Ends("CANCELLED", 0, 15, "root"), (finding("mount_hung@mount//data"),), Cause.HOST, L, "mount_hung"),
     "driver hung": (FAILED, (finding("driver_unresponsive@node"),), Cause.HOST, L, "driver_unresponsive"),
     "port down": (FAILED, (finding("infiniband_down@port/mlx5_0/1"),), Cause.FABRIC, L, "infiniband_down"),
+    "port down, a job of one node": (Ends("FAILED", 1, nodes=1), (finding("infiniband_down@port/mlx5_0/1"),), Cause.FABRIC, P, "infiniband_down"),
+    "time limit of one node, port down": (
+        Ends("TIMEOUT", 0, 15, nodes=1), (finding("infiniband_down@port/mlx5_0/1"),), Cause.SCHEDULER, Y, "TIMEOUT",
+    ),
+    "time limit of two nodes, port down": (
+        Ends("TIMEOUT", 0, 15, nodes=2), (finding("infiniband_down@port/mlx5_0/1"),), Cause.FABRIC, L, "infiniband_down",
+    ),
     "link down": (FAILED, (finding(f"nvlink_down@link/{GPU}/3"),), Cause.FABRIC, L, "nvlink_down"),
     "NVLink error": (FAILED, (xid(74), xid(45, -4, OWN)), Cause.FABRIC, L, "xid.74"),
     "switch error": (FAILED, (touch("sxid", "12028@switch/0000:05:00.0"),), Cause.FABRIC, P, "sxid.12028"),

@@ -100,6 +100,7 @@ def _its_process(touch: Touch, epoch: Epoch) -> bool:
 _GPU = ("gpu_missing", "gpu_unresponsive", "gpu_reset_required", "gpu_recovery_action", "ecc_uncorrectable")
 _DRIVER = ("driver_unresponsive", "driver_not_loaded")
 _FABRIC = ("nvlink_down", "fabric_unhealthy", "infiniband_down", "adapter_failed")
+_BETWEEN_NODES = ("infiniband_down", "adapter_failed")
 _HOST = ("mount_hung", "mount_read_only", "mount_missing", "memory_ecc_uncorrectable", "nvme_failed")
 _PERHAPS = ("service_down", "soft_lockup", "process_hung", "disk_full", "memory_low")
 C = Certainty
@@ -205,7 +206,7 @@ def _signs(touch: Touch, epoch: Epoch, end: End, others: Collection[int]) -> Ite
     if row is None or (row.cause is Cause.HARDWARE and not touch.slot):
         return
     certainty = _certainty(row, touch, epoch, others)
-    if certainty is Certainty.LIKELY and _perhaps_after(touch, epoch, end):
+    if certainty is Certainty.LIKELY and (_perhaps_after(touch, epoch, end) or _perhaps_unused(touch, end)):
         certainty = Certainty.POSSIBLE
     if certainty is not None:
         yield Sign(touch=touch, order=order, cause=row.cause, certainty=certainty, template=row.template)
@@ -231,6 +232,11 @@ def _perhaps_after(touch: Touch, epoch: Epoch, end: End) -> bool:
     last_known = epoch.used_at or epoch.began
     named = touch.what not in ("xid", "sxid", "finding", "rising")
     return end.known_from == "restart" and not named and touch.at.boottime > last_known.boottime
+
+
+def _perhaps_unused(touch: Touch, end: End) -> bool:
+    """True for the network to other nodes, of a job that had none: it may have read its data over it."""
+    return end.nodes == 1 and code_of(touch).partition(".")[0] in _BETWEEN_NODES
 
 
 def _in_time(touch: Touch, end: End) -> bool:
