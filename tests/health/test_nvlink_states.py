@@ -47,6 +47,13 @@ def test_a_gpu_without_a_link_among_siblings_with_all_of_theirs_warns_after_ten_
     assert host.health is Health.HEALTHY
 
 
+def test_four_siblings_with_all_of_their_links_are_enough() -> None:
+    host = dark(5)
+    host.run(615)
+    [finding] = host.findings
+    assert (finding.key.code, finding.evidence["siblings"]) == ("nvlink_never_up", 4)
+
+
 def test_it_goes_on_over_a_restart_and_a_reboot() -> None:
     host = dark()
     host.run(700)

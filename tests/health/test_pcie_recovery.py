@@ -55,6 +55,7 @@ def test_the_finding_about_a_port_names_the_gpus_below_it() -> None:
     "line",
     [
         f"pcieport {OTHERS}: AER: device recovery failed",
+        f"pcieport {ROOT}: AER: can't recover (no error_detected callback)",
         "xhci_hcd 0000:04:00.0: AER: can't recover (no error_detected callback)",
         "nvidia 0000:99:00.0: AER: can't recover (no error_detected callback)",
         f"pcieport {ROOT}: AER: device recovery successful",
