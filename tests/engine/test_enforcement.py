@@ -428,7 +428,7 @@ async def test_a_person_s_restore_does_not_wait_for_the_second_count() -> None:
 async def test_a_write_that_is_gone_at_the_second_count_is_repeated_if_the_scheduler_was_restarted(
     *, restarted: bool
 ) -> None:
-    """Where the scheduler runs on, somebody has lifted the exclusion in these seconds, and it stays lifted."""
+    """Somebody has lifted it in these seconds if the scheduler runs on. It then stays lifted."""
     rig = Rig(Cluster(time.time, {"n1": Node()}), options=rig_options(settings=replace(SETTINGS, lifted_for=300.0)))
 
     def gone(call: str) -> None:
