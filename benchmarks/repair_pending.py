@@ -98,8 +98,8 @@ class Node:
         else:
             self.host.is_mended()
 
-    def looks(self) -> bool:
-        """Look at what its daemon does. Returns whether it has nothing more to write. A drain that stands is not written again."""
+    def is_settled(self) -> bool:
+        """Read what its daemon does, and return True once it has nothing more to write. A drain that stands is not written again."""
         shown = acting_of(self.daemon)
         waits = any(wanted["text"].startswith("waits until its cause") for wanted in shown["wanted"])
         free = all(one["reachable"] and one["excluded"] is None for one in shown["schedulers"])
@@ -167,7 +167,7 @@ def repair(nodes: Sequence[Node], within: float) -> None:
         if due and time.monotonic() - began >= due[0][0]:
             watched.append(due.pop(0)[1])
             watched[-1].is_repaired()
-        watched = [node for node in watched if not node.looks()]
+        watched = [node for node in watched if not node.is_settled()]
         time.sleep(POLL)
 
 

@@ -169,7 +169,7 @@ class Moments:
     host_windows: Windows = field(default_factory=dict)
     """Windows of the host's counters."""
     links_seen: Mapping[str, LinksSeen] = field(default_factory=dict)
-    """By slot of the GPUs that answered in the last pass."""
+    """By slot, the NVLinks of the GPUs that answered in the last pass."""
     vital: Mapping[str, Vital] = field(default_factory=dict)
     """By slot, which vital readings answer."""
     reading_time: ReadingTime = field(default_factory=ReadingTime)

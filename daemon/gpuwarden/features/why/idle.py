@@ -28,8 +28,10 @@ def job_idle(state: State, sight: Sight) -> Detection:
         subject, since = Subject("job", part=name.partition("/")[2]), one.meter.idle_since
         if one.end is not None or one.epoch.kind != JobKind.SLURM:
             continue
+        if since is None and one.seen:
+            continue  # it is in use
         if since is None or (seconds := sight.now.boottime - since) < IDLE_AFTER:
-            held |= {subject} if since is not None or not one.seen else set()
+            held.add(subject)
             continue
         evidence: dict[str, str | int] = {"job": one.epoch.id, "gpus": len(one.epoch.slots), "seconds": round(seconds)}
         if one.epoch.uid is not None:

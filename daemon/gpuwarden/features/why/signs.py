@@ -235,7 +235,7 @@ def _perhaps_after(touch: Touch, epoch: Epoch, end: End) -> bool:
 
 
 def _perhaps_unused(touch: Touch, end: End) -> bool:
-    """True for the network to other nodes, of a job that had none: it may have read its data over it."""
+    """Return True for a fault of the network between nodes where the job had one node: it may have read its data over it, or not."""
     return end.nodes == 1 and code_of(touch).partition(".")[0] in _BETWEEN_NODES
 
 
