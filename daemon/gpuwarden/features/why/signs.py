@@ -38,7 +38,9 @@ class Sign:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A kind of sign. `certainty`: where nothing names the job's own process; with `own` it is certain if something does."""
+    """A kind of sign. `certainty`: where nothing names the job's own process, and at most possible of what it may have done without; with
+    `own` it is certain if something does.
+    """
 
     name: str
     fits: Callable[[Touch, Epoch], bool]
@@ -99,9 +101,10 @@ def _its_process(touch: Touch, epoch: Epoch) -> bool:
 
 _GPU = ("gpu_missing", "gpu_unresponsive", "gpu_reset_required", "gpu_recovery_action", "ecc_uncorrectable")
 _DRIVER = ("driver_unresponsive", "driver_not_loaded")
-_FABRIC = ("nvlink_down", "fabric_unhealthy", "infiniband_down", "adapter_failed")
 _BETWEEN_NODES = ("infiniband_down", "adapter_failed")
-_HOST = ("mount_hung", "mount_read_only", "mount_missing", "memory_ecc_uncorrectable", "nvme_failed")
+_MOUNTS = ("mount_hung", "mount_read_only", "mount_missing")
+_FABRIC = ("nvlink_down", "fabric_unhealthy", *_BETWEEN_NODES)
+_HOST = (*_MOUNTS, "memory_ecc_uncorrectable", "nvme_failed")
 _PERHAPS = ("service_down", "soft_lockup", "process_hung", "disk_full", "memory_low")
 C = Certainty
 ROWS: tuple[Row, ...] = (
@@ -235,8 +238,11 @@ def _perhaps_after(touch: Touch, epoch: Epoch, end: End) -> bool:
 
 
 def _perhaps_unused(touch: Touch, end: End) -> bool:
-    """Return True for a fault of the network between nodes where the job had one node: it may have read its data over it, or not."""
-    return end.nodes == 1 and code_of(touch).partition(".")[0] in _BETWEEN_NODES
+    """Return True for a mount, since no source names those that a job uses, and for the network to other nodes, unless the job is known to have
+    some: a job of one node may have read its data over it.
+    """
+    code = code_of(touch).partition(".")[0]
+    return code in _MOUNTS or (code in _BETWEEN_NODES and (end.nodes is None or end.nodes == 1))
 
 
 def _in_time(touch: Touch, end: End) -> bool:
