@@ -8,7 +8,7 @@ import pytest
 
 from gpuwarden.config.model import Config, ConfigError, load
 from gpuwarden.config.sources import Sources
-from gpuwarden.features.active_test.options import ActiveTestOptions
+from gpuwarden.features.active_test.options import ActiveTestOptions, level_before_return
 
 
 def loaded(folder: Path, text: str) -> Config:
@@ -35,6 +35,15 @@ def test_a_time_limit_that_the_deadlines_of_workers_fit_in_is_accepted(
         loaded(tmp_path, f'{GATED}level = "{level}"\ngate_timeout = "{timeout}"').of(ActiveTestOptions).gate_timeout
         > 0.0
     )
+
+
+def test_the_test_after_a_repair_is_of_level_quick_at_least_where_slurm_keeps_jobs_away(tmp_path: Path) -> None:
+    site = loaded(tmp_path, f'{GATED}level = "gate"\n')
+    assert (level_before_return(site), level_before_return(site, repaired=True)) == ("gate", "quick")
+    site = loaded(tmp_path, f'{GATED}level = "standard"\n')
+    assert (level_before_return(site), level_before_return(site, repaired=True)) == ("standard", "standard")
+    site = loaded(tmp_path, '[file]\npath = "/out"\n[test]\nlevel = "standard"\n')
+    assert (level_before_return(site), level_before_return(site, repaired=True)) == ("gate", "gate")
 
 
 GATED = "[slurm]\nenabled = true\n[test]\nenabled = true\nreturn_gate = true\n"

@@ -47,7 +47,7 @@ class GateHost:
         )
         self._stepped = asyncio.Event()
         self.gate = ReturnGate(
-            GateOptions(socket=socket, level=Level.QUICK, within=SOON), append=self._append, gate=lambda: self.state.gate,
+            GateOptions(socket=socket, within=SOON), append=self._append, gate=lambda: self.state.gate, level=lambda: self.state.asked,
             gpus=lambda: (gpu_verdict(3),), changed=self._stepped.set, committed=self._committed, boot_id="b1", clock=lambda: self.now,
             could_test=lambda: self.able,
         )  # fmt: skip

@@ -13,6 +13,11 @@ class Level(StrEnum):
     STANDARD = "standard"
 
 
+def higher(one: Level, other: Level) -> Level:
+    """Return the one that tests more."""
+    return max(one, other, key=tuple(Level).index)
+
+
 WITHIN = {Level.GATE: 60.0, Level.QUICK: 90.0, Level.STANDARD: 240.0}
 """Seconds for a worker, waiting for answers not counted. On one H100 gate took about 2 s, quick 6, standard 53; the first start of a driver
 without persistence mode adds several seconds for each GPU."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -94,3 +95,15 @@ def test_where_repairs_are_allowed_the_service_of_the_test_after_them_must_be_th
     (row,) = gate(config_of(tmp_path, "reset_gpu"))
     assert row.grade is Grade.WARN
     assert row.to_do.endswith("otherwise after a repair this node returns without a test")
+
+
+def test_the_level_of_the_test_is_the_one_that_will_be_run(tmp_path: Path) -> None:
+    config = config_of(tmp_path, "reset_gpu")
+    path = tmp_path / "test.sock"
+    slurm = replace(config.slurm, enabled=True)
+    with socket.socket(socket.AF_UNIX) as service:
+        service.bind(str(path))
+        assert [row.found for row in gate(config)] == [f"after a repair level gate, through {path}"]
+        assert [row.found for row in gate(replace(config, slurm=slurm))] == [
+            f"after a repair level quick, through {path}"
+        ]

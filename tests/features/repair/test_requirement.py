@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpuwarden.features.active_test.gate.requirement import PassedTest, Sees, gate_of
+from gpuwarden.features.active_test.gate.requirement import PassedTest, Sees, gate_of, level_of
 from gpuwarden.features.active_test.memory import NAME as TESTS
 from gpuwarden.features.repair.look import unwell
 from gpuwarden.features.repair.memory import NAME
@@ -33,13 +33,15 @@ SOON = replace(SETTINGS, restore_after=0.0)
 class Repaired(Story):
     """A node with the look of a repair, and with `tests` the gate that only repairs ask for."""
 
-    def __init__(self, *, tests: bool = False) -> None:
+    def __init__(self, *, tests: bool = False, level: Level = Level.QUICK, least: Level = Level.QUICK) -> None:
+        """`level`: what the site wants before a return; `least`: what is asked for at least after a repair."""
         self.tests = tests
+        self.gate = PassedTest(level, always=False, after_repair=least)
         self.unwell = ""
         super().__init__(SOON)
 
     def first(self) -> PolicyState:
-        gate: Mapping[str, Requirement] = {TESTS: PassedTest(Level.QUICK, always=False)} if self.tests else {}
+        gate: Mapping[str, Requirement] = {TESTS: self.gate} if self.tests else {}
         return PolicyState(requirements={**gate, NAME: ReadWell()})
 
     def situation(self) -> Situation:
@@ -160,6 +162,32 @@ def test_after_a_repair_a_test_must_pass_though_the_site_wants_none_before_other
     story.begins().ends().heals().waits(2 * QUIET_FOR)
     assert story.is_out()
     assert "a test of level quick must find nothing" in story.text()
+
+
+@pytest.mark.parametrize(
+    ("level", "least", "asked"),
+    [
+        (Level.GATE, Level.QUICK, Level.QUICK),
+        (Level.STANDARD, Level.QUICK, Level.STANDARD),
+        (Level.GATE, Level.GATE, Level.GATE),
+    ],
+    ids=["site wants less", "site wants more", "no Slurm"],
+)
+def test_after_a_repair_the_test_is_of_level_quick_at_least(level: Level, least: Level, asked: Level) -> None:
+    story = Repaired(tests=True, level=level, least=least)
+    story.fails(xid())
+    story.begins().ends().heals().waits(2 * QUIET_FOR)
+    assert f"a test of level {asked} must find nothing" in story.text()
+    assert level_of(story.state, level) is asked
+
+
+def test_a_further_failure_and_a_restart_leave_the_level_as_after_the_repair() -> None:
+    story = Repaired(tests=True, level=Level.GATE)
+    story.fails(xid())
+    story.begins().ends()
+    story.fails(xid(), xid(5))
+    story.restarts_daemon()
+    assert level_of(story.state, Level.GATE) is Level.QUICK
 
 
 @pytest.mark.parametrize("outcome", [Outcome.REFUSED, Outcome.OBSERVED])

@@ -14,7 +14,7 @@ from gpuwarden.config.model import Config
 from gpuwarden.doctor.check import Check, in_loop
 from gpuwarden.doctor.row import Row, ok, warn
 from gpuwarden.features.active_test.idle.doctor import idle_tests
-from gpuwarden.features.active_test.options import ActiveTestOptions
+from gpuwarden.features.active_test.options import ActiveTestOptions, level_before_return
 from gpuwarden.features.active_test.tester.host import HostReadings, HostUnread
 from gpuwarden.features.active_test.tester.left_behind import left_behind
 from gpuwarden.features.active_test.tester.obstacles import obstacle
@@ -69,7 +69,10 @@ def gate(config: Config) -> Iterator[Row]:
         return
     when = "" if always else "after a repair "
     if test.gate_socket.is_socket():
-        yield ok("return gate", f"{when}level {test.level}, through {test.gate_socket}")
+        level = level_before_return(config, repaired=not always)
+        more = level_before_return(config, repaired=config.repairs)
+        levels = f"{when}level {level}" if more is level else f"level {level}, after a repair {more}"
+        yield ok("return gate", f"{levels}, through {test.gate_socket}")
     else:
         to_do = f"systemctl enable --now gpuwarden-test.socket: otherwise {when}this node returns without a test"
         yield warn("return gate", f"{test.gate_socket} does not exist", to_do)

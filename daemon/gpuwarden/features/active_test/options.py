@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from gpuwarden.base import quiet_hours
 from gpuwarden.features import Excludes
-from gpuwarden_collectors.active_test.level import Level, rounds
+from gpuwarden_collectors.active_test.level import Level, higher, rounds
 from gpuwarden_collectors.options import Misfit, bounded
 from gpuwarden_collectors.slurm.nodes import is_partition_name
 
@@ -30,7 +30,7 @@ class ActiveTestOptions:
     """Level of these tests: how much is tested, and for how long."""
     return_gate: bool = False
     """Lift an exclusion for a failure of a GPU, link or switch only after a test of `level` on every GPU has found nothing. After a
-    repair ([repair.md](../use/repair.md)) such a test is demanded without this key.
+    repair ([repair.md](../use/repair.md)) such a test is demanded without this key, with Slurm at level `quick` at least.
     """
     gate_timeout: float = bounded(
         900.0,
@@ -87,16 +87,27 @@ def misfits(config: Config) -> Iterator[Misfit]:
             "expected an actuator beside it ([slurm] or another): else nothing is excluded here",
         )
     if test.return_gate:
-        yield from _too_short(test, slurm=slurm)
+        yield from _too_short(config)
     if test.enabled and not test.return_gate and not test.partition:
         yield ("test.enabled",), "expected return_gate = true or a partition beside it: else nothing is tested"
     if test.partition and not slurm:
         yield ("test.partition",), "expected [slurm] enabled beside it: idle nodes are tested by jobs of Slurm"
 
 
-def _too_short(test: ActiveTestOptions, *, slurm: bool) -> Iterator[Misfit]:
+def level_before_return(config: Config, *, repaired: bool = False) -> Level:
+    """Return the level of a test before a return, `repaired`: of one after a repair, which is quick at least. Without a Slurm that keeps
+    work away and names jobs not all memory may be taken: it is gate then.
+    """
+    if not config.slurm.enabled:
+        return Level.GATE
+    level = Level(config.of(ActiveTestOptions).level)
+    return higher(level, Level.QUICK) if repaired else level
+
+
+def _too_short(config: Config) -> Iterator[Misfit]:
     """A worker that hangs is a finding once it was killed at its own deadline: the test must not have been ended by then."""
-    level = Level(test.level) if slurm else Level.GATE
+    test = config.of(ActiveTestOptions)
+    level = level_before_return(config, repaired=config.repairs)
     least = rounds(level, GPUS_MOST, test.parallel)
     if test.gate_timeout < least:
         yield (

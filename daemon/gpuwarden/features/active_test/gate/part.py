@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpuwarden.features.active_test.daemon import ActiveTests
-from gpuwarden.features.active_test.gate.requirement import PassedTest, Sees, gate_of
+from gpuwarden.features.active_test.gate.requirement import PassedTest, Sees, gate_of, level_of
 from gpuwarden.features.active_test.gate.rules import Assessed
 from gpuwarden.features.active_test.gate.runner import GateOptions, ReturnGate, Turn
 from gpuwarden.features.active_test.gate.slurm_mark import GateMark
 from gpuwarden.features.active_test.memory import NAME, memory_of
-from gpuwarden.features.active_test.options import ActiveTestOptions
+from gpuwarden.features.active_test.options import ActiveTestOptions, level_before_return
 from gpuwarden.features.active_test.snapshot import of
 from gpuwarden.policy.situation import Situation
 from gpuwarden.publish.snapshot import Snapshot
@@ -29,11 +29,11 @@ def gated(site: Site, service: Service, clock: Clock, *, always: bool) -> Part:
 
     Mode observe, which restores nothing, only remembers what was demanded.
     """
-    # not all memory may be taken where no Slurm keeps work away and names jobs
-    level = Level(site.config.of(ActiveTestOptions).level) if site.config.slurm.enabled else Level.GATE
+    level = level_before_return(site.config)
+    after_repair = level_before_return(site.config, repaired=True)
     enforce = site.config.mode == "enforce"
     part = Gated(level, site, service, clock) if enforce else ActiveTests(service, clock)
-    part.requirements = {NAME: PassedTest(level, always=always)}
+    part.requirements = {NAME: PassedTest(level, always=always, after_repair=after_repair)}
     return part
 
 
@@ -47,12 +47,12 @@ class Gated(ActiveTests):
         self._gate = ReturnGate(
             GateOptions(
                 socket=test.gate_socket,
-                level=level,
                 within=test.gate_timeout,
                 turn=_turn(site, test),
             ),
             append=lambda events, step: service.journal.append(events, step=step),
             gate=lambda: gate_of(service.enforcement.state),
+            level=lambda: level_of(service.enforcement.state, level),
             could_test=lambda: memory_of(service.engine.state).able,
             gpus=lambda: service.verdict.gpus,
             changed=service.request_step,

@@ -22,7 +22,7 @@ from gpuwarden.policy.guarded import demand_of
 from gpuwarden.policy.model import Why
 from gpuwarden.policy.situation import Situation, failing, occupied
 from gpuwarden.policy.state import PolicyState
-from gpuwarden_collectors.active_test.level import Level
+from gpuwarden_collectors.active_test.level import Level, higher
 from gpuwarden_collectors.facts import Stamp
 
 CUT_SHORT = "gpuwarden was restarted while the test ran"
@@ -46,12 +46,19 @@ class Sees:
 class PassedTest:
     """A test of this level must have passed. `gate` is None while no exclusion asks for one.
 
-    `always`: each failure of a GPU, link or switch asks for one; else only a repair does.
+    `always`: each failure of a GPU, link or switch asks for one; else only a repair does. `after_repair`: the least level once one was done.
     """
 
     level: Level
     gate: Gate | None = None
     always: bool = True
+    after_repair: Level = Level.GATE
+
+    @property
+    def asked(self) -> Level:
+        """The level that this exclusion asks for."""
+        repaired = self.gate is not None and self.gate.repaired
+        return higher(self.level, self.after_repair) if repaired else self.level
 
     @property
     def applies(self) -> bool:
@@ -78,23 +85,29 @@ class PassedTest:
                 yield EventKind.GATE_WANTED, write(gate)
         sees = _sees(seen)
         if gate is not None and gate.run and gate.run != sees.run and not sees.testing and seen.remembered:
-            over = ended(gate, self.level, seen.verdict.gpus, CUT_SHORT, now, pause=False)
+            over = ended(gate, self.asked, seen.verdict.gpus, CUT_SHORT, now, pause=False)
             yield EventKind.GATE_ENDED, write(over)
 
     def answer(self, seen: Situation, now: Stamp) -> Assessed:
-        return assess(self.gate or Gate(), self.level, _surroundings(seen), now)
+        return assess(self.gate or Gate(), self.asked, _surroundings(seen), now)
 
     def standing(self, seen: Situation, now: Stamp) -> str:
-        return result_text(self.gate or Gate(), self.level, self.answer(seen, now), seen.verdict.gpus)
+        return result_text(self.gate or Gate(), self.asked, self.answer(seen, now), seen.verdict.gpus)
 
     def unmet(self, verdict: Verdict) -> str:
-        return "" if self.gate is None else returns_untested(self.gate, self.level, verdict.gpus)
+        return "" if self.gate is None else returns_untested(self.gate, self.asked, verdict.gpus)
 
 
 def gate_of(state: PolicyState) -> Gate | None:
     """Return the gate of the exclusion that there is."""
     requirement = demand_of(state.requirements.get(NAME))
     return requirement.gate if isinstance(requirement, PassedTest) else None
+
+
+def level_of(state: PolicyState, otherwise: Level) -> Level:
+    """Return the level that the exclusion asks for; `otherwise` where no test is demanded of this node."""
+    requirement = demand_of(state.requirements.get(NAME))
+    return requirement.asked if isinstance(requirement, PassedTest) else otherwise
 
 
 def _sees(seen: Situation) -> Sees:

@@ -93,7 +93,14 @@ def wanted(gate: Gate | None, found: Iterable[Finding], now: Stamp, boot_id: str
     if gate is None:
         return Gate(since=now, boot=boot_id, failures=failures)
     return Gate(
-        since=now, boot=boot_id, failures=failures, run=gate.run, failed=gate.failed, cut=gate.cut, overtaken=True
+        since=now,
+        boot=boot_id,
+        failures=failures,
+        run=gate.run,
+        failed=gate.failed,
+        cut=gate.cut,
+        overtaken=True,
+        repaired=gate.repaired,
     )
 
 

@@ -68,7 +68,6 @@ class GateOptions:
     """Settings of the gate. `turn` is None where nobody can be asked how many nodes are tested."""
 
     socket: Path
-    level: Level
     within: float
     turn: Turn | None = None
 
@@ -87,7 +86,7 @@ class Probed:
 class ReturnGate:
     """Runs the test before the return.
 
-    `append` is the journal's, `gate` that of policy's state, `could_test` whether this host ever could, `gpus` those of
+    `append` is the journal's, `gate` that of policy's state and `level` the one that it asks for, `could_test` whether this host ever could, `gpus` those of
     the verdict; `changed` requests a step. `run`: the name of the test that runs now.
     """
 
@@ -97,6 +96,7 @@ class ReturnGate:
         *,
         append: Append,
         gate: Callable[[], Gate | None],
+        level: Callable[[], Level],
         could_test: Callable[[], bool],
         gpus: Callable[[], tuple[GpuVerdict, ...]],
         changed: Callable[[], None],
@@ -108,6 +108,7 @@ class ReturnGate:
         self._options = options
         self._append = append
         self._gate = gate
+        self._level = level
         self._could_test = could_test
         self._gpus = gpus
         self._changed = changed
@@ -153,12 +154,12 @@ class ReturnGate:
             )
             state = "impossible" if impossible else "clear" if gate is None else "waiting"
             why = impossible or self._hindrance()
-            return GateShown(state=state, text=why, level=self._options.level.value)
+            return GateShown(state=state, text=why, level=self._level().value)
         state = assessed.state.value
         return GateShown(
             state={"due": "waiting", "void": "impossible", "passed": "clear"}.get(state, state),
             text=gate.text if assessed.state is GateState.VOID else text,
-            level=self._options.level.value,
+            level=self._level().value,
         )
 
     def _hindrance(self) -> str:
@@ -244,14 +245,14 @@ class ReturnGate:
         after = self._gate()
         if after is not None and self.run and after.run == self.run:
             self.run = ""
-            over = ended(after, self._options.level, self._gpus(), text, self._clock(), pause=pause, is_try=is_try)
+            over = ended(after, self._level(), self._gpus(), text, self._clock(), pause=pause, is_try=is_try)
             self._appended(EventKind.GATE_ENDED, over)
 
     async def _answer(self) -> str:
         """Request the test and return its result in one line. Remembers if the test was ended from outside."""
         options = self._options
         try:
-            document = await ask(options.socket, {"verb": "test", "level": options.level.value}, options.within)
+            document = await ask(options.socket, {"verb": "test", "level": self._level().value}, options.within)
         except NoAnswer as error:
             return str(error)
         self._cut_short = self._cut_short or interrupted(document)

@@ -68,6 +68,8 @@ class Gate:
     """Tests that failed."""
     again: Stamp | None = None
     """Before this moment there is no further test."""
+    repaired: bool = False
+    """A step of a repair was done in this exclusion."""
     result: GateResult | None = field(default=None, metadata=otherwise(None))
     """Result of the last test."""
     text: Annotated[str, cut(TEXT_MOST)] = ""
@@ -101,8 +103,8 @@ def _repaired(gate: Gate | None, event: Event) -> Gate | None:
     if event.key is None or event.data.get("outcome") in UNDONE_REPAIRS:
         return gate
     if gate is None:
-        return Gate(since=event.at, boot=event.boot_id, failures=str(event.key))
-    return replace(gate, since=event.at, boot=event.boot_id, results="", result=None, overtaken=True)
+        return Gate(since=event.at, boot=event.boot_id, failures=str(event.key), repaired=True)
+    return replace(gate, since=event.at, boot=event.boot_id, results="", result=None, overtaken=True, repaired=True)
 
 
 def _booted(gate: Gate) -> Gate:
