@@ -29,7 +29,7 @@ def helper(connection: socket.socket, file: Path) -> None:
     folder = Path(given["folder"])
     boot = (folder / "boot").read_text()
     host = Host(
-        folder=folder / "state", proc=folder / "proc", sysfs=folder / "sys", path=str(folder / "bin"),
+        folder=folder / "state", proc=folder / "proc", sysfs=folder / "sys", system_log=folder / "log", path=str(folder / "bin"),
         deadlines=given["deadlines"], grace=0.2, boot=lambda: boot,
         environment={"HOME": "/", "PATH": "/nowhere"}, now=lambda: float((folder / "now").read_text()),
     )  # fmt: skip

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-import syslog
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from gpuwarden.features.repair.helper.host import Host
 from gpuwarden.features.repair.helper.programs import Ended
 from gpuwarden.features.repair.helper.settings import Settings
+from gpuwarden.features.repair.helper.system_log import tell
 from gpuwarden_collectors.facts import slot_of
 from gpuwarden_collectors.slurm.client import SlurmClient, slurm_environment
 from gpuwarden_collectors.slurm.errors import SlurmError
@@ -100,8 +100,7 @@ def reboot(host: Host, settings: Settings, reason: str, run: Run) -> str:
     Neither "ASAP" nor "nextstate=resume" is asked for, since Slurm would use the node again before any test: a node that is drained and empty boots at
     once, and the drain stays. The reason replaces that of the drain, so that it is the same text (`scontrol(1)`; tried with a real Slurm).
     """
-    syslog.openlog("gpuwarden-repair", syslog.LOG_PID, syslog.LOG_DAEMON)
-    syslog.syslog(syslog.LOG_CRIT, f"reboots this node: {reason}")
+    tell(host.system_log, f"reboots this node: {reason}", host.now())
     if settings.reboot_command:
         _checked(run("/usr/bin/env", f"{_REASON}={reason}", *settings.reboot_command), "the site's reboot command")
         return "the site's command has ordered a reboot"

@@ -25,6 +25,8 @@ class Host:
     """The notebook and the locks, root's alone. Not below the daemon's state directory, which the daemon can write."""
     proc: Path = Path("/proc")
     sysfs: Path = Path("/sys")
+    system_log: Path = Path("/dev/log")
+    """The socket of the system's log."""
     path: str = PATH
     """Where programs are searched. Fixed: the environment of the helper decides nothing."""
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
