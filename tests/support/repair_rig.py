@@ -114,6 +114,8 @@ class World:
         self.commits: Iterator[bool] = iter(())
         self.gone = True
         self.read = True
+        self.saved = asyncio.Event()
+        self.saved.set()
         self.on_off: Callable[[], None] = lambda: None
         self.on_append: Callable[[], None] = lambda: None
         for event in before:
@@ -126,6 +128,7 @@ class World:
         hands = Hands(
             append=self._append,
             committed=self._committed,
+            saved=self._saved,
             afresh=self._afresh,
             off_the_gpus=self._off_the_gpus,
             changed=lambda: None,
@@ -178,6 +181,9 @@ class World:
 
     async def _committed(self) -> bool:
         return next(self.commits, True)
+
+    async def _saved(self) -> None:
+        await self.saved.wait()
 
     async def _afresh(self) -> bool:
         return self.read

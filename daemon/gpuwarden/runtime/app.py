@@ -292,6 +292,10 @@ class Daemon:
     async def jobs_signalled(self) -> str:
         return await self._parts.announced()
 
+    async def saved(self) -> None:
+        """Return once all parts have saved what a step may destroy, or cannot."""
+        await self._parts.saved()
+
     # --- steps
 
     def request_step(self, when: Step = Step.SOON) -> None:

@@ -41,6 +41,9 @@ class Service(Protocol):
 
     def request_step(self, when: Step = Step.SOON) -> None: ...
 
+    async def saved(self) -> None:
+        """Return once all parts have saved what a step may destroy."""
+
 
 class Part:
     """A feature in the daemon. Each method does nothing here: a part has those that it needs."""
@@ -71,6 +74,9 @@ class Part:
     async def announced(self) -> str:
         """Return what follows from the imminent end, for the operator who announced it; empty while none is imminent."""
         return ""
+
+    async def saved(self) -> None:
+        """Return once what is known so far outlives a step that destroys it, as a boot does; within a bounded time, and also if it cannot be saved."""
 
     def run(self) -> None:
         """Start. What the ledger knew is there by then."""

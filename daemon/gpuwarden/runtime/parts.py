@@ -102,6 +102,15 @@ class Parts:
         for part, guard in self._each():
             guard.call("reloaded", None, part.reloaded)
 
+    async def saved(self) -> None:
+        for part, guard in self._each():
+            try:
+                await part.saved()
+            except Exception as error:  # noqa: BLE001 - the others save what they have
+                guard.raised("saved", error)
+            else:
+                guard.went_well("saved")
+
     async def stop(self) -> None:
         for part, guard in self._each():
             try:

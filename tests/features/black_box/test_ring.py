@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
+import threading
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpuwarden.engine.engine import Engine
-from gpuwarden.features.black_box.boxes import KEPT_MOST, SAME_SPACING, SPACING, Failure
+from gpuwarden.features.black_box.boxes import KEPT_MOST, SAME_SPACING, SPACING, Box, Failure
 from gpuwarden.features.black_box.members import whole_members
 from gpuwarden.features.black_box.recording import Recording
 from gpuwarden.features.black_box.ring import RING_MOST, SEGMENT_MOST, SEGMENTS_MOST, Ring
@@ -228,6 +230,42 @@ def test_a_full_disk_keeps_the_newest_and_still_takes_a_box(tmp_path: Path) -> N
         assert 0 < len(ring.segments) < kept
         with TraceReader(ring.boxes[0].path) as trace:
             assert max(record.at.boottime for record in trace) == 3000.0
+
+
+@pytest.mark.parametrize("taken", [True, False], ids=["slow disk", "disk that hangs"])
+async def test_who_waits_for_it_goes_on_once_the_box_is_frozen_or_the_disk_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, taken: bool
+) -> None:
+    monkeypatch.setattr("gpuwarden.features.black_box.recording.SAVED_WITHIN", 60.0 if taken else 0.1)
+    disk = threading.Event()
+    boxes: list[Box] = []
+
+    def frozen(box: Box) -> None:
+        disk.wait(60.0)
+        boxes.append(box)
+
+    recording = Recording(tmp_path, Engine(BOOT, Rules()), frozen)
+    recording.tend(at(0.0))
+    recording.freeze(failure(at=1.0), {})
+    waits = asyncio.create_task(recording.saved())
+    await asyncio.sleep(0)
+    assert not waits.done()
+    if taken:
+        disk.set()
+    await waits
+    assert len(boxes) == taken
+    disk.set()
+    recording.end(60.0)
+
+
+async def test_who_waits_for_it_goes_on_though_no_box_can_be_made(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("a file, and no folder")
+    recording = Recording(tmp_path / "state/black-box", Engine(BOOT, Rules()), lambda _: None)
+    recording.tend(at(0.0))
+    recording.freeze(failure(at=1.0), {})
+    await recording.saved()
+    assert recording.ring.boxes == ()
+    recording.end(60.0)
 
 
 # --- what is frozen

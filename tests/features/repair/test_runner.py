@@ -43,6 +43,18 @@ async def test_everything_is_looked_at_then_written_down_and_only_then_asked_for
         }  # fmt: skip
 
 
+async def test_no_step_begins_before_what_it_may_destroy_is_saved(tmp_path: Path) -> None:
+    async with world(tmp_path) as host:
+        host.saved.clear()
+        host.runner.step(host.plan())
+        for _ in range(1_000):
+            await asyncio.sleep(0)
+        assert host.log == []
+        host.saved.set()
+        await host.until(lambda: host.log[-1:] == ["leave"])
+        assert host.log == ONCE
+
+
 async def test_a_reboot_has_the_text_of_the_exclusion_as_its_reason_and_stays_begun(tmp_path: Path) -> None:
     """The scheduler writes the reason over the one that stands: the exclusion is to stand after the boot."""
     async with world(tmp_path, before=[begun("t0", 3_700.0), ended("t0", 3_600.0)]) as host:

@@ -36,7 +36,7 @@ class NoBlackBox(Part):
 
 
 class BlackBox(Part):
-    """Nothing of it waits for the disk."""
+    """Nothing of it waits for the disk, but `saved` and `close`."""
 
     def __init__(self, site: Site, service: Service, clock: Clock) -> None:
         self._service = service
@@ -66,6 +66,10 @@ class BlackBox(Part):
         while True:
             await asyncio.sleep(FLUSH_EVERY)
             self._begun().flush()
+
+    async def saved(self) -> None:
+        if self._recording is not None:
+            await self._recording.saved()
 
     async def stop(self) -> None:
         if self._flushing is not None:

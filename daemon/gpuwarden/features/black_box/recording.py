@@ -36,6 +36,8 @@ AGAIN_AFTER = 30.0
 """Seconds between two attempts to begin anew where the disk did not take the last."""
 HANGS_AFTER = 60.0
 """Seconds of one write after which the disk is said to hang."""
+SAVED_WITHIN = 60.0
+"""Seconds for which a step of a repair waits for the disk: as long as one write may take before the disk is said to hang."""
 _JOBS_MOST = 64
 
 log = get_logger()
@@ -197,6 +199,12 @@ class Recording:
     def waiting(self) -> int:
         """Bytes of lines that the thread has not written yet."""
         return self._given - self._done
+
+    async def saved(self) -> None:
+        """Return once what was recorded is written, and what was to be frozen is frozen, or could not be; at the latest after SAVED_WITHIN."""
+        self.flush()
+        if not await self._writer.flush(SAVED_WITHIN):
+            log.warning("black box not awaited: the disk hangs", seconds=SAVED_WITHIN)
 
     async def close(self, timeout: float) -> None:  # noqa: ASYNC109 - it gives up then, which is no error
         """Write what waits, and end the thread."""

@@ -75,6 +75,7 @@ class Repairs(Part):
         hands = Hands(
             append=lambda events, step: service.journal.append(events, step=step),
             committed=service.ledger.commit,
+            saved=service.saved,
             afresh=self._afresh,
             off_the_gpus=service.readers.off_the_gpus,
             changed=service.request_step,

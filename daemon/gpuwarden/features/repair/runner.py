@@ -1,6 +1,6 @@
 """Carries out a step: one at a time. The ledger has its beginning before the helper is asked, and what came of it.
 
-    look afresh -> the fleet's turn -> our reader leaves the GPUs -> look afresh -> REPAIR_BEGUN, on disk -> the helper -> REPAIR_ENDED
+    all is saved -> look afresh -> the fleet's turn -> our reader leaves the GPUs -> look afresh -> REPAIR_BEGUN, on disk -> the helper -> REPAIR_ENDED
 
 The preconditions are asked after each look, and again when the beginning is on disk.
 
@@ -73,11 +73,12 @@ class Turn(Protocol):
 class Hands:
     """What the runner does to the rest of the daemon.
 
-    `afresh` has all schedulers read now, and returns whether they were. `off_the_gpus` keeps our reader off. `turn` is None where nobody counts.
+    `saved` returns once other features have saved what a step may destroy, or cannot. `afresh` has all schedulers read now, and returns whether they were. `off_the_gpus` keeps our reader off. `turn` is None where nobody counts.
     """
 
     append: Append
     committed: Callable[[], Awaitable[bool]]
+    saved: Callable[[], Awaitable[None]]
     afresh: Callable[[], Awaitable[bool]]
     off_the_gpus: Callable[[str], AbstractAsyncContextManager[bool]]
     changed: Callable[[], None]
@@ -187,6 +188,7 @@ class Runner:
         """Look at everything afresh, and carry the step out if nothing forbids it. Returns what does."""
         if not await self._hands.committed():
             return (Obstacle(Precondition.LEDGER, UNWRITTEN),)
+        await self._hands.saved()
         try:
             host = await client.probe(self._socket, planned.step)
         except NoAnswer as error:
