@@ -49,7 +49,7 @@ _RIGHTS = (
     "let gpuwarden run as root or SlurmUser on this node, or give its user AdminLevel=Administrator in slurmdbd "
     "(Operator is not enough to drain)"
 )
-_NAME = "set slurm.node to the NodeName of this host in slurm.conf: see 'scontrol show nodes'"
+_NAME = "set slurm.node to the NodeName of this host: see 'scontrol show nodes'"
 _CONTROLLER = "see 'scontrol ping'; it is tried again"
 _MUNGE = "see 'systemctl status munge' here, and whether clocks and munge keys of all hosts agree; it is tried again"
 _CONF = "set slurm.conf to where slurm.conf is, or see that slurmd has fetched it here"

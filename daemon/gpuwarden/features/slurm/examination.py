@@ -24,6 +24,10 @@ RESPONSE_WITHIN = 12.0
 SKEW_MOST = 5.0
 SKEW_BAD = 60.0
 _SDIAG_TIME = re.compile(r"^sdiag output at .*\((\d{6,12})\)", re.MULTILINE)
+_NO_NODE = (
+    "set slurm.node to the NodeName of this host ('scontrol show nodes'); a dynamic node is not in slurm.conf:"
+    " start its slurmd -Z first"
+)
 _VERSION = re.compile(r"\bVersion=(\S+)")
 
 
@@ -145,12 +149,14 @@ class SlurmDoctor:
             node = await nodes.read_node(self._commands, name)
             shown = await self._read("scontrol", "show", "node", name)
         except UnknownNode as error:
-            return [fail("node name", str(error), "set slurm.node to the NodeName of this host in slurm.conf")]
+            return [fail("node name", str(error), _NO_NODE)]
         except SlurmError as error:
             return [fail("node name", str(error), "set slurm.node, and check that the controller responds")]
         rows = [ok("node name", f"{name}, {node.state}")]
         if not node.has_gpu:
-            to_do = "add Gres=gpu:N to its line in slurm.conf, and gres.conf"
+            dynamic = any(flag.startswith("dynamic") for flag in node.flags)
+            where = "to --conf of its slurmd -Z" if dynamic else "to its line in slurm.conf"
+            to_do = f"add Gres=gpu:N {where}, and gres.conf"
             rows.append(warn("gres", "Slurm has no GPU configured for this node: the GPUs of a job are unknown", to_do))
         mine, theirs = _VERSION.search(shown), keys.get("SLURM_VERSION", "")
         if mine is not None and theirs and mine[1].split(".")[:2] != theirs.split(".")[:2]:

@@ -24,7 +24,7 @@ def _reasons(node: NodeFacts, keys: Mapping[str, str], partitions: Sequence[Part
     if node.base != "idle" or not node.flags <= _HARMLESS:
         yield f"{node.name} is {node.state}, not idle"
     if not node.gpus:
-        yield f"Slurm has no GPU of {node.name}: add Gres=gpu:N to its line in slurm.conf"
+        yield f"Slurm has no GPU of {node.name}: add Gres=gpu:N to its line in slurm.conf, or to --conf of slurmd -Z"
     if limit := suspended_after(node, keys, partitions):
         yield (
             f"power saving switches {node.name} off when it is idle ({limit}), and a test would keep it on: "

@@ -1,0 +1,87 @@
+"""What the doctor says of this host's node in Slurm: programs of Slurm here are scripts that print what it is shown as."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpuwarden.doctor.row import Grade, Row
+from gpuwarden.features.slurm.examination import SlurmDoctor
+from gpuwarden_collectors.slurm.options import SlurmOptions
+
+SCONTROL = """#!/bin/sh
+cd {folder}
+case "$*" in
+*"show config"*) echo "SLURM_VERSION           = $(cat controller)" ;;
+*"show node"*) cat node ;;
+esac
+"""
+NODE = (
+    "NodeName=gpu7 Arch=x86_64 CoresPerSocket=1\n   Gres={gres}\n   NodeAddr=10.0.0.7 NodeHostName=gpu7 Version={version}\n"
+    "   State={state} ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A\n"
+)
+"""As 25.11.7 shows a node that is in no partition."""
+
+
+class Controller:
+    """A slurmctld as its programs show it; sinfo knows no node. `version`: its own."""
+
+    def __init__(self, folder: Path, version: str = "25.11.7") -> None:
+        self._folder = folder
+        for name, text in (("scontrol", SCONTROL.format(folder=folder)), ("sinfo", "#!/bin/sh\n")):
+            (folder / name).write_text(text)
+            (folder / name).chmod(0o755)
+        (folder / "slurm.conf").touch()
+        (folder / "controller").write_text(f"{version}\n")
+
+    def shows(self, *, version: str = "25.11.7", state: str = "IDLE", gres: str = "gpu:8") -> None:
+        (self._folder / "node").write_text(NODE.format(version=version, state=state, gres=gres))
+
+    async def rows(self, node: str = "gpu7") -> dict[str, Row]:
+        """Return the rows by their check. `node`: what slurm.node says; empty: nothing."""
+        folder = self._folder
+        options = SlurmOptions(enabled=True, conf=folder / "slurm.conf", folder=folder, node=node)
+        rows = await SlurmDoctor(options, "gpu7", folder, folder, {"PATH": "/usr/bin:/bin"}).rows()
+        return {row.check: row for row in rows}
+
+
+@pytest.mark.parametrize(
+    ("slurmd", "slurmctld", "warned"),
+    [
+        ("25.11.7", "25.11.7", False),
+        ("25.11.4", "25.11.7", False),
+        ("24.11.5", "25.11.7", True),
+        ("25.11.7", "24.11.5", True),
+    ],
+)
+async def test_a_controller_of_another_release_than_the_node_is_a_warning_with_both_versions(
+    slurmd: str, slurmctld: str, warned: bool, tmp_path: Path
+) -> None:
+    controller = Controller(tmp_path, slurmctld)
+    controller.shows(version=slurmd)
+    row = (await controller.rows()).get("versions")
+    found = None if row is None else (row.grade, row.found)
+    assert found == ((Grade.WARN, f"slurmd {slurmd}, slurmctld {slurmctld}") if warned else None)
+
+
+async def test_the_advice_for_a_host_that_slurm_does_not_know_is_right_for_a_dynamic_node_too(tmp_path: Path) -> None:
+    row = (await Controller(tmp_path).rows(node=""))["node name"]
+    assert row.grade is Grade.FAIL
+    assert row.to_do == (
+        "set slurm.node to the NodeName of this host ('scontrol show nodes'); a dynamic node is not in slurm.conf:"
+        " start its slurmd -Z first"
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "where"),
+    [
+        ("IDLE", "to its line in slurm.conf, and gres.conf"),
+        ("IDLE+DYNAMIC_NORM", "to --conf of its slurmd -Z, and gres.conf"),
+    ],
+)
+async def test_a_node_without_gpus_is_told_where_its_gpus_belong(state: str, where: str, tmp_path: Path) -> None:
+    controller = Controller(tmp_path)
+    controller.shows(state=state, gres="(null)")
+    assert (await controller.rows())["gres"].to_do == f"add Gres=gpu:N {where}"
