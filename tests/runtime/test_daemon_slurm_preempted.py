@@ -20,12 +20,18 @@ pytestmark = [*SLURM, pytest.mark.slow]
 
 
 @pytest.fixture
-def preempting() -> Iterator[Slurm]:
-    """Run a Slurm of one node, where `high` has `low` requeued, with half a minute of grace."""
+def mode(request: pytest.FixtureRequest) -> str:
+    """Return what preemption does to a job of `low`."""
+    return str(request.param)
+
+
+@pytest.fixture
+def preempting(mode: str) -> Iterator[Slurm]:
+    """Run a Slurm of one node, where `high` preempts `low`, with half a minute of grace."""
     require_slurm()
-    more = "PreemptType=preempt/partition_prio\nPreemptMode=REQUEUE"
+    more = f"PreemptType=preempt/partition_prio\nPreemptMode={mode}"
     partitions = (
-        "PartitionName=low Nodes=n1 Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime=30",
+        f"PartitionName=low Nodes=n1 Default=YES PriorityTier=1 PreemptMode={mode} GraceTime=30",
         "PartitionName=high Nodes=n1 PriorityTier=2 PreemptMode=OFF",
     )
     with (
@@ -57,6 +63,7 @@ class Training:
         return [int(step) for step in re.findall(r"begins at step (\d+)", text)]
 
 
+@pytest.mark.parametrize("mode", ["REQUEUE"], indirect=True)
 def test_a_preempted_job_saves_in_its_grace_and_goes_on_after_it(preempting: Slurm, tmp_path: Path) -> None:
     before = len(preempting.log())
     host = SlurmHost(tmp_path, preempting)
@@ -67,6 +74,21 @@ def test_a_preempted_job_saves_in_its_grace_and_goes_on_after_it(preempting: Slu
         preempting.wait(lambda: preempting.job_state(urgent) == "COMPLETED", "the other job to run")
         preempting.wait(lambda: len(training.begun()) == 2, "the training to go on")
         assert training.begun()[1] > 50, "it saved in its grace"
+        daemon.wait_passes(5)
+        assert (daemon.heartbeat()["status"], excluded_by(daemon)) == ("healthy", [])
+    assert reasons_written(preempting, since=before) == []
+
+
+@pytest.mark.parametrize("mode", ["CANCEL"], indirect=True)
+def test_a_job_that_preemption_cancels_is_no_fault_of_its_node(preempting: Slurm, tmp_path: Path) -> None:
+    before = len(preempting.log())
+    with SlurmHost(tmp_path, preempting).acting() as daemon:
+        daemon.wait_status("healthy")
+        cancelled = preempting.submit("sleep 600", "--partition=low", "--exclusive", "-w", "n1")
+        preempting.wait(lambda: preempting.job_state(cancelled) == "RUNNING", "the job to run")
+        urgent = preempting.submit("true", "--partition=high", "--exclusive", "-w", "n1")
+        preempting.wait(lambda: preempting.job_state(urgent) == "COMPLETED", "the other job to run")
+        assert preempting.job_state(cancelled) == "PREEMPTED"
         daemon.wait_passes(5)
         assert (daemon.heartbeat()["status"], excluded_by(daemon)) == ("healthy", [])
     assert reasons_written(preempting, since=before) == []
