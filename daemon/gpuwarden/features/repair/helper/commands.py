@@ -10,7 +10,7 @@ from pathlib import Path
 from gpuwarden.features.repair.helper.host import Host
 from gpuwarden.features.repair.helper.programs import Ended
 from gpuwarden.features.repair.helper.settings import Settings
-from gpuwarden.features.repair.helper.system_log import tell
+from gpuwarden.features.repair.helper.system_log import send_line
 from gpuwarden_collectors.facts import slot_of
 from gpuwarden_collectors.slurm.client import SlurmClient, slurm_environment
 from gpuwarden_collectors.slurm.errors import SlurmError
@@ -100,7 +100,7 @@ def reboot(host: Host, settings: Settings, reason: str, run: Run) -> str:
     Neither "ASAP" nor "nextstate=resume" is asked for, since Slurm would use the node again before any test: a node that is drained and empty boots at
     once, and the drain stays. The reason replaces that of the drain, so that it is the same text (`scontrol(1)`; tried with a real Slurm).
     """
-    tell(host.system_log, f"reboots this node: {reason}", host.now())
+    send_line(host.system_log, f"reboots this node: {reason}", host.now())
     if settings.reboot_command:
         _checked(run("/usr/bin/env", f"{_REASON}={reason}", *settings.reboot_command), "the site's reboot command")
         return "the site's command has ordered a reboot"

@@ -13,7 +13,7 @@ _PRIORITY = 3 << 3 | 2  # LOG_DAEMON and LOG_CRIT of syslog(3)
 _WITHIN = 1.0
 
 
-def tell(log: Path, text: str, now: float) -> None:
+def send_line(log: Path, text: str, now: float) -> None:
     """Send a critical line, in the form of syslog(3), to the datagram socket `log`. Returns once the log has taken it, or after a second; a log
     that is absent or full hinders no step. `now`: Unix time.
     """
