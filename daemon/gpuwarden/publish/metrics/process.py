@@ -35,5 +35,5 @@ PROCESS: tuple[Metric, ...] = (
     Metric("process_open_fds", GAUGE, (), _of(lambda p: p.open_fds), "Open file descriptors of the daemon.", default=False),
     Metric("process_max_fds", GAUGE, (), _of(lambda p: p.max_fds), "Most file descriptors that the daemon may open.", default=False),
     Metric("gpuwarden_nvml_pass_seconds", HISTOGRAM, ("le",), lambda s: s.nvml_passes.samples(),
-           "Duration of each pass over the GPUs, in which the driver is asked for all readings; a pass that misses its deadline counts with it."),
+           "Duration of each pass over the GPUs, not of each call of the driver; a pass that misses its deadline counts with it."),
 )  # fmt: skip
