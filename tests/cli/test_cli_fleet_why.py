@@ -11,7 +11,8 @@ from random import Random
 
 import pytest
 
-from gpuwarden.fleet.model import Key, Row, Status
+from gpuwarden.fleet.model import Key, Row
+from gpuwarden.fleet.status import Status
 from gpuwarden.fleet.why import CAUSES_MOST, Why, why
 from support.commands import gpuwarden
 from support.prometheus import prometheus

@@ -18,6 +18,16 @@ from support.control_server import result, serving
 from support.snapshots import UPTIME, at, snapshot
 
 HEAVY = {"asyncio", "aiohttp", "structlog", "cattrs", "attrs", "pynvml", "sqlite3", "dataclasses", "logging"}
+EVIDENCE = {"gpuwarden.publish", "gpuwarden.publish.evidence_text"}
+NVML = "gpuwarden_collectors.nvml"
+NAMED_IN_HELP = {
+    "fleet": {"gpuwarden.fleet", "gpuwarden.fleet.status"},
+    "inject": {"gpuwarden_collectors", NVML, f"{NVML}.simulated_faults", f"{NVML}.simulated_gpu"},
+    "test": {"gpuwarden_collectors", "gpuwarden_collectors.active_test", "gpuwarden_collectors.active_test.level"},
+    "status": EVIDENCE,
+    "watch": EVIDENCE,
+}
+"""By verb, the tables that its help or the choices of its options are made from. `status` and `watch` are small as a whole."""
 
 
 @pytest.mark.slow
@@ -27,6 +37,34 @@ def test_every_verb_has_help_with_examples(verb: str, tmp_path: Path) -> None:
     assert done.returncode == 0
     assert f"usage: gpuwarden {verb}" in done.stdout
     assert f"\n  gpuwarden {verb}" in done.stdout.partition("\nexamples:")[2]
+
+
+def loaded_for_help() -> dict[str, set[str]]:
+    """Return by verb what its parser loads beside the list of verbs, each in a process that has loaded nothing else."""
+    script = (
+        "import os, sys\nfrom gpuwarden.cli.main import VERBS, parser_of\nbefore = set(sys.modules)\n"
+        "for verb in VERBS:\n    if os.fork() == 0:\n        parser_of(verb).format_help()\n"
+        "        print(verb, *set(sys.modules) - before, flush=True)\n        os._exit(0)\n    assert os.wait()[1] == 0"
+    )
+    done = subprocess.run((sys.executable, "-c", script), capture_output=True, text=True, check=True, timeout=60)
+    return {verb: set(names) for verb, *names in map(str.split, done.stdout.splitlines())}
+
+
+def test_help_loads_the_parser_of_its_verb_and_not_what_the_verb_does() -> None:
+    found = loaded_for_help()
+    assert found.keys() == VERBS.keys()
+    parsers = ("gpuwarden.base.", "gpuwarden.cli.")
+    more = {
+        verb: {
+            name
+            for name in names
+            if name.endswith("_main") or (name.startswith("gpuwarden") and not name.startswith(parsers))
+        }
+        - {VERBS[verb][0]}
+        for verb, names in found.items()
+    }
+    assert {verb: names for verb, names in more.items() if names} == NAMED_IN_HELP
+    assert {verb: names & HEAVY for verb, names in found.items() if names & HEAVY - {"dataclasses"}} == {}
 
 
 def test_without_a_verb_the_verbs_are_listed_and_that_is_bad_usage(tmp_path: Path) -> None:

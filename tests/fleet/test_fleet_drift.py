@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from gpuwarden.fleet.drift import Drift, drift
-from gpuwarden.fleet.model import Key, Row, Status
+from gpuwarden.fleet.model import Key, Row
 from gpuwarden.fleet.queries import QUERIES, WHY_QUERIES
+from gpuwarden.fleet.status import Status
 from gpuwarden.publish.metrics.machine import MACHINE_LABELS, machine_labels
 from gpuwarden_collectors.host_facts import AdapterFacts, InfinibandFacts
 from support.commands import gpuwarden

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from gpuwarden.base.fisher import MARKED_LEAST
 from gpuwarden.cli.text import clean, table
-from gpuwarden.fleet.model import RANK, Finding, Notice, Out, Row, Status
+from gpuwarden.fleet.model import Finding, Notice, Out, Row
+from gpuwarden.fleet.status import RANK, Status
 from gpuwarden.fleet.why import Why
 
 _CHECKS_MOST = 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from gpuwarden.fleet.status import Status
 from gpuwarden.prometheus.client import Sample
 
 Key = tuple[str, str, str]
@@ -14,19 +15,6 @@ Key = tuple[str, str, str]
 def key_of(sample: Sample) -> Key:
     labels = sample.labels
     return labels.get("cluster", ""), labels.get("job", ""), labels.get("instance", "")
-
-
-class Status(StrEnum):
-    """Status of a node, ordered from the best to the worst. `unreachable`: no recent report of its GPUs."""
-
-    HEALTHY = "healthy"
-    WARNING = "warning"
-    UNKNOWN = "unknown"
-    UNREACHABLE = "unreachable"
-    FAILURE = "failure"
-
-
-RANK = {status: rank for rank, status in enumerate(Status)}
 
 
 class Out(StrEnum):

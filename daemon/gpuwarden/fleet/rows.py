@@ -13,7 +13,8 @@ from typing import TypeVar
 
 from gpuwarden.fleet import queries as q
 from gpuwarden.fleet.alike import incomplete, labels_of
-from gpuwarden.fleet.model import RANK, Finding, Key, Notice, Out, Row, Status, key_of
+from gpuwarden.fleet.model import Finding, Key, Notice, Out, Row, key_of
+from gpuwarden.fleet.status import RANK, Status
 from gpuwarden.health.domain import domain_of_labels
 from gpuwarden.prometheus.client import Sample
 

@@ -1,0 +1,188 @@
+"""What `gpuwarden fleet` does."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from fnmatch import fnmatchcase
+from typing import Any
+
+from gpuwarden.cli import fleet_report
+from gpuwarden.cli.fleet_drift import show_drift
+from gpuwarden.cli.fleet_text import fleet_text, why_text
+from gpuwarden.cli.parser import HEALTH_CODES, UNKNOWN, CommandError
+from gpuwarden.cli.prometheus_access import prometheus_access
+from gpuwarden.cli.text import clean
+from gpuwarden.fleet.alike import labels_of
+from gpuwarden.fleet.model import Key, Row
+from gpuwarden.fleet.queries import QUERIES, WHY_QUERIES
+from gpuwarden.fleet.rows import rows
+from gpuwarden.fleet.status import RANK, Status
+from gpuwarden.fleet.why import Why, why
+from gpuwarden.prometheus.access import Access
+from gpuwarden.prometheus.client import PrometheusError, Results, query
+
+TERMINATION_DEADLINE = 1200.0
+"""Seconds."""
+_FAILING = (Status.FAILURE, Status.UNREACHABLE)
+_KEYS = (
+    "node",
+    "cluster",
+    "job",
+    "instance",
+    "status",
+    "reasons",
+    "busy",
+    "excluded_by",
+    "last_known_out",
+    "mode",
+    "domain",
+)
+
+
+def main(options: argparse.Namespace) -> int:
+    _combined(options)
+    reached = prometheus_access(options, os.environ)
+    if options.report is not None:
+        return fleet_report.show(reached, options)
+    if options.watch is None:
+        gc.disable()  # a fifth of the time, with 10,000 nodes: nothing of it is in a cycle, and the process ends
+        return _show(reached, options)
+    while True:
+        try:
+            _show(reached, options)
+        except CommandError as error:
+            print(f"gpuwarden fleet: {error}", file=sys.stderr)
+        sys.stdout.flush()
+        time.sleep(options.watch)
+
+
+def _combined(options: argparse.Namespace) -> None:
+    """Raise CommandError if options are given together of which one would be ignored."""
+    given = {name for name, value in vars(options).items() if value not in (None, False)}
+    if options.report is None and given & {"until", "by", "html"}:
+        raise CommandError("--until, --by and --html are of a report: give --report, too")
+    ignored = (
+        given & {"all", "status", "why", "watch", "termination_deadline"}
+        if options.report is not None or options.drift
+        else set()
+    )
+    if ignored or (options.report is not None and options.drift):
+        named = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(ignored or {"drift"}))
+        raise CommandError(f"{named}: not with {'--report' if options.report is not None else '--drift'}")
+
+
+def _show(reached: Access, options: argparse.Namespace) -> int:
+    """Raises CommandError when Prometheus cannot be queried or has no such node."""
+    try:
+        wide = options.why or options.drift
+        results = query(reached, QUERIES | WHY_QUERIES if wide else QUERIES, options.timeout)
+    except PrometheusError as error:
+        raise CommandError(clean(str(error)), UNKNOWN) from error
+    deadline = TERMINATION_DEADLINE if options.termination_deadline is None else options.termination_deadline
+    known = _chosen(rows(results.samples, deadline), options, reached)
+    if options.drift:
+        return show_drift(known, _machines(results), as_json=options.json)
+    shown = [row for row in known if _wanted(row, options)]
+    notes = [f"Prometheus warns: {warning}" for warning in results.warnings]
+    if not results.samples["recorded"]:
+        notes.append(
+            "gpuwarden's recording rules are not loaded in Prometheus: a node whose target is gone is lost after minutes"
+        )
+    explained = _why(results, known, shown, options) if options.why else None
+    if options.json:
+        document = _document(reached, shown, notes)
+        print(json.dumps(document if explained is None else document | {"why": asdict(explained)}))
+    else:
+        lines = list(fleet_text(shown, known))
+        if explained is not None:
+            lines = [*why_text(explained), "", *lines]
+        _print(lines, watched=options.watch is not None)
+        for note in notes:
+            print(f"gpuwarden fleet: {clean(note)}", file=sys.stderr)
+    return _code(shown)
+
+
+def _wanted(row: Row, options: argparse.Namespace) -> bool:
+    if options.status is not None:
+        return row.status in options.status
+    return options.all or options.json or options.node is not None or row.remarkable
+
+
+def _why(results: Results, known: Sequence[Row], shown: Sequence[Row], options: argparse.Namespace) -> Why:
+    """Find what the nodes of `--status` have in common that the others lack; without it, those that fail or do not answer."""
+    failing = shown if options.status else [row for row in known if row.status in _FAILING]
+    return why(known, failing, _machines(results))
+
+
+def _machines(results: Results) -> dict[Key, dict[str, str]]:
+    """Return the labels of nodes; of those that no longer answer the last ones."""
+    return labels_of(results.samples["machines_before"], results.samples["machines"])
+
+
+def _chosen(found: Sequence[Row], options: argparse.Namespace, reached: Access) -> list[Row]:
+    """Rows of `--cluster` and `--node`. A silent node whose cluster is unknown is in each. Raises CommandError if there is none."""
+    if not found:
+        raise CommandError(
+            f"{reached.url} has no series of gpuwarden: does it scrape the daemons (port 9839)?", UNKNOWN
+        )
+    if options.cluster is not None:
+        clusters = sorted({row.cluster for row in found if row.cluster})
+        if options.cluster not in clusters:
+            raise CommandError(f"no node has the cluster {options.cluster!r}; {_clusters(clusters)}", UNKNOWN)
+        lost = Status.UNREACHABLE
+        found = [r for r in found if r.cluster == options.cluster or (not r.cluster and r.status is lost)]
+    if options.node is not None:
+        found = [row for row in found if any(fnmatchcase(name, options.node) for name in (row.node, row.instance))]
+        if not found:
+            raise CommandError(f"{reached.url} has no node {options.node!r}", UNKNOWN)
+    return list(found)
+
+
+def _clusters(known: Sequence[str]) -> str:
+    if known:
+        return f"there are {clean(', '.join(known[:20]))}"
+    return "no series there has a label cluster (external_labels are only added to what leaves a Prometheus)"
+
+
+def _print(lines: list[str], *, watched: bool) -> None:
+    if watched and sys.stdout.isatty():
+        width, height = shutil.get_terminal_size()
+        hidden = len(lines) - (height - 2)
+        if hidden > 0:
+            lines = [*lines[: height - 2], f"… {hidden} more"]
+        lines = ["\x1b[H\x1b[2J" + time.strftime("%H:%M:%S"), *(line[:width] for line in lines)]
+    print("\n".join(lines))
+
+
+def _document(reached: Access, shown: Sequence[Row], notes: Sequence[str]) -> dict[str, Any]:
+    return {"prometheus": reached.url, "notes": list(notes), "nodes": [_node(row) for row in shown]}
+
+
+def _node(row: Row) -> dict[str, Any]:
+    """The JSON of one row. It avoids `asdict` for the whole row, which copies what it meets and takes longer than Prometheus."""
+    document: dict[str, Any] = {name: getattr(row, name) for name in _KEYS}
+    return document | {
+        "gpus": {"expected": row.expected, "present": row.present},
+        "findings": [asdict(finding) for finding in row.findings],
+        "age_seconds": _rounded(row.age_seconds),
+        "seconds_left": _rounded(row.seconds_left),
+        "notice": row.notice and asdict(row.notice) | {"seconds_left": _rounded(row.notice.seconds_left)},
+    }
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)
+
+
+def _code(shown: Sequence[Row]) -> int:
+    if not shown:
+        return 0
+    return HEALTH_CODES.get(max((row.status for row in shown), key=RANK.__getitem__), UNKNOWN)
