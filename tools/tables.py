@@ -44,7 +44,7 @@ ROWS: dict[str, Call | FieldValue] = {name: row for row in (*VITAL, *CALLS) for 
 }
 """The row of the table of readings by attribute."""
 
-MOST_HEALTHY, MOST_WITH_NOTICES, MOST_WITH_FAULTS = 470, 500, 720
+MOST_OF_GPUS, MOST_HEALTHY, MOST_WITH_NOTICES, MOST_WITH_FAULTS = 450, 470, 500, 720
 MOST_SERIES, MOST_FULL, MOST_WITH_PODS_AND_SLURM = 1840, 1580, 1595
 """For 8 GPUs; held by a test."""
 
@@ -223,6 +223,7 @@ def metrics() -> str:
         "```\ncurl -s localhost:9839/metrics | grep '^gpuwarden_node_health'\n"
         'gpuwarden_node_health{state="healthy"} 1\n```\n\n'
         "| setup, with 8 GPUs and 12 ports (counted in tests) | series at most |\n| --- | --- |\n"
+        f"| by default, a healthy node without ports, DCGM and Slurm | {MOST_OF_GPUS:,} |\n"
         f"| by default, a healthy node, with Slurm or without | {MOST_HEALTHY:,} |\n"
         f"| the same with two sources of termination notices | {MOST_WITH_NOTICES:,} |\n"
         f"| by default, with everything on and many faults | {MOST_WITH_FAULTS:,} |\n"

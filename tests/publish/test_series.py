@@ -32,7 +32,7 @@ from support.scrape import Scrape, scrape
 from support.simulated_nodes import SimulatedNode, simulated_node
 from support.snapshots import UPTIME, at, finding, missing, slot, snapshot
 from support.whole_snapshots import everything
-from tables import MOST_HEALTHY, MOST_WITH_FAULTS, MOST_WITH_NOTICES
+from tables import MOST_HEALTHY, MOST_OF_GPUS, MOST_WITH_FAULTS, MOST_WITH_NOTICES
 from test_operations import QUERIES as OF_OPERATORS
 from test_rules import ALERTS, RECORDINGS
 
@@ -147,7 +147,7 @@ def test_a_daemon_serves_the_default_set_unless_it_is_told_otherwise(tmp_path: P
     assert {name for name in names if not name.startswith(PREFIX)} | dcgm <= BY_DEFAULT | {
         f"{name}_TOTAL" for name in dcgm
     }
-    assert len(samples) <= MOST_HEALTHY
+    assert len(samples) <= MOST_OF_GPUS
 
 
 def _page(node: SimulatedNode) -> Scrape:
