@@ -79,6 +79,20 @@ async def test_a_client_that_offers_http2_is_answered_in_http1(site: Site) -> No
         scraper.close()
 
 
+async def test_a_scraper_that_keeps_its_connection_shakes_hands_once(site: Site) -> None:
+    async with serving(config=site.write(site.serve())) as served:
+        tls = trusting()
+        scraper = await Scraper.connect(served, tls)
+        session = scraper.writer.get_extra_info("ssl_object")
+        for _ in range(2):
+            assert (await scraper.get("/metrics")).code == 200
+        assert scraper.writer.get_extra_info("ssl_object") is session
+        assert tls.session_stats()["connect_good"] == 1
+        scraper.close()
+        assert (await get(served, "/metrics", tls=tls)).code == 200
+        assert tls.session_stats()["connect_good"] == 2
+
+
 async def test_an_older_tls_than_allowed_is_refused(site: Site) -> None:
     async with serving(config=site.write(site.serve(), "  min_version: TLS13")) as served:
         old = trusting()
