@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden.fleet.drift import Drift, drift
+from gpuwarden.fleet.drift import ITEMS, Drift, drift
 from gpuwarden.fleet.model import Key, Row
 from gpuwarden.fleet.queries import QUERIES, WHY_QUERIES
 from gpuwarden.fleet.status import Status
@@ -51,6 +51,20 @@ def test_a_domain_with_two_drivers_comes_first_and_clique_0_is_one() -> None:
     assert (domain.domain, domain.group, domain.item) == (True, "NVLink domain c1 clique 0", "driver")
     assert (domain.having, domain.others) == (17, {"570.1": ("n17",)})
     assert (alike.domain, alike.others) == (False, {"570.1": ("n17",)})
+
+
+def test_a_domain_is_compared_by_all_that_machines_of_a_type_are() -> None:
+    other = dict.fromkeys(ITEMS, "other")
+    here = NVL72 | dict.fromkeys(ITEMS, "most")
+    domain = [one.item for one in found(here, here, here | other) if one.domain]
+    assert domain == list(ITEMS)
+    assert {"driver", "vbios", "inforom", "adapter_firmware", "kernel"} == set(domain)
+
+
+def test_an_inforom_that_few_have_is_named() -> None:
+    (one,) = found(*[DGX | {"inforom": "G520.0200.00.05"}] * 3, DGX | {"inforom": "G520.0200.00.04"}, DGX)
+    assert (one.item, one.most, one.having, one.nodes) == ("inforom", "G520.0200.00.05", 3, 4)
+    assert one.others == {"G520.0200.00.04": ("n3",)}
 
 
 def test_a_domain_spans_types_of_machines_but_not_cliques() -> None:

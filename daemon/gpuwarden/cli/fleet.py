@@ -53,7 +53,7 @@ def arguments(parser: Parser) -> None:
         "--drift",
         action="store_true",
         help="instead of the table: nodes whose driver, VBIOS, InfoROM, kernel or adapter firmware is not that of most machines of "
-        "their type and GPU model, and NVLink domains with more than one driver",
+        "their type and GPU model, or of their NVLink domain",
     )
     parser.add_argument("--cluster", metavar="NAME", help="only nodes whose label cluster has this value")
     parser.add_argument(

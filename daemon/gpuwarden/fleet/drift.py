@@ -10,8 +10,6 @@ from gpuwarden.fleet.model import Key, Row
 
 ITEMS = ("driver", "vbios", "inforom", "adapter_firmware", "kernel")
 """Labels of `gpuwarden_machine_info` that are versions."""
-OF_A_DOMAIN = ("driver",)
-"""What the nodes of one NVLink domain must share: they import each other's memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +35,7 @@ def drift(rows: Iterable[Row], labels: Mapping[Key, Mapping[str, str]]) -> list[
     found = (
         one
         for (domain, group), nodes in alike.items()
-        for item in (OF_A_DOMAIN if domain else ITEMS)
+        for item in ITEMS
         if (one := _compared(group, domain, item, nodes)) is not None
     )
     return sorted(found, key=lambda one: (not one.domain, one.group, ITEMS.index(one.item)))
