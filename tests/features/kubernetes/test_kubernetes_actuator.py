@@ -330,6 +330,18 @@ async def test_the_census_is_in_the_order_of_the_servers_clock_and_of_failures_a
         await acts.close()
 
 
+async def test_the_nvlink_domain_of_an_excluded_node_is_known_to_the_others_by_its_annotation(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    here, other = actuator(server, tmp_path), actuator(server, tmp_path, node="n2")
+    await exclude(here, "gpuwarden: failure domain=8f3c6a1e.0 gpu=3 xid=79")
+    await exclude(other)
+    counted = {held.node: held.domain for held in (await other.fleet_count()).held}
+    assert counted == {"n1": "8f3c6a1e.0", "n2": ""}
+    await here.close()
+    await other.close()
+
+
 async def test_the_first_read_of_a_big_cluster_is_two_small_requests(tmp_path: Path) -> None:
     """Writes are spread by the size of the cluster, without going through its nodes: all of them may be started at once."""
     async with ApiServer(*(node(f"n{number}") for number in range(1200))) as server:
