@@ -119,7 +119,7 @@ chart: $(VENV)/.dev helm
 	$(BIN)/python tools/chart.py
 
 bench: $(VENV)/.dev
-	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+	@failed=; for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script || failed="$$failed $$script"; done; test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
 soak: $(VENV)/.dev
 	$(BIN)/python benchmarks/soak.py $(if $(MINUTES),--minutes $(MINUTES))

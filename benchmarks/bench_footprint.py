@@ -10,6 +10,9 @@ in full, of which what takes long comes once a day after that (1.1 s of CPU for 
 of them scraped every 15 s; with `--driver` that one alone. Memory is that of all processes of the daemon, when only that one is
 left, and again once its NVML worker was killed and replaced. Other Python programs share pages with it, which makes PSS
 smaller: run it where there is none, or with a private copy of the interpreter.
+
+Goals of memory are printed beside what is required. Both are missed today, as docs/develop/performance.md shows, and change no
+exit code.
 """
 
 from __future__ import annotations
@@ -31,6 +34,8 @@ CPU_LIMITS = {(1, 5.0): 0.3, (8, 5.0): 0.8, (8, 1.0): None}
 """Per cent of a core, by GPUs and the interval of a pass in seconds."""
 PSS_LIMIT, PSS_LIMIT_DRIVER, PSS_LIMIT_DCGM = 54, 68, 25
 """MiB, all processes together: of the fake library, of a driver; and what DCGM may add."""
+PSS_GOALS = {PSS_LIMIT: 44, PSS_LIMIT_DRIVER: 60}
+"""MiB, by what is required."""
 SETTLE = 3.0
 WINDOW = 5.0
 LONG, SHORT = 120, 24  # windows
@@ -159,7 +164,7 @@ class Found:
             ("GPUs", "a pass each", "scraped", "daemon %", "workers %", "together %", "mean together", "required"),
             self._cpu,
         )
-        required = f"required: PSS together <= {self._limit} MiB"
+        required = f"required: PSS together <= {self._limit} MiB; goal: <= {PSS_GOALS[self._limit]} MiB"
         table(f"Memory after these passes and scrapes, {self._what}; {required}", MEMORY_HEAD, self._used)
         table(f"The same once the NVML worker was killed and replaced; {required}", MEMORY_HEAD, self._replaced)
         table(f"/metrics, {self._what}", ("form", "series", "own", "DCGM names", "bytes"), self._pages)

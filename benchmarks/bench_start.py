@@ -4,6 +4,9 @@ Cold: no page of the interpreter, of the packages and of the library that nobody
 as on a node that boots.
 
 `python -c pass` is measured in the same turns: it is what any command in Python costs here before its first line.
+
+A goal is stricter than what is required, is printed beside it, and changes no exit code. That of the start was reached when it
+was last measured (docs/develop/performance.md).
 """
 
 from __future__ import annotations
@@ -125,6 +128,8 @@ def short_commands(host: FakeHost) -> dict[str, list[float]]:
         "gpuwarden status": (COMMAND, "status", "--run-dir", host.run_dir),
         "gpuwarden status --json": (COMMAND, "status", "--json", "--run-dir", host.run_dir),
         "gpuwarden --help": (COMMAND, "--help"),
+        "gpuwarden fleet --help": (COMMAND, "fleet", "--help"),
+        "gpuwarden config --help": (COMMAND, "config", "--help"),
         "gpuwarden check": (COMMAND, "check", "--config", host.config),
     }
     took: dict[str, list[float]] = {name: [] for name in commands}
@@ -140,6 +145,7 @@ def short_commands(host: FakeHost) -> dict[str, list[float]]:
 
 def main() -> None:
     required = {"gpuwarden status": "<= 100 ms", "run: exec to healthy heartbeat, first start": "<= 1000 ms"}
+    goals = {"run: exec to healthy heartbeat, first start": "<= 500 ms"}
     with fake_host() as host:
         took = short_commands(host)
     for _ in range(RUNS):
@@ -156,10 +162,16 @@ def main() -> None:
             start(host, took, "cold")
     base = statistics.median(took["python -c pass"])
     rows = [
-        [name, spread(values, 0), f"{statistics.median(values) / base:.1f}", required.get(name, "")]
+        [
+            name,
+            spread(values, 0),
+            f"{statistics.median(values) / base:.1f}",
+            required.get(name, ""),
+            goals.get(name, ""),
+        ]
         for name, values in took.items()
     ]
-    head = ("what", "ms", "ratio to python -c pass", "required")
+    head = ("what", "ms", "ratio to python -c pass", "required", "goal")
     table(f"Whole processes, 8 GPUs: median (least-most) of {RUNS} runs", head, rows)
 
 
