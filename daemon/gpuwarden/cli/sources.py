@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from gpuwarden.base.paths import CONFIG_FILE, UnsafeFolder, check_private, is_real, simulation_home
+from gpuwarden.base.paths import CONFIG_FILE, RUN_DIR, UnsafeFolder, check_private, is_real, simulation_home
 from gpuwarden.cli.parser import CommandError
 from gpuwarden.config.model import Config, ConfigError, load
 from gpuwarden.config.sources import Layer, Sources, nested
@@ -64,6 +64,14 @@ def sources(options: argparse.Namespace, environment: Mapping[str, str]) -> Sour
         environment=environment,
         overrides=tuple(_overrides(options)),
     )
+
+
+def filed_run_dir(options: argparse.Namespace) -> Path:
+    """The run directory by the files of the configuration alone, whatever command line and environment say."""
+    layers, _faults = Sources(file=options.config or CONFIG_FILE).read()
+    tables = [layer.tree.get("run") for layer in layers]
+    named = [table["dir"] for table in tables if isinstance(table, dict) and isinstance(table.get("dir"), str)]
+    return Path(named[-1]) if named else RUN_DIR
 
 
 def _overrides(options: argparse.Namespace) -> Iterator[Layer]:

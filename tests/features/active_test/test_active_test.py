@@ -568,26 +568,6 @@ def test_who_may_not_test_keeps_no_test_away_by_taking_its_name(host: ActiveHost
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may hold the name as root")
-@pytest.mark.parametrize("lock", ["none", "another file", "a test's"])
-def test_a_process_of_root_that_has_the_name_is_a_test_only_if_it_holds_a_lock_file_too(
-    host: ActiveHost, tmp_path: Path, lock: str
-) -> None:
-    """The process is root in a container without a single capability, in the host's network namespace."""
-    name = {"another file": "any.lock", "a test's": "test.lock"}.get(lock, "")
-    locked = f"file = open({str(tmp_path / name)!r}, 'w'); fcntl.flock(file, fcntl.LOCK_EX); " if name else ""
-    with name_taken(host, f"{locked}{TAKEN}; name.listen()") as stranger:
-        code, document = host.alone()
-        if lock == "a test's":
-            assert (code, document["obstacle"]) == (3, "busy")
-            assert f"another test runs on this node (pid {stranger.pid}), for " in document["text"]
-        else:
-            assert code == 0
-            assert document["notes"][0].startswith(f"process {stranger.pid} (python")
-            assert "uid 0) has taken the name of the socket that keeps tests apart" in document["notes"][0]
-
-
-@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has capabilities to drop")
 def test_a_test_of_root_is_one_also_for_the_gate_s_service_which_has_fewer_capabilities(
     host: ActiveHost, tmp_path: Path

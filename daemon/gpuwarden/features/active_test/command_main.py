@@ -8,12 +8,13 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from gpuwarden.base.background import boottime
 from gpuwarden.cli.client import Daemon
 from gpuwarden.cli.parser import TRY_AGAIN, UNAVAILABLE, UNKNOWN, CommandError
-from gpuwarden.cli.sources import configuration
+from gpuwarden.cli.sources import configuration, filed_run_dir
 from gpuwarden.cli.text import clean
 from gpuwarden.config.model import Config
 from gpuwarden.features.active_test.idle.command import submit
@@ -55,6 +56,7 @@ def _report(options: argparse.Namespace, config: Config) -> Report:
             _progress(),
             nobody_here=options.i_know_nobody_is_here,
         )
+        order = replace(order, configured_run_dir=filed_run_dir(options))
         try:
             if options.of_idle_job:
                 await need_turn(order, config.of(ActiveTestOptions))

@@ -52,6 +52,7 @@ def order_of(
         gpus=tuple(gpus),
         nvml=config.collectors.nvml,
         run_dir=config.run.dir,
+        configured_run_dir=config.run.dir,
         state_dir=config.state.dir,
         asked=asked,
         call=call,

@@ -1,8 +1,8 @@
 """One test on a node at a time: two locks, which the kernel gives back with the process that holds them, however that ends.
 
-One is a file in the run directory, for all who share that, in containers too. The other is a name of a socket (unix(7), abstract), for all
-tests of this network namespace, whatever run directory they were given. Who has neither in common is not kept apart. Anybody may take the
-name: it counts only of a process that holds the file of its own run directory, too, and the report names any other.
+One is a file in the run directory, for all who share that, in containers too; a test with another run directory than the configured one
+locks both. The other is a name of a socket (unix(7), abstract), for all tests of this network namespace. Anybody may take the name, so that
+it keeps no test away: the report names the process that has it. Tests that share no run directory see each other as processes on the GPUs.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ import re
 import socket
 import stat
 import time
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 from gpuwarden.base.peer import Peer, peer_of
@@ -35,8 +34,6 @@ _BACKLOG = 4096
 _ATTEMPTS, _APART = 5, 0.1
 """Attempts to connect to the holder, and seconds between them. A test listens as soon as it has the name, and one that has ended has it no longer."""
 _LOCKS_MOST = 4 << 20  # bytes
-_FILES_MOST = 4096
-"""Open files of the holder that are looked at; a test has some dozens."""
 _OWN_PROC = Path("/proc")
 """The numbers of peers are those of this process's own PID namespace, whatever `paths.proc` shows."""
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -70,16 +67,39 @@ def make(run_dir: Path) -> None:
 
 
 @contextmanager
-def node_lock(run_dir: Path, proc: Path) -> Iterator[str]:
-    """Held until the end of the block or of the process. Gives the process that has the name and is no test, for people; "" if none has.
-    Raises Held, or LockError if the file cannot be opened.
+def node_lock(run_dir: Path, configured: Path, proc: Path) -> Iterator[str]:
+    """Held until the end of the block or of the process. Gives the process that has the name all the same, for people; "" if none has.
+    `configured`: the run directory of this host's configuration, which may be the same. Raises Held, or LockError if the file in `run_dir`
+    cannot be opened.
     """
-    with file_lock(run_dir, proc), _name_lock(run_dir, proc) as stranger:
+    with file_lock(run_dir, proc), _configured_lock(configured, run_dir, proc), _name(run_dir, configured) as stranger:
         yield stranger
 
 
 @contextmanager
-def _name_lock(run_dir: Path, proc: Path) -> Iterator[str]:
+def _configured_lock(configured: Path, run_dir: Path, proc: Path) -> Iterator[None]:
+    """Held as far as this process may open the file. Raises Held also where it may not, and the kernel shows that another holds it."""
+    with ExitStack() as stack:
+        if _is_another(configured, run_dir):
+            try:
+                stack.enter_context(file_lock(configured, proc))
+            except Held:
+                raise
+            except LockError:
+                if (holder := _locked(configured / NAME, proc)) is not None:
+                    raise Held(holder) from None
+        yield
+
+
+def _is_another(configured: Path, run_dir: Path) -> bool:
+    try:
+        return configured.is_dir() and not configured.samefile(run_dir)
+    except OSError:  # this process may not look there
+        return False
+
+
+@contextmanager
+def _name(run_dir: Path, configured: Path) -> Iterator[str]:
     stranger = ""
     with socket.socket(socket.AF_UNIX) as name:
         try:
@@ -88,10 +108,7 @@ def _name_lock(run_dir: Path, proc: Path) -> Iterator[str]:
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise LockError(f"cannot take the name {NODE} that keeps tests apart: {error.strerror}") from error
-            peer = _named()
-            if peer is not None and _is_test(peer, run_dir):
-                raise Held(Holder(peer.pid, _started(proc, peer.pid) if peer.pid else None)) from None
-            stranger = _stranger(peer)
+            stranger = _stranger(_named(), dict.fromkeys((run_dir, configured)))
         yield stranger
 
 
@@ -111,42 +128,21 @@ def _named() -> Peer | None:
     return None
 
 
-def _is_test(peer: Peer, run_dir: Path) -> bool:
-    """Return True if it may test, and holds a lock file. In another PID namespace that cannot be seen, and is taken for so."""
-    if peer.uid not in {0, os.geteuid(), run_dir.stat().st_uid}:
-        return False
-    if not peer.pid:
-        return True
-    pattern = rf"FLOCK\s+ADVISORY\s+WRITE\s+{peer.pid}\s+[0-9a-f]+:[0-9a-f]+:(\d+)\s"
-    locked = set(re.findall(pattern, read_text(_OWN_PROC / "locks", _LOCKS_MOST)))
-    try:
-        files = list(islice((_OWN_PROC / str(peer.pid) / "fd").iterdir(), _FILES_MOST)) if locked else []
-        return any(_is_lock_file(file, locked) for file in files)
-    except (
-        PermissionError
-    ):  # of another user, or with more capabilities than this process: only that it holds some file is shown
-        return True
-    except OSError:
-        return False
-
-
-def _is_lock_file(file: Path, locked: Collection[str]) -> bool:
-    """Raises PermissionError if what a process has open is not shown to this one."""
-    try:
-        return file.readlink().name == NAME and str(file.stat().st_ino) in locked
-    except FileNotFoundError:  # closed meanwhile
-        return False
-
-
-def _stranger(peer: Peer | None) -> str:
-    """Message about a process that has taken the name of the socket and is no test."""
-    who = "a process" if peer is None else f"process {peer.pid} of uid {peer.uid}"
+def _stranger(peer: Peer | None, run_dirs: Iterable[Path]) -> str:
+    """Message about a process that has taken the name of the socket, and no lock of this host's run directories."""
+    who = "a process"
+    if peer is not None:
+        who = (
+            f"process {peer.pid} of uid {peer.uid}"
+            if peer.pid
+            else f"a process of uid {peer.uid} in another PID namespace"
+        )
     if peer is not None and (stat := process_stat(_OWN_PROC, peer.pid)) is not None:
         name = "".join(filter(str.isprintable, stat.name.decode(errors="replace")))
         who = f"process {peer.pid} ({name}, uid {peer.uid})"
     return (
-        f"{who} has taken the name of the socket that keeps tests apart (@{NODE}) and is no test, which was disregarded:"
-        " end it, since meanwhile tests with different run directories do not see each other"
+        f"{who} has taken the name of the socket that keeps tests apart (@{NODE}) without the lock of {' or '.join(map(str, run_dirs))},"
+        " which was disregarded: end it, unless it is a test with another run directory; such tests see each other only as processes on the GPUs"
     )
 
 
@@ -210,6 +206,19 @@ def _holder(file: int, proc: Path) -> Holder:
     )
     pid = int(found[1]) if found else 0
     return Holder(pid, _started(proc, pid) if pid else None)
+
+
+def _locked(path: Path, proc: Path) -> Holder | None:
+    """Find who holds the lock of a file that cannot be opened, by its device and inode. None if nobody is seen to."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return None
+    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
+    found = re.search(
+        rf"FLOCK\s+ADVISORY\s+WRITE\s+(\d+)\s+{device}:{status.st_ino}\s", read_text(proc / "locks", _LOCKS_MOST)
+    )
+    return None if found is None else Holder(int(found[1]), _started(proc, int(found[1])))
 
 
 def _started(proc: Path, pid: int) -> float | None:

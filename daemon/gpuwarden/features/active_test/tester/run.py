@@ -53,6 +53,8 @@ class Order:
     """Chooses among the GPUs, once they are read; may raise to test none."""
     nvml: NvmlOptions
     run_dir: Path
+    configured_run_dir: Path
+    """That of this host's configuration, if the test was given another one."""
     state_dir: Path
     asked: Asked
     call: Call
@@ -84,7 +86,8 @@ class ActiveTest:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, self._ending.end, f"ended by {number.name}")
         try:
-            with node_lock(self._order.run_dir, self._order.asked.proc) as stranger:
+            order = self._order
+            with node_lock(order.run_dir, order.configured_run_dir, order.asked.proc) as stranger:
                 self._notes = (stranger,) if stranger else ()
                 return await self._locked()
         except Held as held:
