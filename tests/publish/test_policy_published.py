@@ -10,7 +10,7 @@ from gpuwarden.cli.status_text import status_text
 from gpuwarden.health.model import Health, gpu
 from gpuwarden.policy.model import Act, Flag, Intent, NodeState, Notice, Owner, Why
 from gpuwarden.policy.situation import excluded
-from gpuwarden.policy.state import PolicyState
+from gpuwarden.policy.state import Override, PolicyState
 from gpuwarden.publish.files.verdict import verdict_text
 from gpuwarden.publish.snapshot import Enforced, Snapshot, Wanted
 from gpuwarden.publish.status import heartbeat, status
@@ -134,3 +134,20 @@ def test_a_maintenance_reservation_is_an_exclusion_by_another_party_and_has_a_se
     assert page.value("gpuwarden_excluded", actuator="slurm", owner="other", cause="maintenance") == 1
     assert page.value("gpuwarden_schedulable") == 0
     assert heartbeat(shown, NOW)[1]["excluded_by"] == ["slurm:maintenance"]
+
+
+def test_a_failure_that_an_operator_overrode_is_shown_in_status_and_counted_until_it_ends() -> None:
+    keys = [one.key for one in FAILING.verdict.findings]
+    override = Override(keys=frozenset(keys), by="alice\x1b[31m", at=NOW)
+    shown = enforced(FAILING, overridden=tuple(map(str, keys)), override=override)
+    document = status(shown, NOW)["actions"]["overridden"]
+    assert (document["findings"], document["by"]) == ([f"xid.79@gpu/{slot(3)}"], override.by)
+    assert scrape(shown).value("gpuwarden_failures_overridden") == 1
+    text = text_of(shown)
+    assert f"OVERRIDDEN since {document['since'][:10]}" in text
+    assert f"(gpuwarden restore --force): jobs are started in spite of xid.79@gpu/{slot(3)}" in text
+    assert "\x1b" not in text
+    ended = enforced(snapshot(), override=override)
+    assert status(ended, NOW)["actions"]["overridden"] is None
+    assert scrape(ended).value("gpuwarden_failures_overridden") == 0
+    assert "OVERRIDDEN" not in text_of(ended)

@@ -58,10 +58,10 @@ def effect_on_jobs(finding: Finding, verdict: Verdict) -> str:
     """Return what jobs have to expect on a node with this failure."""
     row, subject = condition(finding.key.code), finding.key.subject
     gpu = next((gpu for gpu in verdict.gpus if gpu.slot == subject.slot), None)
+    if finding.key.code in _NO_GPU_WORKS:  # before `jobs_go_on`, which is of jobs that run already
+        return "no job can use any GPU of this node"
     if row is not None and row.jobs_go_on:
         return "jobs run, worse at most"
-    if finding.key.code in _NO_GPU_WORKS:
-        return "no job can use any GPU of this node"
     if finding.key.code == "gpu_missing":
         return "jobs that are given this GPU fail when they start"
     if gpu is None:
