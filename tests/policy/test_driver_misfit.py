@@ -7,22 +7,14 @@ from dataclasses import replace
 from gpuwarden.health.view import Rules
 from gpuwarden_collectors.facts import NvmlFacts, NvmlProblem
 from support.hosts import Host
-from support.policy_story import PASS, Story
+from support.judged_stories import live
+from support.policy_story import Story
 
 EXCLUDED = "gpuwarden: failure driver_library_mismatch - reboot it when its jobs have ended"
 
 
 def misfit(facts: NvmlFacts) -> NvmlFacts:
     return replace(facts, gpus=(), problem=NvmlProblem.LIBRARY_MISMATCH, problem_code=18)
-
-
-def live(host: Host, story: Story, seconds: float) -> None:
-    """Judge the host, and let policy decide by each verdict."""
-    end = host.uptime + seconds
-    while host.uptime + PASS <= end:
-        host.later(PASS)
-        story.health, story.findings = host.health, tuple(host.findings)
-        story.passes()
 
 
 def upgraded(*, contained: bool = False) -> tuple[Host, Story]:
