@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from grpclib.client import Channel, UnaryUnaryMethod
@@ -15,9 +15,11 @@ from grpclib.encoding.base import CodecBase
 METHOD = "/nvhcd.HealthCheckService/RunHealthCheck"
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
 """With empty settings."""
+BATCH = 256
+"""Streams that a client opens and resets by one write."""
 _RESETS = """
 import os, socket, struct, sys
-path, uid = sys.argv[1], int(sys.argv[2])
+path, uid, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 if uid:
     os.setgid(uid)
     os.setuid(uid)
@@ -37,6 +39,10 @@ while True:
             client.sendall(PREFACE)
             for first in range(1, 1 << 30, 512):
                 client.sendall(b"".join(frame(1, 4, n, ASKS) + frame(3, 0, n, struct.pack(">I", 8)) for n in range(first, first + 512, 2)))
+                try:
+                    os.write(count, b".")
+                except BlockingIOError:
+                    pass
                 try:
                     while client.recv(1 << 20, socket.MSG_DONTWAIT):
                         pass
@@ -67,15 +73,33 @@ async def asked(path: Path, request: bytes = b"", *, method: str = METHOD, patie
         return await ask(request, timeout=patience)
 
 
+class Resets:
+    """The number of streams that were opened and reset so far, if it is asked for often enough: its pipe holds 64 Ki batches."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._sent = 0
+
+    @property
+    def sent(self) -> int:
+        with suppress(BlockingIOError):
+            while more := len(os.read(self._count, 1 << 16)):
+                self._sent += more * BATCH
+        return self._sent
+
+
 @contextmanager
-def resets(path: Path, connections: int, uid: int = 0) -> Iterator[None]:
+def resets(path: Path, connections: int, uid: int = 0) -> Iterator[Resets]:
     """Run that many processes of user `uid`, each with one connection; one that is closed is opened again."""
-    words = [sys.executable, "-S", "-c", _RESETS, os.fspath(path), str(uid)]
-    clients = [subprocess.Popen(words) for _ in range(connections)]
+    count, written = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    words = [sys.executable, "-S", "-c", _RESETS, os.fspath(path), str(uid), str(written)]
+    clients = [subprocess.Popen(words, pass_fds=(written,)) for _ in range(connections)]
     try:
-        yield
+        yield Resets(count)
         assert [client.poll() for client in clients] == [None] * connections
     finally:
         for client in clients:
             client.kill()
             client.wait()
+        os.close(count)
+        os.close(written)
