@@ -1,16 +1,19 @@
 """A scrape beside 250 clients that each ask for fifty pages and read none, three waves of them: its delay, and the memory of the daemon.
 
-A scrape's time is divided by the median before the clients came: `seconds` say how much longer it took on this machine.
+A scrape's time is divided by the median before the clients came: `seconds` say how much longer it took on this machine. Exit code 1 if
+a wave delayed a scrape by more than `WANTED_DELAY`, or took more memory than `WANTED_MEMORY`.
 """
 
 from __future__ import annotations
 
 import socket
+import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from common import DriverHost, percentile, scrape, spread, table, wait_for_all
@@ -85,35 +88,52 @@ def simulated(gpus: int) -> Iterator[RunningDaemon]:
             daemon.kill()
 
 
-def measured(gpus: int) -> list[list[str]]:
+@dataclass(frozen=True)
+class Measured:
+    """Scrapes at one time. `usual`: seconds of one before the clients came; `grown`: KiB of PSS more than then."""
+
+    when: str
+    took: list[float]
+    usual: float
+    grown: int
+    within: bool
+    """Whether the limits hold at this time."""
+
+    @property
+    def delay(self) -> float:
+        return max(self.took) - self.usual
+
+    @property
+    def exceeds(self) -> bool:
+        return self.within and (self.delay > WANTED_DELAY or self.grown > WANTED_MEMORY << 10)
+
+    def row(self) -> list[str]:
+        ratios = [seconds / self.usual for seconds in self.took]
+        return [
+            self.when,
+            spread(ratios, 1),
+            f"{percentile(ratios, 0.99):.1f}",
+            f"{self.delay:.2f}",
+            f"{self.grown / 1024:+.1f}",
+        ]
+
+
+def measured(gpus: int) -> Iterator[Measured]:
     with simulated(gpus) as daemon:
         wait_for_all(daemon, gpus)
         scrapes(daemon.port)  # the first pages take memory that stays
         with most_memory(daemon.process.pid) as before:
             calm = scrapes(daemon.port)
         usual = percentile(calm, 0.5)
-        rows = [row("before", calm, usual, before[0], before[0])]
+        yield Measured("before", calm, usual, 0, within=False)
         for wave in range(WAVES):
             with most_memory(daemon.process.pid) as most, unread(daemon.port):
                 beside = scrapes(daemon.port)
-            rows.append(row(f"wave {wave + 1}", beside, usual, most[0], before[0]))
+            yield Measured(f"wave {wave + 1}", beside, usual, most[0] - before[0], within=True)
         wait(daemon)
         with most_memory(daemon.process.pid) as later:
             after = scrapes(daemon.port)
-        rows.append(row(f"{MEMORY_BACK_WITHIN:.0f} s later", after, usual, later[0], before[0]))
-    return rows
-
-
-def row(when: str, took: list[float], usual: float, most: int, before: int) -> list[str]:
-    ratios = [seconds / usual for seconds in took]
-    delay = max(took) - usual
-    return [
-        when,
-        spread(ratios, 1),
-        f"{percentile(ratios, 0.99):.1f}",
-        f"{delay:.2f}",
-        f"{(most - before) / 1024:+.1f}",
-    ]
+        yield Measured(f"{MEMORY_BACK_WITHIN:.0f} s later", after, usual, later[0] - before[0], within=False)
 
 
 def wait(daemon: RunningDaemon) -> None:
@@ -123,7 +143,7 @@ def wait(daemon: RunningDaemon) -> None:
         time.sleep(1)
 
 
-def main() -> None:
+def main() -> int:
     head = (
         "GPUs",
         "when",
@@ -132,13 +152,14 @@ def main() -> None:
         "longest delay s",
         "most PSS, MiB more than before",
     )
-    rows = [[str(gpus), *row] for gpus in GPUS for row in measured(gpus)]
+    found = [(gpus, one) for gpus in GPUS for one in measured(gpus)]
     table(
         f"A scrape beside {CLIENTS} clients that read nothing (wanted: <= {WANTED_DELAY} s, <= {WANTED_MEMORY} MiB)",
         head,
-        rows,
+        [[str(gpus), *one.row()] for gpus, one in found],
     )
+    return int(any(one.exceeds for _, one in found))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -361,19 +361,22 @@ async def test_pages_that_nobody_takes_are_bounded_over_all_connections_and_hold
         await until(lambda: served.web.unsent.bytes == 0)
 
 
-async def test_clients_that_read_nothing_of_one_page_share_it(site: Site) -> None:
+@pytest.mark.parametrize(("form", "accepted"), [("text", b""), ("text_gzip", b"Accept-Encoding: gzip\r\n")])
+async def test_clients_that_read_nothing_of_one_page_share_it(form: str, accepted: bytes) -> None:
     """100 of them, each with fifty requests ahead, hold a piece of a page of 4 MiB and one parsed request each, and no copy of the page."""
     async with serving(deadline=PATIENCE) as served:
         page = b"x" * (4 << 20)
-        object.__setattr__(served.holder.page, "text", page)
+        object.__setattr__(served.holder.page, form, page)
+        ahead = b"GET /metrics HTTP/1.1\r\nHost: a\r\n" + accepted + b"\r\n"
         clients = []
         tracemalloc.start()
         try:
             for _ in range(100):
                 clients.append(socket.create_connection(("127.0.0.1", served.port), timeout=PATIENCE))
-                clients[-1].sendall(AHEAD)
+                clients[-1].sendall(ahead * 50)
             await until(lambda: len(served.web.unsent) == 100)
-            assert (await get(served, "/metrics")).body == page
+            encoding = {"Accept_Encoding": "gzip"} if accepted else {}
+            assert (await get(served, "/metrics", **encoding)).body == page
             gc.collect()
             taken, _ = tracemalloc.get_traced_memory()
         finally:
