@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -37,6 +38,8 @@ class GateHost:
         self.now = NOW
         self.state: PassedTest = PassedTest(Level.QUICK)
         self.able = False
+        self.probed: Callable[[], object] = lambda: None
+        """Called once a probe is answered, before any test is requested."""
         self._commits: Iterator[bool] = iter(commits)
         self._append(
             [
@@ -75,6 +78,8 @@ class GateHost:
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         verb = json.loads(await reader.readline())["verb"]
         self.tests += verb == "test"
+        if verb == "probe":
+            self.probed()
         writer.write(json.dumps(self.probe if verb == "probe" else self.report).encode())
         writer.close()
 
@@ -200,6 +205,25 @@ async def test_a_socket_between_its_stop_and_its_start_costs_no_try_and_is_asked
             host.report = {"obstacle": "interrupted", "text": "ended by SIGTERM", "gpus": []}
             await host.until(lambda: host.tests)
         assert (host.kinds, host.tests, host.tries) == (["gate_wanted", "gate_begun", "gate_ended"], 1, 0)
+
+
+@pytest.mark.parametrize("left", [False, True])
+async def test_a_socket_that_goes_between_the_probe_and_the_test_costs_no_try(tmp_path: Path, left: bool) -> None:
+    """Its file is gone, or left behind with nobody who listens."""
+    path = tmp_path / "test.sock"
+
+    def goes() -> None:
+        path.unlink(missing_ok=True)
+        if left:
+            with socket.socket(socket.AF_UNIX) as one:
+                one.bind(str(path))  # and is closed without having listened
+
+    async with gate_host(tmp_path) as host:
+        host.probed = goes
+        await host.turn()
+        assert (host.kinds, host.tests, host.tries) == (["gate_wanted", "gate_able", "gate_begun", "gate_ended"], 0, 0)
+        assert host.state.gate is not None
+        assert "test.sock" in host.state.gate.text
 
 
 async def test_what_a_host_lacks_for_a_moment_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

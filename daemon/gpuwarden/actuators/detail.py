@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpuwarden.health.model import Finding, Severity, Verdict
+from gpuwarden.publish.evidence_text import evidence_text
 
 
 def detail(verdict: Verdict) -> str:
@@ -11,5 +12,5 @@ def detail(verdict: Verdict) -> str:
 
 
 def _text(finding: Finding) -> str:
-    evidence = ", ".join(f"{name} {value}" for name, value in finding.evidence.items() if value not in ("", None))
+    evidence = evidence_text(finding.evidence)
     return f"{finding.title.rstrip('.')} ({finding.key})" + (f": {evidence}" if evidence else "")

@@ -31,7 +31,11 @@ class NoAnswer(Exception):  # noqa: N818 - a state of the host
     """The service gives no answer. The message says why and what to do."""
 
 
-class NoService(NoAnswer):
+class NotBegun(NoAnswer):
+    """Nobody took the request: nothing began."""
+
+
+class NoService(NotBegun):
     """There is no such socket."""
 
 
@@ -50,9 +54,8 @@ async def ask(path: Path, request: Mapping[str, Any], within: float) -> Mapping[
     except FileNotFoundError:
         raise NoService(f"{path} does not exist: systemctl enable --now gpuwarden-test.socket") from None
     except OSError as error:
-        raise NoAnswer(
-            f"cannot use {path}: {error.strerror or error}; systemctl status gpuwarden-test.socket"
-        ) from None
+        kind = NotBegun if isinstance(error, ConnectionRefusedError) else NoAnswer
+        raise kind(f"cannot use {path}: {error.strerror or error}; systemctl status gpuwarden-test.socket") from None
     try:
         document = json.loads(answer)
     except (ValueError, RecursionError):

@@ -17,7 +17,15 @@ from typing import Protocol
 from gpuwarden.base.log import get_logger
 from gpuwarden.engine.journal import Append, Step
 from gpuwarden.features.active_test.at_once import asked_again
-from gpuwarden.features.active_test.gate.client import PROBE_WITHIN, NoAnswer, NoService, ask, interrupted, shown
+from gpuwarden.features.active_test.gate.client import (
+    PROBE_WITHIN,
+    NoAnswer,
+    NoService,
+    NotBegun,
+    ask,
+    interrupted,
+    shown,
+)
 from gpuwarden.features.active_test.gate.rules import (
     HINDERED_FOR,
     Assessed,
@@ -249,11 +257,12 @@ class ReturnGate:
             self._appended(EventKind.GATE_ENDED, over)
 
     async def _answer(self) -> str:
-        """Request the test and return its result in one line. Remembers if the test was ended from outside."""
+        """Request the test and return its result in one line. Remembers if the test was ended from outside, or never began."""
         options = self._options
         try:
             document = await ask(options.socket, {"verb": "test", "level": self._level().value}, options.within)
         except NoAnswer as error:
+            self._cut_short = self._cut_short or isinstance(error, NotBegun)
             return str(error)
         self._cut_short = self._cut_short or interrupted(document)
         return shown(document)
