@@ -81,7 +81,9 @@ async def test_the_advice_for_a_host_that_slurm_does_not_know_is_right_for_a_dyn
         ("IDLE+DYNAMIC_NORM", "to --conf of its slurmd -Z, and gres.conf"),
     ],
 )
-async def test_a_node_without_gpus_is_told_where_its_gpus_belong(state: str, where: str, tmp_path: Path) -> None:
+async def test_the_advice_for_a_node_without_gpus_names_where_they_belong(
+    state: str, where: str, tmp_path: Path
+) -> None:
     controller = Controller(tmp_path)
     controller.shows(state=state, gres="(null)")
     assert (await controller.rows())["gres"].to_do == f"add Gres=gpu:N {where}"

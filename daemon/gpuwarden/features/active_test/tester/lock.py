@@ -199,26 +199,29 @@ def _made_or_there(path: Path) -> tuple[int, bool]:
 
 
 def _holder(file: int, proc: Path) -> Holder:
-    """Find who holds the lock by the inode in /proc/locks (proc(5)). The device is no help: on an overlay stat(2) gives another one."""
-    inode = os.fstat(file).st_ino
-    found = re.search(
-        rf"FLOCK\s+ADVISORY\s+WRITE\s+(\d+)\s+[0-9a-f]+:[0-9a-f]+:{inode}\s", read_text(proc / "locks", _LOCKS_MOST)
-    )
-    pid = int(found[1]) if found else 0
+    """Find who holds the lock by the inode alone. The device is no help: on an overlay stat(2) gives another one."""
+    pid = _locker(os.fstat(file).st_ino, "[0-9a-f]+:[0-9a-f]+", proc)
     return Holder(pid, _started(proc, pid) if pid else None)
 
 
 def _locked(path: Path, proc: Path) -> Holder | None:
-    """Find who holds the lock of a file that cannot be opened, by its device and inode. None if nobody is seen to."""
+    """Find who holds the lock of a file that cannot be opened; None if nobody is seen to. Whether it is locked at all is not known here, so
+    that the device must fit, too: the inode alone may be that of a file elsewhere, which would keep every test away.
+    """
     try:
         status = path.lstat()
     except OSError:
         return None
     device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
-    found = re.search(
-        rf"FLOCK\s+ADVISORY\s+WRITE\s+(\d+)\s+{device}:{status.st_ino}\s", read_text(proc / "locks", _LOCKS_MOST)
-    )
-    return None if found is None else Holder(int(found[1]), _started(proc, int(found[1])))
+    pid = _locker(status.st_ino, device, proc)
+    return Holder(pid, _started(proc, pid)) if pid else None
+
+
+def _locker(inode: int, device: str, proc: Path) -> int:
+    """Return the process that holds a lock, from /proc/locks (proc(5)); 0 if none is shown. `device`: a pattern of its hexadecimal numbers."""
+    pattern = rf"FLOCK\s+ADVISORY\s+WRITE\s+(\d+)\s+{device}:{inode}\s"
+    found = re.search(pattern, read_text(proc / "locks", _LOCKS_MOST))
+    return int(found[1]) if found else 0
 
 
 def _started(proc: Path, pid: int) -> float | None:
