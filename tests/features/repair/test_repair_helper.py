@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuwarden.features.repair.helper.notebook import HOUR, STEPS_MOST, Entry, Notebook
+from gpuwarden.features.repair.helper.notebook import HOUR, REST, STEPS_MOST, Entry, Notebook
 from support.fake_nvml_library import uuid_of
 from support.repair_helper import MODULES, SLOTS, RepairHost
 
@@ -47,6 +47,7 @@ def test_what_the_driver_still_asks_for_after_a_reset_is_said(host: RepairHost) 
     host.fake.reading(0, "remapped_rows_pending", 1)
     assert "the driver still asks for 0000:1b:00.0: a reset" in host.ask(host.reset())["text"]
     host.after_reset()
+    host.set("now", f"{1_000_000 + REST}")
     assert "asks" not in host.ask(host.reset(id="try-2"))["text"]
 
 
@@ -402,12 +403,28 @@ def test_no_more_steps_are_begun_in_a_day_than_the_limit_and_one_reboot_in_six_h
     host.set("now", f"{1_000_000 + 6.1 * HOUR}")
     assert host.ask(step("reboot", id="r3", reason="x"))["done"]
     for number in range(STEPS_MOST - 2):
+        host.set("now", f"{1_000_000 + 6.1 * HOUR + number * REST}")
         assert host.ask(step("restart_service", id=f"s{number}", service="dcgm"))["done"]
     assert f"{STEPS_MOST} steps were begun on this node within 24 h" in host.ask(host.reset())["why"]
     host.set("now", "1000")
     assert "within 24 h" in host.ask(host.reset())["why"], "a clock that was set back frees nothing"
     host.set("now", f"{1_000_000 + 24.1 * HOUR}")
     assert host.ask(host.reset())["done"]
+
+
+def test_a_step_that_was_just_done_is_not_done_again_for_another_daemon(host: RepairHost) -> None:
+    assert host.ask(host.reset())["done"]
+    again = host.ask(host.reset(id="of-another"))
+    assert again == {
+        "done": False,
+        "refused": True,
+        "why": "it was done less than 120 s ago: look first at what came of it",
+    }
+    assert host.ask(host.reset(gpu=1, id="of-another-gpu"))["done"]
+    host.set("now", f"{1_000_000 + REST}")
+    assert host.ask(host.reset(id="after-a-look"))["done"]
+    resets = [line for line in host.effects if line.startswith("reset")]
+    assert resets == [f"reset 0000{SLOTS[gpu].upper()}" for gpu in (0, 1, 0)]
 
 
 def test_without_a_notebook_that_can_be_read_nothing_is_done(host: RepairHost) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ from support.repair_helper import BEFORE, Helpers, RepairHost
 
 BAD = 1
 RESET = "reset 00000000:28:00.0"
+DONE = "done", "the GPU at 0000:28:00.0 was reset, and NVML lists 2 GPUs with their UUIDs"
 
 pytestmark = pytest.mark.slow
 
@@ -34,12 +36,25 @@ class LiveHost(FakeHost):
         rebooter = str(self.root.folder / "bin/rebooter")
         self.root.settings |= {"reboot_command": (rebooter,), "slurm": False}
         self.marker = folder / "out"
-        self.configure(
-            f'[policy]\nrestore_passes = 2\nrestore_after = "0s"\nlook_often = "5s"\n'
-            f'[breaker]\nuncounted = "allow"\n[file]\npath = "{self.marker}"\n'
+        self._repairs = (
             f'[test]\ngate_socket = "{folder}/nobody.sock"\n'
             f'[repair]\nsteps = ["{step}"]\nreboot_command = ["{rebooter}"]\nsocket = "{self.root.tell()}"\n'
         )
+        self._repairing()
+
+    def _repairing(self) -> None:
+        self.configure(
+            f'[policy]\nrestore_passes = 2\nrestore_after = "0s"\nlook_often = "5s"\n'
+            f'[breaker]\nuncounted = "allow"\n[file]\npath = "{self.marker}"\n{self._repairs}'
+        )
+
+    def another(self) -> LiveHost:
+        """Return the same host as a second daemon has it, which somebody installed beside the first."""
+        other = copy.copy(self)
+        other.run_dir, other.state_dir = self.folder / "run-2", self.folder / "state-2"
+        other.config, other.marker = self.folder / "other.toml", self.folder / "out-2"
+        other._repairing()
+        return other
 
     def acting(self) -> Any:
         return self.daemon(more={"GPUWARDEN_MODE": "enforce"})
@@ -89,7 +104,7 @@ def test_a_failed_gpu_is_reset_and_the_node_waits_for_a_look(host: LiveHost) -> 
         host.waits_in_reset(daemon)
         host.resets()
         daemon.wait(lambda: ended(daemon), "the repair")
-        assert ended(daemon) == [("done", "the GPU at 0000:28:00.0 was reset, and NVML lists 2 GPUs with their UUIDs")]
+        assert ended(daemon) == [DONE]
         stays_out_and_is_healthy(host, daemon)
 
 
@@ -130,3 +145,22 @@ def test_a_reboot_says_why_to_the_log_and_to_the_site_s_command_and_is_recognise
         daemon.wait_status("healthy")
         assert host.marker.exists()
         assert len(host.root.effects) == 1
+
+
+def test_two_daemons_on_one_node_have_a_gpu_reset_once(host: LiveHost) -> None:
+    other = host.another()
+    with host.acting() as first, other.acting() as second:
+        for daemon in (first, second):
+            daemon.wait_status("healthy")
+        host.waits_in_reset(first)
+        first.wait(
+            lambda: any("another step runs" in one.lines() for one in (first, second)), "the refusal of the other"
+        )
+        host.resets()
+        first.wait(lambda: [*ended(first), *ended(second)].count(DONE) == 1, "the repair")
+        for one in (host, other):
+            assert one.marker.exists()
+        for daemon in (first, second):
+            daemon.wait_status("healthy")
+            daemon.wait_passes(10)
+        assert host.root.effects.count(RESET) == 1

@@ -25,6 +25,8 @@ STEPS_MOST, STEPS_WITHIN = 10, 24 * HOUR
 REBOOTS_MOST, REBOOTS_WITHIN = 1, 6 * HOUR
 """Steps that are begun, whatever the daemon asks for: as many as `repair.per_day` allows by default. The daemon has budgets of its own, too; these
 bound somebody who got into it."""
+REST = 120.0
+"""Seconds for which a step that was done is not done again: who asks for it, as a second daemon on this node may, has not seen what came of it."""
 _KEPT = 64
 _BYTES_MOST = 1 << 20
 _TEXT_MOST = 500
@@ -93,7 +95,7 @@ class Notebook:
     def end(self, entry: Entry, state: State, text: str, now: float, *, refused: bool = False) -> Entry:
         return self.change(replace(entry, state=state, text=text[:_TEXT_MOST], ended=now, refused=refused))
 
-    def over_limit(self, step: str, now: float) -> str:
+    def over_limit(self, step: str, subject: str, now: float) -> str:
         """Return why no further step may begin, or "". An entry of the future counts: the clock was set back."""
         entries = self.entries
         begun = [entry for entry in entries if entry.begun > now - STEPS_WITHIN]
@@ -102,6 +104,9 @@ class Notebook:
         reboots = [entry for entry in entries if entry.step == "reboot" and entry.begun > now - REBOOTS_WITHIN]
         if step == "reboot" and len(reboots) >= REBOOTS_MOST:
             return "a reboot of this node was begun within 6 h, and no more than one is"
+        done = [entry for entry in entries if (entry.step, entry.subject, entry.state) == (step, subject, "done")]
+        if any(entry.ended > now - REST for entry in done):
+            return f"it was done less than {REST:.0f} s ago: look first at what came of it"
         return ""
 
     def _write(self, entries: list[Entry]) -> None:

@@ -42,7 +42,7 @@ class Work:
     def done(self) -> Entry:
         """Carry it out and return its entry. Raises Refused if nothing was begun, NotebookError."""
         planned = self.checks.planned()
-        if why := self.notebook.over_limit(self.request.step, self.host.now()):
+        if why := self.notebook.over_limit(self.request.step, planned.subject, self.host.now()):
             raise Refused(why)
         if not self.say(f"begins {self.request.step}"):
             raise Refused("the client closed its connection before the step began")
