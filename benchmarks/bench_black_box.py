@@ -1,0 +1,73 @@
+"""What the black box costs a node of eight GPUs: CPU and memory of daemons with it against daemons without it, in one run.
+
+    benchmarks/bench_black_box.py [--pairs 2] [--minutes 10]
+
+The GPUs are those of the compiled library at the CPU cost of an H100's, a pass every 5 s and a page every 15 s, as in production. Pairs run
+beside each other; of a difference between two daemons of one kind nothing is the box's, so their spread says how much a difference means.
+The box is in the process of the daemon, whose workers are alike. Memory is the process's own (USS), which other programs do not change.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from contextlib import ExitStack
+
+from bench_footprint import FORMS, SCRAPE_EVERY, WINDOW, memory
+from common import cpu_ns, fake_host, scrape, spread, table, wait_for_all
+from support.daemons import RunningDaemon
+
+GPUS = 8
+CPU_LIMIT, MEMORY_LIMIT = 0.03, 1.5
+"""Per cent of a core, and MiB, more than without."""
+KINDS = {"without": "[black_box]\nenabled = false\n", "with": ""}
+SETTLE = 60.0
+"""Seconds: each GPU's first full reading, and the first flush of the ring."""
+
+
+def used(daemons: list[RunningDaemon], windows: int) -> list[float]:
+    """Return per daemon the per cent of a core that its own process used."""
+    before = [cpu_ns(daemon.process.pid) for daemon in daemons]
+    begun = time.monotonic()
+    for window in range(windows):
+        if window % SCRAPE_EVERY == 1:
+            for daemon in daemons:
+                scrape(daemon.port, FORMS["text, gzip"])
+        time.sleep(max(0.0, begun + (window + 1) * WINDOW - time.monotonic()))
+    took = time.monotonic() - begun
+    return [(cpu_ns(one.process.pid) - old) / took / 1e7 for one, old in zip(daemons, before, strict=True)]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=2)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    options = parser.parse_args()
+    kinds = [kind for _ in range(options.pairs) for kind in KINDS]
+    with ExitStack() as stack:
+        daemons = []
+        for kind in kinds:
+            host = stack.enter_context(fake_host(gpus=GPUS, device=True))
+            with host.config.open("a") as config:
+                config.write(KINDS[kind])
+            daemons.append(stack.enter_context(host.daemon()))
+        for daemon in daemons:
+            wait_for_all(daemon, GPUS)
+        time.sleep(SETTLE)
+        cpu = used(daemons, max(1, round(60.0 * options.minutes / WINDOW)))
+        own = [memory(daemon.process.pid)["USS MiB"] for daemon in daemons]
+    figures = {"CPU of the daemon, per cent of a core": (cpu, CPU_LIMIT), "own memory, MiB": (own, MEMORY_LIMIT)}
+    rows, missed = [], False
+    for what, (values, limit) in figures.items():
+        by_kind = {kind: [value for of, value in zip(kinds, values, strict=True) if of == kind] for kind in KINDS}
+        more = statistics.mean(by_kind["with"]) - statistics.mean(by_kind["without"])
+        missed = missed or more > limit
+        rows.append((what, *(spread(by_kind[kind], 3) for kind in KINDS), f"{more:+.3f}", f"<= +{limit}"))
+    table(f"The black box of {GPUS} GPUs", ("what", *KINDS, "more", "required"), rows)
+    return int(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
