@@ -94,6 +94,20 @@ def test_a_failed_gpu_is_reset_once_and_the_node_waits_for_a_look(host: Repaired
 
 
 @pytest.mark.slow
+def test_the_last_step_has_three_minutes_to_show_what_it_cured_before_a_person_is_asked_for(host: RepairedHost) -> None:
+    with host.acting() as daemon:
+        daemon.wait_status("healthy")
+        host.fails()
+        daemon.wait(lambda: repairs(daemon) == ["repair_begun", "repair_ended done"], "the repair, which cures nothing")
+        daemon.wait(lambda: daemon.status()["repair"]["state"] == "waiting", "status to show it")
+        daemon.wait_passes(5)
+        repair = daemon.status()["repair"]
+        assert (repair["state"], repair["step"]) == ("waiting", None)
+        assert "and is given 180 s to show what it cured" in repair["text"]
+        assert 'gpuwarden_repair_state{state="person"} 0' in daemon.get("/metrics")[1].decode()
+
+
+@pytest.mark.slow
 def test_daemons_that_end_in_a_step_open_no_gpu_and_do_not_do_it_again(host: RepairedHost) -> None:
     """The first is stopped, the second is killed while the step still runs, and the third learns what came of it."""
     host.helper.on_step = lambda _: None

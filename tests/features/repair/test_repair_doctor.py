@@ -78,6 +78,7 @@ async def test_each_step_is_named_with_what_this_host_lacks_for_it(tmp_path: Pat
             {"state": "waiting", "step": "reboot", "finding": "sxid", "text": "jobs"}, "enforce", False, "warn",
             "reboot for sxid waits: jobs",
         ),
+        ({"state": "waiting", "finding": "sxid", "text": "reboot ended"}, "enforce", False, "warn", "sxid waits: reboot ended"),
         ({"state": "person", "finding": "sxid", "text": "tried"}, "enforce", False, "warn", "for an operator: tried"),
     ],
 )  # fmt: skip

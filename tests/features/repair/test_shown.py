@@ -48,6 +48,7 @@ def samples(name: str, repairs: Shown) -> dict[tuple[str, ...], float]:
     [
         (Shown(), []),
         (WAITS, [f"waiting: {STEP} for {ID}: slurm has jobs here"]),
+        (replace(WAITS, step="", text=f"{STEP} ended 9 s ago"), [f"waiting: {ID}: {STEP} ended 9 s ago"]),
         (replace(WAITS, state="running"), [f"running: {STEP} for {ID}"]),
         (
             replace(WAITS, state="person", text="2 steps did not help"),

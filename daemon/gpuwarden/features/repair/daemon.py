@@ -14,7 +14,7 @@ from gpuwarden.features.repair.memory import NAME, memory_of
 from gpuwarden.features.repair.model import Ended, Outcome
 from gpuwarden.features.repair.options import RepairOptions
 from gpuwarden.features.repair.plan import Plan, of_case, strongest
-from gpuwarden.features.repair.preconditions import OBSERVED_WITHOUT, Obstacle, obstacles
+from gpuwarden.features.repair.preconditions import OBSERVED_WITHOUT, Obstacle, obstacles, settles
 from gpuwarden.features.repair.requirement import ReadWell, Seen
 from gpuwarden.features.repair.runner import Hands, Runner
 from gpuwarden.features.repair.scene import Sight
@@ -170,7 +170,9 @@ class Repairs(Part):
                 forbidden_by=barred,
             )
         if self._person is not None:
-            return Shown(state="person", finding=str(self._person.finding.key), text=self._person.why)
+            settling = settles(memory_of(self._service.engine.state), self._clock().wall)
+            state, text = ("waiting", settling) if settling else ("person", self._person.why)
+            return Shown(state=state, finding=str(self._person.finding.key), text=text)
         return Shown()
 
 

@@ -82,7 +82,7 @@ def now(shown: dict[str, Any], mode: str, *, quiet: bool) -> Iterator[Row]:
         case "waiting":
             yield warn(
                 "repair now",
-                f"{step} for {finding} waits: {text}",
+                f"{f'{step} for ' if step else ''}{finding} waits: {text}",
                 f"gpuwarden repair {finding} --dry-run names each precondition",
             )
         case "person":

@@ -41,7 +41,7 @@ METRICS: tuple[Metric, ...] = (
         GAUGE,
         ("state",),
         _state,
-        "1 for the state of repairs of this node, 0 for the others: clear (nothing is to be repaired), waiting (something forbids the next step), running, "
+        "1 for the state of repairs of this node, 0 for the others: clear (nothing is to be repaired), waiting (something forbids the next step, or the last one ended within 3 minutes), running, "
         "person (the steps that are known and allowed were tried, or refused, and did not help). No series while repair.steps is empty.",
     ),
 )

@@ -225,11 +225,18 @@ def _running(scene: Scene, _: Plan) -> str:
     return "" if begun is None else f"{begun.what} was begun for {begun.finding}, and has not ended"
 
 
-def _settling(scene: Scene, plan: Plan) -> str:
-    now = scene.now.wall
-    for one in scene.memory.tries:
+def settles(memory: Memory, now: float) -> str:
+    """Return which step may have cured more than is seen by now, or "". `now`: Unix time."""
+    for one in memory.tries:
         if one.ended is not None and one.counts and 0.0 <= (since := now - one.ended.wall) < SETTLES:
             return f"{one.what} ended {since:.0f} s ago, and is given {SETTLES:.0f} s to show what it cured"
+    return ""
+
+
+def _settling(scene: Scene, plan: Plan) -> str:
+    now = scene.now.wall
+    if why := settles(scene.memory, now):
+        return why
     for one in of_case(scene.memory, plan.board, plan.finding.key, scene.now):
         refused = one.outcome is Outcome.REFUSED and not scene.ordered
         if refused and one.ended is not None and now - one.ended.wall < REFUSED_AGAIN:

@@ -21,12 +21,12 @@ class Shown:
     allowed: tuple[str, ...] = ()
     """The steps that are allowed."""
     state: str = "clear"
-    """`clear`: nothing is to be repaired; `waiting`: something forbids the next step; `running`; `person`: steps
-    were tried, and none is left."""
+    """`clear`: nothing is to be repaired; `waiting`: something forbids the next step, or the last one has yet to show what it
+    cured; `running`; `person`: steps were tried, and none is left."""
     finding: str = ""
     """Id of the finding that it is about."""
     step: str = ""
-    """The step that runs, or comes next."""
+    """The step that runs, or comes next; empty if none is left."""
     text: str = ""
     """Why it waits, or why only a person goes on."""
     forbidden_by: tuple[Obstacle, ...] = ()

@@ -22,7 +22,7 @@ def _lines(status: Document) -> Iterator[str]:
         case "running":
             yield f"running: {step} for {finding}"
         case "waiting":
-            yield f"waiting: {step} for {finding}: {text}"
+            yield f"waiting: {f'{step} for ' if step else ''}{finding}: {text}"
         case "person":
             yield f"needs an operator: {finding}: {text}"
     for one in repair.get("tries", ())[-_TRIES_MOST:]:
