@@ -284,7 +284,7 @@ class Rounds:
             left = repair.get("state") == "person" or bool(actions.get("needs_person"))
             person = (person or time.time()) if left else 0.0
             if person and time.time() - person > STEADY:
-                print(f"{node.name}: {repair.get('text')}", flush=True)
+                print(f"{node.name}: {repair.get('text') or actions['needs_person_why']}", flush=True)
                 return "left to a person"
         print(node.name, node.status().get("repair"), self.controller.state(node.name), flush=True)
         return INTERRUPTED if self.stopped.is_set() else ""

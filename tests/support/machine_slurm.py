@@ -100,7 +100,9 @@ echo "GPU $gpu was successfully reset."
 echo "All done."
 """
 _REBOOT = """#!/bin/sh
+# A machine takes a while: for one whose boot begins within the second of the order slurmctld 24.11 waits for ever.
 record "order reboot"
+sleep 4
 exec systemctl reboot
 """
 _MANAGER = """[Service]
