@@ -53,9 +53,10 @@ COMMAND = textwrap.dedent("""
         main(["why", "--run-dir", "/nonexistent"])
         if "--state-dir" in words:
             main(["why", "1", "--state-dir", "/nonexistent"])
-    os.setgroups(groups)
-    os.setgid(uid)
-    os.setuid(uid)
+    if os.geteuid() == 0:
+        os.setgroups(groups)
+        os.setgid(uid)
+        os.setuid(uid)
     sys.exit(main(["why", *words]))
 """)
 CLIENT = textwrap.dedent("""
@@ -178,7 +179,8 @@ async def site(folder: Path, past: Sequence[Record] = (), known: Shown = KNOWN) 
     jobs = JobSocket(
         run_dir, status=dict, notices=Notices(), verbs={"why": answering.to_job}, deadline=PATIENCE, check_every=3600.0
     )
-    control = Control(run_dir, {"why": answering.to_operator}, group=GROUP, deadline=PATIENCE)
+    group = GROUP if os.geteuid() == 0 else None  # nobody else can give the socket to it
+    control = Control(run_dir, {"why": answering.to_operator}, group=group, deadline=PATIENCE)
     await jobs.start()
     await control.start()
     try:
