@@ -78,14 +78,15 @@ def main() -> int:
         before = {name: sum(map(cpu_ns, group)) for name, group in pids.items()}
         for window in range(max(1, round(60.0 * options.minutes / WINDOW))):
             if window % SCRAPE_EVERY == 1:
-                pages = {"gpuwarden": scrape(daemon.port, FORMS["text, gzip"]), "nvitop-exporter": scrape(port, {})}
+                scrape(daemon.port, FORMS["text, gzip"])
+                scrape(port, {})
             time.sleep(max(0.0, begun + (window + 1) * WINDOW - time.monotonic()))
             now = {name: sum(map(cpu_ns, group)) for name, group in pids.items()}
             for name, values in used.items():
                 values.append((now[name] - before[name]) / WINDOW / 1e7)
             before = now
         pss = {name: sum(memory(pid)["PSS MiB"] for pid in group) for name, group in pids.items()}
-        pages["gpuwarden"] = scrape(daemon.port, FORMS["text"])
+        pages = {"gpuwarden": scrape(daemon.port, FORMS["text"]), "nvitop-exporter": scrape(port, {})}
     series = {name: sum(not line.startswith(b"#") for line in page.splitlines()) for name, page in pages.items()}
     mean = {name: sum(values) / len(values) for name, values in used.items()}
     table(

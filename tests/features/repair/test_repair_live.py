@@ -152,15 +152,17 @@ def test_two_daemons_on_one_node_have_a_gpu_reset_once(host: LiveHost) -> None:
     with host.acting() as first, other.acting() as second:
         for daemon in (first, second):
             daemon.wait_status("healthy")
-        host.waits_in_reset(first)
+        host.root.reset_mode("waits")
+        host.xid(BAD, 95)
+        first.wait((host.root.folder / "waiting").exists, "the reset, whoever asks for it first")
         first.wait(
             lambda: any("another step runs" in one.lines() for one in (first, second)), "the refusal of the other"
         )
         host.resets()
         first.wait(lambda: [*ended(first), *ended(second)].count(DONE) == 1, "the repair")
-        for one in (host, other):
-            assert one.marker.exists()
         for daemon in (first, second):
             daemon.wait_status("healthy")
             daemon.wait_passes(10)
+        assert host.marker.exists()
+        assert other.marker.exists()
         assert host.root.effects.count(RESET) == 1
