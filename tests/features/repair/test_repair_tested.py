@@ -10,13 +10,15 @@ from pathlib import Path
 import pytest
 
 from support.daemons import RunningDaemon
-from support.fake_cuda_library import FakeCuda
+from support.fake_cuda_library import MEMORY, FakeCuda
 from support.repair_helper import RepairHost, helpers
 from support.return_gates import BAD, GatedHost
 from support.slurm import SLURM_BESIDE, Slurm, running
 
 pytestmark = [*SLURM_BESIDE, pytest.mark.slow]
 RESET = "reset 00000000:28:00.0"
+LOOKED_WITHIN = 600.0
+"""Seconds for the two minutes without an Xid, and the test after them."""
 STORY = ("excluded", "repair_begun", "repair_ended", "gate_begun", "gate_ended", "restored")
 
 
@@ -32,7 +34,9 @@ class Node(GatedHost):
         super().__init__(folder / "daemon", 2, scheduler)
         self.fake = self.root.fake
         self.gated += f'[repair]\nsteps = ["reset_gpu"]\nsocket = "{self.root.tell()}"\n'
-        self.cuda: FakeCuda = self.with_cuda().add(f"memory {96 << 20}")
+        self.cuda: FakeCuda = self.with_cuda().add(
+            f"memory {MEMORY}"
+        )  # Slurm keeps work away, so that all of it is tested
         self.root.tell()  # of the library that has moved
         self.more |= {"PATH": slurm.environment["PATH"], "SLURM_CONF": str(slurm.conf)}
         self.serve()
@@ -76,10 +80,11 @@ def test_a_node_whose_gpu_was_reset_is_tested_before_it_returns_and_one_that_fai
         for daemon, node in ((well, good), (badly, bad)):
             daemon.wait(lambda node=node: RESET in node.root.effects, "the reset")
             node.kernel_line("nvidia 0000:28:00.0: reset done")
+        well.wait(lambda: "restored" in story(well), "the return", patience=LOOKED_WITHIN)
         slurm.wait(lambda: slurm.job_state(waiting) == "COMPLETED", "the job on the node that is back")
         before = ["excluded", "repair_begun", "repair_ended done", "gate_begun"]
         assert story(well) == [*before, "gate_ended passed", "restored"]
-        badly.wait(lambda: "gate_ended failed" in story(badly), "the test of the other")
+        badly.wait(lambda: "gate_ended failed" in story(badly), "the test of the other", patience=LOOKED_WITHIN)
         badly.wait_status("failure", "test_failed.memory")
         badly.wait_passes(10)
         assert story(badly) == [*before, "gate_ended failed"]
