@@ -65,8 +65,8 @@ def ask(machine: Machine, **request: str) -> dict[str, Any]:
     return answer
 
 
-def reset(machine: Machine, id: str) -> dict[str, Any]:  # noqa: A002 - the protocol's word
-    return ask(machine, verb="step", id=id, step="reset_gpu", slot=slots(2)[1], uuid=uuid_of(1))
+def reset(machine: Machine, id: str, gpu: int = 1) -> dict[str, Any]:  # noqa: A002 - the protocol's word
+    return ask(machine, verb="step", id=id, step="reset_gpu", slot=slots(2)[gpu], uuid=uuid_of(gpu))
 
 
 def test_a_step_is_taken_in_the_sandbox_of_the_unit(machine: Machine) -> None:
@@ -91,14 +91,14 @@ def test_nobody_else_reaches_it(machine: Machine) -> None:
 
 def test_what_a_killed_helper_has_stopped_is_started_without_anybody_asking(machine: Machine) -> None:
     machine.write(f"{FOLDER}/kill", "")
-    assert "progress" in reset(machine, "try-3"), "it was killed before its answer"
+    assert "progress" in reset(machine, "try-3", gpu=0), "it was killed before its answer"
     machine.wait(lambda: machine.show(SERVICE, "ActiveState") == "active", "the persistence daemon to run again")
     machine.wait(lambda: '"running"' not in machine.output("cat", f"{FOLDER}/notebook.json"), "its entry to be closed")
     look = ask(machine, verb="look", id="try-3")
     assert look["state"] == "failed"
     assert look["text"].startswith("the helper was killed while its command ran: whether it was done is not known")
     calls = machine.output("cat", f"{FOLDER}/calls")
-    assert reset(machine, "try-3")["why"] == look["text"]
+    assert reset(machine, "try-3", gpu=0)["why"] == look["text"]
     assert machine.output("cat", f"{FOLDER}/calls") == calls
 
 
