@@ -20,8 +20,8 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from bench_footprint import FORMS, SCRAPE_EVERY, WINDOW, memory, processes
-from common import cpu_ns, fake_host, scrape, spread, table, wait_for_all
+from bench_footprint import FORMS, WINDOW, memory, processes, shares
+from common import fake_host, scrape, spread, table, wait_for_all
 from support.daemons import PATIENCE, FakeHost
 
 GPUS = 8
@@ -71,21 +71,13 @@ def main() -> int:
         other, port = exporter(str(Path(program).absolute()), theirs)
         stack.callback(other.wait)
         stack.callback(other.kill)
-        time.sleep(SETTLE)
-        pids = {"gpuwarden": tuple(processes(daemon).values()), "nvitop-exporter": (other.pid,)}
-        used: dict[str, list[float]] = {name: [] for name in pids}
-        begun = time.monotonic()
-        before = {name: sum(map(cpu_ns, group)) for name, group in pids.items()}
-        for window in range(max(1, round(60.0 * options.minutes / WINDOW))):
-            if window % SCRAPE_EVERY == 1:
-                scrape(daemon.port, FORMS["text, gzip"])
-                scrape(port, {})
-            time.sleep(max(0.0, begun + (window + 1) * WINDOW - time.monotonic()))
-            now = {name: sum(map(cpu_ns, group)) for name, group in pids.items()}
-            for name, values in used.items():
-                values.append((now[name] - before[name]) / WINDOW / 1e7)
-            before = now
-        pss = {name: sum(memory(pid)["PSS MiB"] for pid in group) for name, group in pids.items()}
+        pids = {"gpuwarden": processes(daemon), "nvitop-exporter": {"exporter": other.pid}}
+        windows = max(1, round(60.0 * options.minutes / WINDOW))
+        found = shares(list(pids.values()), {daemon.port: FORMS["text, gzip"], port: {}}, windows, SETTLE)
+        used = {
+            name: [sum(each) for each in zip(*one.values(), strict=True)] for name, one in zip(pids, found, strict=True)
+        }
+        pss = {name: sum(memory(pid)["PSS MiB"] for pid in group.values()) for name, group in pids.items()}
         pages = {"gpuwarden": scrape(daemon.port, FORMS["text"]), "nvitop-exporter": scrape(port, {})}
     series = {name: sum(not line.startswith(b"#") for line in page.splitlines()) for name, page in pages.items()}
     mean = {name: sum(values) / len(values) for name, values in used.items()}

@@ -12,12 +12,10 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-import time
 from contextlib import ExitStack
 
-from bench_footprint import FORMS, SCRAPE_EVERY, WINDOW, memory
-from common import cpu_ns, fake_host, scrape, spread, table, wait_for_all
-from support.daemons import RunningDaemon
+from bench_footprint import FORMS, WINDOW, memory, shares
+from common import fake_host, spread, table, wait_for_all
 
 GPUS = 8
 CPU_LIMIT, MEMORY_LIMIT = 0.03, 1.5
@@ -25,19 +23,6 @@ CPU_LIMIT, MEMORY_LIMIT = 0.03, 1.5
 KINDS = {"without": "[black_box]\nenabled = false\n", "with": ""}
 SETTLE = 60.0
 """Seconds: each GPU's first full reading, and the first flush of the ring."""
-
-
-def used(daemons: list[RunningDaemon], windows: int) -> list[float]:
-    """Return per daemon the per cent of a core that its own process used."""
-    before = [cpu_ns(daemon.process.pid) for daemon in daemons]
-    begun = time.monotonic()
-    for window in range(windows):
-        if window % SCRAPE_EVERY == 1:
-            for daemon in daemons:
-                scrape(daemon.port, FORMS["text, gzip"])
-        time.sleep(max(0.0, begun + (window + 1) * WINDOW - time.monotonic()))
-    took = time.monotonic() - begun
-    return [(cpu_ns(one.process.pid) - old) / took / 1e7 for one, old in zip(daemons, before, strict=True)]
 
 
 def main() -> int:
@@ -55,8 +40,10 @@ def main() -> int:
             daemons.append(stack.enter_context(host.daemon()))
         for daemon in daemons:
             wait_for_all(daemon, GPUS)
-        time.sleep(SETTLE)
-        cpu = used(daemons, max(1, round(60.0 * options.minutes / WINDOW)))
+        pids = [{"daemon": daemon.process.pid} for daemon in daemons]
+        windows = max(1, round(60.0 * options.minutes / WINDOW))
+        used = shares(pids, {daemon.port: FORMS["text, gzip"] for daemon in daemons}, windows, SETTLE)
+        cpu = [statistics.mean(one["daemon"]) for one in used]
         own = [memory(daemon.process.pid)["USS MiB"] for daemon in daemons]
     figures = {"CPU of the daemon, per cent of a core": (cpu, CPU_LIMIT), "own memory, MiB": (own, MEMORY_LIMIT)}
     rows, missed = [], False

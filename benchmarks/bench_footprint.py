@@ -62,17 +62,17 @@ def processes(daemon: RunningDaemon | SimulatedNode) -> dict[str, int]:
 
 
 def shares(
-    daemons: Sequence[RunningDaemon], scraped: RunningDaemon, windows: int, settle: float
+    pids: Sequence[Mapping[str, int]], scraped: Mapping[int, Mapping[str, str]], windows: int, settle: float
 ) -> list[dict[str, list[float]]]:
-    """Return per daemon, and per process of it, the per cent of a core used in each window."""
-    pids = [processes(daemon) for daemon in daemons]
+    """Return per program, and per process of it, the per cent of a core used in each window. `scraped`: ports, with the headers of a scrape."""
     result: list[dict[str, list[float]]] = [{name: [] for name in group} for group in pids]
     time.sleep(settle)
     begun = time.monotonic()
     before = [{name: cpu_ns(pid) for name, pid in group.items()} for group in pids]
     for window in range(windows):
         if window % SCRAPE_EVERY == 1:
-            scrape(scraped.port, FORMS["text, gzip"])
+            for port, headers in scraped.items():
+                scrape(port, headers)
         time.sleep(max(0.0, begun + (window + 1) * WINDOW - time.monotonic()))
         now = [{name: cpu_ns(pid) for name, pid in group.items()} for group in pids]
         for used, old, new in zip(result, before, now, strict=True):
@@ -148,7 +148,9 @@ class Found:
         running = {how: daemon for how, daemon in daemons.items() if daemon is not None}
         windows = LONG if interval >= WINDOW else SHORT
         settle = SETTLE + (gpus + 2) * interval  # one GPU in a pass has its turn for what takes long
-        for how, used in zip(running, shares(list(running.values()), scraped, windows, settle), strict=True):
+        pids = [processes(daemon) for daemon in running.values()]
+        found = shares(pids, {scraped.port: FORMS["text, gzip"]}, windows, settle)
+        for how, used in zip(running, found, strict=True):
             self._cpu.append(cpu_row(gpus, interval, how, used))
         if quiet is not None:
             quiet.stop()

@@ -34,7 +34,9 @@ def test_a_bad_gpu_drains_the_node_and_a_mended_one_brings_it_back(host: SlurmHo
         daemon.wait(host.is_drained, "the drain")
         daemon.wait(lambda: excluded_by(daemon) == ["slurm:failure"], "the status to show it")
         assert (slurm.reason("n1"), daemon.get("/heartbeat")[0]) == (REASON, 503)
-        assert "Extra=gpuwarden: The driver reported an Xid (xid.95@gpu/0000:42:00.0): " in slurm.show("n1")
+        detail = slurm.show("n1").partition("Extra=")[2].partition("\n")[0]
+        assert detail.startswith("gpuwarden: The driver reported an Xid (xid.95@gpu/0000:42:00.0): ")
+        assert "; Xid: 95; kernel log or check: something broke" in detail
         release.touch()
         slurm.wait(lambda: slurm.job_state(job) == "COMPLETED", "the job to end")
         assert slurm.output(job) == "ended well\n"

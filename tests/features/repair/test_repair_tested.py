@@ -29,19 +29,18 @@ class Node(GatedHost):
         for part in ("daemon", "root"):
             (folder / part).mkdir(parents=True)
         self.root = RepairHost(folder / "root", stack.enter_context(helpers()))
-        self.slurm, self.name = slurm, name
+        self.name = name
         scheduler = f'[breaker]\npercent = 100\nrecount_after = "1s"\n[slurm]\nenabled = true\nnode = "{name}"\nconf = "{slurm.conf}"\n'
         super().__init__(folder / "daemon", 2, scheduler)
         self.fake = self.root.fake
         self.gated += f'[repair]\nsteps = ["reset_gpu"]\nsocket = "{self.root.tell()}"\n'
-        self.cuda: FakeCuda = self.with_cuda().add(
-            f"memory {MEMORY}"
-        )  # Slurm keeps work away, so that all of it is tested
+        # Slurm keeps work away, so that all memory is tested.
+        self.cuda: FakeCuda = self.with_cuda().add(f"memory {MEMORY}")
         self.root.tell()  # of the library that has moved
         self.more |= {"PATH": slurm.environment["PATH"], "SLURM_CONF": str(slurm.conf)}
         self.serve()
 
-    def failed_memory(self) -> None:
+    def spoils_memory(self) -> None:
         self.cuda.add("stuck 4096 3 1")
 
 
@@ -67,7 +66,7 @@ def test_a_node_whose_gpu_was_reset_is_tested_before_it_returns_and_one_that_fai
     with ExitStack() as stack:
         nodes = [Node(tmp_path / name, slurm, name, stack) for name in ("n1", "n2")]
         good, bad = nodes
-        bad.failed_memory()
+        bad.spoils_memory()
         for node in nodes:
             stack.callback(node.end)
         well, badly = (stack.enter_context(node.acting()) for node in nodes)

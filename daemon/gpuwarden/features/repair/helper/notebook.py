@@ -26,7 +26,8 @@ REBOOTS_MOST, REBOOTS_WITHIN = 1, 6 * HOUR
 """Steps that are begun, whatever the daemon asks for: as many as `repair.per_day` allows by default. The daemon has budgets of its own, too; these
 bound somebody who got into it."""
 REST = 120.0
-"""Seconds for which a step that was done is not done again: who asks for it, as a second daemon on this node may, has not seen what came of it."""
+"""Seconds for which a step that was done is not done again: who asks for it, as a second daemon on this node may, has not seen what came of it.
+As long as a node must be without an Xid after a step (`requirement.QUIET_FOR`)."""
 _KEPT = 64
 _BYTES_MOST = 1 << 20
 _TEXT_MOST = 500
