@@ -33,7 +33,7 @@ class Node(GatedHost):
         scheduler = f'[breaker]\npercent = 100\nrecount_after = "1s"\n[slurm]\nenabled = true\nnode = "{name}"\nconf = "{slurm.conf}"\n'
         super().__init__(folder / "daemon", 2, scheduler)
         self.fake = self.root.fake
-        self.gated += f'[repair]\nsteps = ["reset_gpu"]\nsocket = "{self.root.tell()}"\n'
+        self.gated += f'[repair]\nsteps = ["reset_gpu"]\nat_once = 2\nsocket = "{self.root.tell()}"\n'
         # Slurm keeps work away, so that all memory is tested.
         self.cuda: FakeCuda = self.with_cuda().add(f"memory {MEMORY}")
         self.root.tell()  # of the library that has moved
