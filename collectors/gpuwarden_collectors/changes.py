@@ -10,9 +10,10 @@ them change from one pass to the next: applying a difference costs little more t
 from __future__ import annotations
 
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
+from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Any, NamedTuple
 
@@ -20,6 +21,8 @@ from gpuwarden_collectors.codec import CodecError, from_wire, to_wire
 
 WHOLE = "="
 _MOST_NUMBERS = 1000  # of a mapping, after all changes to it
+Without = Mapping[type, Collection[str]]
+ALL_FIELDS: Without = {}
 _PLAIN = frozenset({bool, int, float, str, NoneType})
 
 
@@ -59,30 +62,42 @@ def _kinds(kind: Any) -> Mapping[str, _Kind]:
     return {field.name: _kind(hints[field.name]) for field in fields(kind)}
 
 
-def changed(hint: Any, old: object, new: object) -> Any:
-    """Returns the changes that lead from `old` to `new`, both of the annotation `hint`."""
-    return _changed(_kind(hint), old, new)
+@cache
+def _values(kind: Any) -> Callable[[Any], tuple[Any, ...]]:
+    """Returns what reads all fields of a dataclass at once: a reading of them one by one costs three times as much."""
+    first, *others = _kinds(kind)
+    return attrgetter(first, *others) if others else lambda value: (getattr(value, first),)
 
 
-def _changed(kind: _Kind, old: Any, new: Any) -> Any:
+def changed(hint: Any, old: object, new: object, without: Without = ALL_FIELDS) -> Any:
+    """Returns the changes that lead from `old` to `new`, both of the annotation `hint`; empty if there are none.
+
+    `without`: by dataclass, fields whose changes are left out where the rest of their object is not given whole.
+    """
+    return _changed(_kind(hint), old, new, without)
+
+
+def _changed(kind: _Kind, old: Any, new: Any, without: Without) -> Any:
     if not kind.structured:
         return to_wire(new, kind.hint)
     if _differs(new) and type(old) is type(new):
         of: Any = type(new)
-        parts = [(name, part, getattr(old, name), getattr(new, name)) for name, part in _kinds(of).items()]
+        values, left_out = _values(of), without.get(of, ())
         return {
-            name: after if part.plain else _changed(part, before, after)
-            for name, part, before, after in parts
-            if before is not after and before != after
+            name: change
+            for (name, part), before, after in zip(_kinds(of).items(), values(old), values(new), strict=True)
+            if before is not after and before != after and name not in left_out
+            if (change := after if part.plain else _changed(part, before, after, without)) or not part.structured
         }
     if kind.numbers:
         return {key: new.get(key) for key in old.keys() | new.keys() if old.get(key) != new.get(key)}
     if kind.item and isinstance(old, tuple) and isinstance(new, tuple) and len(old) == len(new):
         items = enumerate(zip(old, new, strict=True))
         return {
-            str(n): _changed(kind.item, before, after)
+            str(n): change
             for n, (before, after) in items
             if before is not after and before != after
+            if (change := _changed(kind.item, before, after, without))
         }
     return {WHOLE: to_wire(new, kind.hint)}
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from io import BufferedIOBase
-from typing import Any
+from typing import Any, TypeVar
 
 from gpuwarden.health.detectors import COUNTERS
 from gpuwarden.health.model import Event
@@ -24,7 +24,7 @@ from gpuwarden.trace.records import (
     RulesChanged,
 )
 from gpuwarden_collectors.base import Observation, PassOutcome, WorkerReport
-from gpuwarden_collectors.changes import changed
+from gpuwarden_collectors.changes import ALL_FIELDS, Without, changed
 from gpuwarden_collectors.codec import to_wire
 from gpuwarden_collectors.event_facts import HostEvent
 from gpuwarden_collectors.facts import GpuFacts, MigInstance, NvmlFacts
@@ -72,16 +72,26 @@ JUDGED = (
     "gpm_pcie_rx_mib",
 )
 """Readings of TELEMETRY on which conditions about minutes depend (`job_stalled`, `gpu_slow`)."""
-_SELDOM = tuple(name for name in TELEMETRY if name not in JUDGED)
+_SELDOM_READ = tuple(name for name in TELEMETRY if name not in JUDGED)
 _OF_INSTANCES = tuple(name for name in MigInstance.__dataclass_fields__ if name.startswith(_TELEMETRY_OF))
+_SELDOM: Without = {GpuReadings: frozenset(_SELDOM_READ), MigInstance: frozenset(_OF_INSTANCES)}
+_MOST: Without = {**_SELDOM, GpuReadings: frozenset(TELEMETRY)}
+Reading = TypeVar("Reading", GpuReadings, MigInstance)
 
 
 @dataclass(frozen=True, slots=True)
 class _Last:
+    """What a trace has of a collector."""
+
     facts: Any = None
+    """Of its newest pass, without TELEMETRY."""
     worker: WorkerReport | None = None
-    telemetry: float = float("-inf")
-    judged: float = float("-inf")
+    seldom: Any = None
+    """The facts of which it has TELEMETRY without JUDGED."""
+    seldom_at: float = float("-inf")
+    judged: Any = None
+    """The facts of which it has JUDGED."""
+    judged_at: float = float("-inf")
 
 
 class TraceWriter:
@@ -145,15 +155,19 @@ class TraceWriter:
             content["worker"] = changed(WorkerReport | None, last.worker, observation.worker)
             last = replace(last, worker=observation.worker)
         if observation.facts is not None:
-            due, judged_due = at - last.telemetry >= TELEMETRY_EVERY, at - last.judged >= JUDGED_EVERY
             facts = _with_times_of_counters(observation.facts)
-            if not due:
-                facts = _with_old_telemetry(last.facts, facts, _SELDOM if judged_due else TELEMETRY)
-            if facts != last.facts:
-                content["facts"] = changed(FACTS[name], last.facts, facts)
-            last = replace(
-                last, facts=facts, telemetry=at if due else last.telemetry, judged=at if judged_due else last.judged
-            )
+            seldom = at - last.seldom_at >= TELEMETRY_EVERY or not _alike(last.facts, facts)
+            judged = seldom or at - last.judged_at >= JUDGED_EVERY
+            before, without = last.facts, _MOST
+            if judged:
+                before, without = _with(before, last.judged, JUDGED), _SELDOM
+                last = replace(last, judged=facts, judged_at=at)
+            if seldom:
+                before, without = _with(before, last.seldom, _SELDOM_READ, _OF_INSTANCES), ALL_FIELDS
+                last = replace(last, seldom=facts, seldom_at=at)
+            if change := changed(FACTS[name], before, facts, without):
+                content["facts"] = change
+            last = replace(last, facts=facts)
         self._last[name] = last
         return content
 
@@ -179,27 +193,31 @@ def _with_times_of_counters(facts: Any) -> Any:
     return replace(facts, gpus=tuple(replace(gpu, read_at=of_gpu) for gpu, of_gpu in pairs))
 
 
-def _with_old_telemetry(old: Any, new: Any, names: Sequence[str]) -> Any:
-    if not isinstance(old, NvmlFacts) or not isinstance(new, NvmlFacts) or len(old.gpus) != len(new.gpus):
-        return new
-    pairs = zip(old.gpus, new.gpus, strict=True)
-    return replace(new, gpus=tuple(_with_telemetry_of(before, now, names) for before, now in pairs))
+def _alike(old: Any, new: Any) -> bool:
+    """Return True if both are of the same GPUs and instances, with the same answers: only then is TELEMETRY left out."""
+    return isinstance(old, NvmlFacts) and isinstance(new, NvmlFacts) and _all(old) == _all(new)
 
 
-def _with_telemetry_of(old: GpuFacts, new: GpuFacts, names: Sequence[str]) -> GpuFacts:
-    if (old.slot, old.answer) != (new.slot, new.answer):
-        return new
-    readings = replace(new.readings, **{name: getattr(old.readings, name) for name in names})
-    return replace(new, readings=readings, mig=_instances_with_telemetry_of(old.mig, new.mig))
+def _all(facts: NvmlFacts) -> list[Any]:
+    return [(gpu.slot, gpu.answer, *((one.uuid, one.profile) for one in gpu.mig)) for gpu in facts.gpus]
 
 
-def _instances_with_telemetry_of(old: tuple[MigInstance, ...], new: tuple[MigInstance, ...]) -> tuple[MigInstance, ...]:
-    if [(one.uuid, one.profile) for one in old] != [(one.uuid, one.profile) for one in new]:
-        return new
-    return tuple(
-        replace(now, **{name: getattr(before, name) for name in _OF_INSTANCES})
-        for before, now in zip(old, new, strict=True)
-    )
+def _with(facts: Any, other: Any, readings: Sequence[str], of_instances: Sequence[str] = ()) -> Any:
+    """Return the facts with these readings of others that are alike."""
+    if not _alike(facts, other):
+        return facts
+    gpus = zip(facts.gpus, other.gpus, strict=True)
+    return replace(facts, gpus=tuple(_gpu_with(gpu, of, readings, of_instances) for gpu, of in gpus))
+
+
+def _gpu_with(gpu: GpuFacts, of: GpuFacts, readings: Sequence[str], of_instances: Sequence[str]) -> GpuFacts:
+    instances = zip(gpu.mig, of.mig, strict=True) if of_instances else ()
+    mig = tuple(_taking(one, other, of_instances) for one, other in instances)
+    return replace(gpu, readings=_taking(gpu.readings, of.readings, readings), mig=mig if of_instances else gpu.mig)
+
+
+def _taking(one: Reading, other: Reading, names: Sequence[str]) -> Reading:
+    return replace(one, **{name: getattr(other, name) for name in names})
 
 
 def _event_line(event: Event) -> dict[str, Any]:
