@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from gpuwarden.features.why.causes import Around, answer
+from gpuwarden.features.why.causes import ALONE, Around, answer
 from gpuwarden.features.why.following import Live
 from gpuwarden.features.why.follows import id_of, is_of_programs, with_follows
 from gpuwarden.features.why.memory import memory_of
@@ -30,11 +30,13 @@ def recorded(
     touches += _suspected(touches, raised)
     follows = {str(key): str(cause) for key, (cause, _) in state.moments.follows.items()}
     epoch = replace(epoch, touches=with_follows(touches, follows)[:TOUCHES_MOST])
-    around = Around(
-        boards=_boards(epoch.slots, state, sight),
-        pids=pids_of_others(epoch, (one.epoch for one in others), before),
-        denied=denied(state),
-    )
+    around = ALONE
+    if touches:  # most short jobs end untouched
+        around = Around(
+            boards=_boards(epoch.slots, state, sight),
+            pids=pids_of_others(epoch, (one.epoch for one in others), before),
+            denied=denied(state),
+        )
     return Record(epoch=epoch, end=end, answer=answer(epoch, end, around))
 
 

@@ -65,8 +65,11 @@ def stamp(at: float, now: Stamp) -> Stamp:
     return Stamp(at, now.wall - (now.boottime - at))
 
 
-def members(pins: Collection[str], sight: Sight) -> Members:
-    """Return the jobs that have GPUs here, or had until a moment ago. `pins`: slots of the GPUs that belong here."""
+def members(pins: Collection[str], sight: Sight, over: Collection[int] = frozenset()) -> Members:
+    """Return the jobs that have GPUs here, or had until a moment ago.
+
+    `pins`: slots of the GPUs that belong here. `over`: numbers of Slurm's jobs that have their record: these are named, and nothing more.
+    """
     jobs, workloads = sight.jobs, sight.fresh(WorkloadsFacts)
     made: list[tuple[str, Callable[[], Member | None]]] = []
     known: set[str] = set()
@@ -77,7 +80,7 @@ def members(pins: Collection[str], sight: Sight) -> Members:
         made += [(_name(one.name), partial(_of, one, sight)) for one in there]
     if jobs is not None:
         known.add(JobKind.SLURM)
-        made += _of_slurm(jobs, pins, sight) if jobs.jobs or jobs.processes else ()
+        made += _of_slurm(jobs, pins, sight, over) if jobs.jobs or jobs.processes else ()
     found, errors = [], {}
     for name, make in made:
         try:
@@ -86,7 +89,7 @@ def members(pins: Collection[str], sight: Sight) -> Members:
         except Exception as error:  # noqa: BLE001 - whatever it is, all other jobs are followed
             errors[name] = error.with_traceback(None)  # which would hold all facts
     found.sort(key=lambda member: member.began or 0.0)
-    names = frozenset([*errors, *(member.name for member in found)])
+    names = frozenset([*errors, *(member.name for member in found), *map(slurm_name, over)])
     return Members(all=tuple(found), names=names, known=frozenset(known), errors=errors)
 
 
@@ -109,17 +112,17 @@ def _of(one: Workload, sight: Sight) -> Member:
 
 
 def _of_slurm(
-    jobs: JobsFacts, pins: Collection[str], sight: Sight
+    jobs: JobsFacts, pins: Collection[str], sight: Sight, over: Collection[int]
 ) -> Iterator[tuple[str, Callable[[], Member | None]]]:
     on: dict[int, dict[str, tuple[int, ...]]] = {}
     for slot, there in seen_on_gpus(pins, sight).items():
         for one in there:
             on.setdefault(one.job, {})[slot] = one.pids
-    known = {job.id: job for job in jobs.jobs}
+    known = {job.id: job for job in jobs.jobs if job.id not in over}
     by_number = order({*pins, *sight.gpus}, sight.gpus, jobs.minors)
-    for number in sorted({*on, *known}):
+    for number in sorted({*on, *known}.difference(over)):
         job = known.get(number, Job(id=number))
-        yield _slurm_name(number), partial(_of_job, job, on.get(number, {}), by_number, sight)
+        yield slurm_name(number), partial(_of_job, job, on.get(number, {}), by_number, sight)
 
 
 def _of_job(job: Job, by_slot: Mapping[str, tuple[int, ...]], by_number: Sequence[str], sight: Sight) -> Member | None:
@@ -127,7 +130,7 @@ def _of_job(job: Job, by_slot: Mapping[str, tuple[int, ...]], by_number: Sequenc
     if not (slots or by_slot):
         return None
     return Member(
-        name=_slurm_name(job.id),
+        name=slurm_name(job.id),
         began=job.started,
         is_noted=job.started is not None,
         uid=job.uid,
@@ -140,7 +143,7 @@ def _of_job(job: Job, by_slot: Mapping[str, tuple[int, ...]], by_number: Sequenc
     )
 
 
-def _slurm_name(number: int) -> str:
+def slurm_name(number: int) -> str:
     return f"{JobKind.SLURM}/{number}"
 
 

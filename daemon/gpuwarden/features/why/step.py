@@ -11,9 +11,9 @@ from operator import is_
 from typing import TypeVar
 
 from gpuwarden.features.why.ending import recorded
-from gpuwarden.features.why.epochs import ANOTHER_AFTER, begun, is_another, is_later
+from gpuwarden.features.why.epochs import ANOTHER_AFTER, NOTED_AFTER, begun, is_another, is_later
 from gpuwarden.features.why.following import Following, Live, following_of
-from gpuwarden.features.why.members import Member, Members, end_before, members, stamp
+from gpuwarden.features.why.members import Member, Members, end_before, members, slurm_name, stamp
 from gpuwarden.features.why.memory import memory_of
 from gpuwarden.features.why.model import NAME, SETTLES, End, Epoch, JobKind, Record
 from gpuwarden.features.why.presence import missing, seen
@@ -23,6 +23,7 @@ from gpuwarden.health.memory import State, with_error
 from gpuwarden.health.view import Sight
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.receivers.workloads_facts import WorkloadsFacts
+from gpuwarden_collectors.slurm.jobs_facts import Job
 
 ANSWERED_WITHIN = 2 * SETTLES
 """Seconds after its end for which the scheduler is waited for, which is asked how it ended."""
@@ -113,9 +114,16 @@ class Step:
         made_of = (pids, self.state.pins.keys())
         if known.members is not None and all(map(is_, known.facts, facts)) and known.made_of == made_of:
             return known.members
-        there = members(self.state.pins, sight)
+        jobs = () if sight.jobs is None else sight.jobs.jobs
+        over = frozenset(job.id for job in jobs if job.ended is not None and self._has_record(job))
+        there = members(self.state.pins, sight, over)
         self.following = replace(known, members=there, facts=facts, made_of=made_of)
         return there
+
+    def _has_record(self, job: Job) -> bool:
+        """Return True for one of Slurm's that is done: where many short jobs end, nearly all are."""
+        began = self.done.get(slurm_name(job.id))
+        return began is not None and (job.started is None or job.started <= began + NOTED_AFTER)
 
     def _seen(self, name: str, member: Member) -> None:
         one = self.live.get(name)
