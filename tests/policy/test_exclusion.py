@@ -99,7 +99,16 @@ def test_somebody_else_s_exclusion_is_untouched_before_during_and_after_a_failur
     story = Story()
     story.drained_by_hand("replacing a fan")
     story.fails().waits(60).heals(passes=100)
-    assert (story.reason, story.writes, kinds(story)) == ("replacing a fan", [], [EventKind.BOOT])
+    assert (story.reason, story.writes) == ("replacing a fan", [])
+    assert kinds(story) == [EventKind.BOOT, EventKind.EXCLUDED_BY_OTHERS]
+
+
+def test_somebody_else_s_exclusion_is_recorded_once_with_its_reason_and_once_more_after_a_start_of_the_daemon() -> None:
+    story = Story().passes()
+    story.drained_by_hand("replacing\n a fan " + 300 * "x")
+    story.passes(10).restarts_daemon().passes(10)
+    recorded = [event.data for event in story.ledger if event.kind == EventKind.EXCLUDED_BY_OTHERS]
+    assert recorded == 2 * [{"actuator": "slurm", "reason": ("replacing a fan " + 300 * "x")[:200]}]
 
 
 def test_an_exclusion_passes_to_the_user_who_changes_its_reason() -> None:

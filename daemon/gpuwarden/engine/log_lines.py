@@ -81,6 +81,7 @@ LINES: dict[EventKind, Line | Callable[[Event], Line]] = {
     EventKind.RESTORED: ("info", "node restored"),
     EventKind.HELD: ("info", "standing exclusion adopted"),
     EventKind.LIFTED: ("warning", "exclusion ended or taken over by somebody else"),
+    EventKind.EXCLUDED_BY_OTHERS: ("info", "node excluded by another party"),
     EventKind.ORDERED: ("info", "operator order"),
     EventKind.NOTICED: ("warning", "termination notice"),
     EventKind.NOTICE_ENDED: ("info", "termination notice withdrawn"),

@@ -50,6 +50,15 @@ class Lifted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExcludedByOthers:
+    """Data of EXCLUDED_BY_OTHERS: an exclusion that is not gpuwarden's."""
+
+    actuator: str
+    reason: str
+    """As the scheduler has it, at most 200 characters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ordered:
     """Data of ORDERED: an operator's exclusion, with `reason`, or restoration, which overrides the findings
     `overridden`.

@@ -172,6 +172,7 @@ TABLE: dict[str, tuple[Ends, tuple[Touch, ...], Cause, Certainty, str]] = {
     "killed, by a container's exit code": (Ends(exit_code=137, known_from="cgroup"), (), Cause.NOT_SEEN, P, ""),
     "gone": (Ends(known_from="processes"), (), Cause.NOT_SEEN, P, ""),
     "drained": (FAILED, (touch("excluded", "gpuwarden: failure"),), J, L, ""),
+    "drained by others": (FAILED, (touch("excluded_by_others", "new firmware"),), J, L, ""),
 }  # fmt: skip
 
 
@@ -218,7 +219,7 @@ ANY = st.one_of(
         lambda code, of, second, what: finding(f"{code}@{of}", second, what=what), st.sampled_from(sorted(CONDITIONS)),
         st.sampled_from([f"gpu/{GPU}", "node", f"link/{OTHER_GPU}/1", "port/mlx5_0/1", "mount//x"]), TIMES, st.sampled_from(["finding", "rising"]),
     ),
-    st.builds(touch, st.sampled_from(["oom_limit", "oom_node", "notice", "signalled", "saved", "requeued", "excluded", "boot", "?"]),
+    st.builds(touch, st.sampled_from(["oom_limit", "oom_node", "notice", "signalled", "saved", "requeued", "excluded", "excluded_by_others", "boot", "?"]),
               st.sampled_from(["", "slurm/7", "slurm/8", "sent", "saved", "{x}"]), TIMES, st.sampled_from([None, OWN, OTHERS])),
 )  # fmt: skip
 ENDS = st.builds(

@@ -58,7 +58,8 @@ class Touch:
 
     what: str
     """`xid`, `sxid`, `finding`, `rising` (a condition that was seen for too short a time to be a finding), `reset`, `oom_limit`,
-    `oom_shared` (the limit of a group above the job), `oom_node`, `oom_count` (its control group counts kills, and no line of the kernel says why), `notice`, `signalled`, `saved`, `requeued`, `excluded` or `boot`."""
+    `oom_shared` (the limit of a group above the job), `oom_node`, `oom_count` (its control group counts kills, and no line of the kernel says why), `notice`, `signalled`, `saved`,
+    `requeued`, `excluded`, `excluded_by_others` or `boot`."""
     detail: str = ""
     """Which one: the number of an Xid, the id of a finding, the reason of an exclusion. At most 200 characters."""
     at: Stamp

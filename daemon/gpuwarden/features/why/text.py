@@ -36,6 +36,7 @@ _TOUCHES = {
     "saved": "the job saved",
     "requeued": "the job was requeued",
     "excluded": "this node was taken out of scheduling:",
+    "excluded_by_others": "another party took this node out of scheduling:",
     "boot": "this node booted",
 }
 """What touches a job, for people; another name is shown as it is."""

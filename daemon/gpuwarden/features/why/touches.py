@@ -30,6 +30,8 @@ PAIRED_WITHIN = 10.0
 """Seconds between the bare number of an Xid and its line, which names the process."""
 SEVERAL = 2
 """GPUs of a job that are connected."""
+EXCLUSIONS = frozenset({EventKind.EXCLUDED.value, EventKind.EXCLUDED_BY_OTHERS.value})
+"""A job goes on while its node is taken out of scheduling."""
 LASTING = frozenset({"finding", "rising", "notice"})
 _PROCESS = "process/"  # as an evacuation names what is in no job
 _CONTAINER = "container-"  # as `job_stall` names a container
@@ -252,7 +254,7 @@ def _of_job(what: str) -> Callable[[Event, State], Touching | None]:
 
 
 def _excluded(event: Event, _: State) -> Touching:
-    touch = Touch(what="excluded", detail=_clean(str(event.data.get("reason") or "")), at=event.at)
+    touch = Touch(what=event.kind, detail=_clean(str(event.data.get("reason") or "")), at=event.at)
     return Touching(touch=touch, boot_id=event.boot_id)
 
 
@@ -276,6 +278,7 @@ _KINDS: Mapping[str, Callable[[Event, State], Touching | None]] = {
     EventKind.SAVED: _of_job("saved"),
     EventKind.REQUEUED: _of_job("requeued"),
     EventKind.EXCLUDED: _excluded,
+    EventKind.EXCLUDED_BY_OTHERS: _excluded,
     EventKind.BOOT: _boot,
 }
 TOUCHING = frozenset(_KINDS)

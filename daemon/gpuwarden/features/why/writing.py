@@ -11,7 +11,7 @@ from gpuwarden.features.why.following import UNWRITTEN_MOST, Following, Live
 from gpuwarden.features.why.kept import kept
 from gpuwarden.features.why.memory import EPOCHS_MOST, Memory
 from gpuwarden.features.why.model import Cause, Epoch, JobKind, Record
-from gpuwarden.features.why.touches import concerns, touched
+from gpuwarden.features.why.touches import EXCLUSIONS, concerns, touched
 from gpuwarden.features.why.use import written
 from gpuwarden.health.model import Event
 from gpuwarden_collectors.facts import Stamp
@@ -96,7 +96,7 @@ class Writing:
 
 
 def _worth(record: Record) -> Worth:
-    if any(touch.what != "excluded" for touch in record.epoch.touches):
+    if any(touch.what not in EXCLUSIONS for touch in record.epoch.touches):
         return Worth.TOUCHED
     end = record.end
     failed = end.state not in ENDED_WELL or end.exit_code or end.signal
