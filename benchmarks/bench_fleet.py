@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
@@ -36,31 +36,36 @@ FAILED, WARNED = 20, 100
 STATES = ("healthy", "warning", "failure", "unknown")
 
 
-def _labels(number: int) -> str:
+def labels(number: int) -> str:
     return f'job="gpuwarden",instance="gpu-{number:05}.example:9839"'
 
 
-def heartbeats(now: float) -> Iterator[str]:
-    return (f"gpuwarden_heartbeat_timestamp_seconds{{{_labels(number)}}} {now:.3f}" for number in range(NODES))
+def heartbeats(now: float, nodes: int) -> Iterator[str]:
+    return (f"gpuwarden_heartbeat_timestamp_seconds{{{labels(number)}}} {now:.3f}" for number in range(nodes))
 
 
 def _node(number: int, now: float) -> Iterator[str]:
     """12 series, and one of what is wrong; the heartbeat is the thirteenth."""
-    name, labels = f"gpu-{number:05}", _labels(number)
+    name, of_node = f"gpu-{number:05}", labels(number)
     health = "failure" if number < FAILED else "warning" if number < FAILED + WARNED else "healthy"
-    yield f'gpuwarden_node_info{{{labels},node="{name}",boot_id="6a2f{number:08}"}} 1'
+    yield f'gpuwarden_node_info{{{of_node},node="{name}",boot_id="6a2f{number:08}"}} 1'
     for state in STATES:
-        yield f'gpuwarden_node_health{{{labels},state="{state}"}} {int(state == health)}'
-    yield f"gpuwarden_gpus_present{{{labels}}} {8 - (health == 'failure')}"
-    yield f"gpuwarden_gpus_expected{{{labels}}} 8"
-    yield f"gpuwarden_enforcing{{{labels}}} 1"
+        yield f'gpuwarden_node_health{{{of_node},state="{state}"}} {int(state == health)}'
+    yield f"gpuwarden_gpus_present{{{of_node}}} {8 - (health == 'failure')}"
+    yield f"gpuwarden_gpus_expected{{{of_node}}} 8"
+    yield f"gpuwarden_enforcing{{{of_node}}} 1"
     for owner in ("failure", "operator"):
-        yield f'gpuwarden_excluded{{{labels},actuator="slurm",owner="gpuwarden",cause="{owner}"}} {int(health == owner)}'
-    yield f"gpuwarden_breaker_open{{{labels}}} 0"
-    yield f'gpuwarden:node:last_seen_timestamp_seconds{{{labels},node="{name}"}} {now:.3f}'
+        yield f'gpuwarden_excluded{{{of_node},actuator="slurm",owner="gpuwarden",cause="{owner}"}} {int(health == owner)}'
+    yield f"gpuwarden_breaker_open{{{of_node}}} 0"
+    yield f'gpuwarden:node:last_seen_timestamp_seconds{{{of_node},node="{name}"}} {now:.3f}'
     if health != "healthy":
         check = f'check="xid",severity="{health}",gpu="3",uuid="GPU-{number:08}",pci_bus_id="0000:3a:00.0"'
-        yield f'gpuwarden_finding_info{{{labels},{check},detail="79",title="An Xid",advice="reboot the node"}} 1'
+        yield f'gpuwarden_finding_info{{{of_node},{check},detail="79",title="An Xid",advice="reboot the node"}} 1'
+
+
+def fleet() -> Iterator[str]:
+    now = time.time()
+    return (line for number in range(NODES) for line in _node(number, now))
 
 
 def backfill(folder: Path) -> None:
@@ -70,7 +75,7 @@ def backfill(folder: Path) -> None:
         file.write("# TYPE gpuwarden_heartbeat_timestamp_seconds gauge\n")
         times = range(now - 1200, now - 15, INTERVAL)
         for number in range(NODES):
-            start = f"gpuwarden_heartbeat_timestamp_seconds{{{_labels(number)}}}"
+            start = f"gpuwarden_heartbeat_timestamp_seconds{{{labels(number)}}}"
             file.writelines(f"{start} {at}.25 {at}\n" for at in times)
         file.write("# EOF\n")
     done = promtool("tsdb", "create-blocks-from", "openmetrics", folder / "history.txt", folder / "tsdb")
@@ -78,13 +83,13 @@ def backfill(folder: Path) -> None:
 
 
 @contextmanager
-def fleet_target() -> Iterator[int]:
-    now = time.time()
-    rest = "\n".join(line for number in range(NODES) for line in _node(number, now))
+def target(lines: Iterable[str], nodes: int = NODES) -> Iterator[int]:
+    """Serve these lines, and a heartbeat of now of each node. Yields the port."""
+    rest = "\n".join(lines)
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            body = ("\n".join((rest, *heartbeats(time.time()))) + "\n").encode()
+            body = ("\n".join((rest, *heartbeats(time.time(), nodes))) + "\n").encode()
             self.send_response(200)
             self.send_header("Content-Type", "text/plain; version=0.0.4")
             self.send_header("Content-Length", str(len(body)))
@@ -116,13 +121,14 @@ class Run:
     size: int
 
 
-def whole(port: int, server: int, *words: str) -> Run:
-    command = [sys.executable, "-m", "gpuwarden", "fleet", "--prometheus", f"http://127.0.0.1:{port}", *words]
+def whole(port: int, server: int, *words: str, code: int) -> Run:
+    """Run a command beside Prometheus, of which `server` is the process; it must exit with `code`."""
+    command = [sys.executable, "-m", "gpuwarden", *words, "--prometheus", f"http://127.0.0.1:{port}"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     before, theirs, began = _children(), cpu_ns(server), time.perf_counter()
     done = subprocess.run(command, capture_output=True, env=environment, check=False)
     wall = time.perf_counter() - began
-    assert done.returncode == 2, done.stderr
+    assert done.returncode == code, done.stderr
     return Run(wall, _children() - before, (cpu_ns(server) - theirs) / 1e9, len(done.stdout))
 
 
@@ -144,9 +150,9 @@ def parts(port: int) -> Iterator[list[str]]:
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory(prefix="gw-", ignore_cleanup_errors=True) as name, fleet_target() as target:
+    with tempfile.TemporaryDirectory(prefix="gw-", ignore_cleanup_errors=True) as name, target(fleet()) as served:
         folder = Path(name)
-        (folder / "prometheus.yml").write_text(configuration(target))
+        (folder / "prometheus.yml").write_text(configuration(served))
         backfill(folder)
         with prometheus(folder / "prometheus.yml", folder) as server:
             server.wait_query(f"count(gpuwarden_node_info) == {NODES}")
@@ -155,7 +161,7 @@ def main() -> None:
             beats = server.query("max(count_over_time(gpuwarden_heartbeat_timestamp_seconds[20m]))")[0]["value"][1]
             rows = []
             for what, words in (("table", ()), ("--json", ("--json",)), ("--status failure", ("--status", "failure"))):
-                runs = [whole(server.port, process, *words) for _ in range(RUNS)]
+                runs = [whole(server.port, process, "fleet", *words, code=2) for _ in range(RUNS)]
                 times = [[run.wall for run in runs], [run.own for run in runs], [run.prometheus for run in runs]]
                 rows.append([what, f"{runs[0].size / 1e6:.1f} MB", *map(spread, times)])
             title = f"gpuwarden fleet, {NODES} nodes, {series} series, {beats} heartbeats of each: median (least-most) of {RUNS} runs"
