@@ -30,6 +30,7 @@ EPOCH = Epoch(
     job_name="train-70b",
     slots=SLOTS,
     touches=(
+        Touch(what="finding", detail=f"thermal_slowdown@gpu/{SLOTS[0]}", at=at(600), until=at(1320), slot=SLOTS[0]),
         Touch(what="xid", detail="79", at=at(5171.2), slot=SLOTS[1], pid=4242, count=2),
         Touch(what="finding", detail=f"xid.79@gpu/{SLOTS[1]}", at=at(5171.5), slot=SLOTS[1]),
         Touch(what="excluded", detail="failure gpu=1 xid=79", at=at(5172), follows=f"xid.79@gpu/{SLOTS[1]}"),
@@ -73,6 +74,7 @@ used    2.00 kWh (7200000 J) in 90 % of its time, the rest was not measured; mea
         0.50 GPU-hours without a process, 30 GPU-seconds throttled
 
 what touched it, by time since its begin
+  +0:10:00  GPU 0  finding thermal_slowdown: A GPU is slowed down by heat, for 12 min
   +1:26:11  GPU 1  Xid 79: GPU has fallen off the bus, process 4242, 2 times
   +1:26:11  GPU 1  finding xid.79: The driver reported an Xid
   +1:26:12  node   this node was taken out of scheduling: failure gpu=1 xid=79 (follows from xid.79)
@@ -155,9 +157,9 @@ def test_the_keys_of_the_document_are_a_contract() -> None:
         "cause": "hardware", "certainty": "certain", "sentence": RECORD.answer.sentence, "code": "xid.79",
         "pci_bus_id": SLOTS[1], "gpu": 1, "serial": "1650922001234",
     }  # fmt: skip
-    assert document["touches"][0] == {
+    assert document["touches"][1] == {
         "what": "xid", "detail": "79", "text": "GPU has fallen off the bus", "at": "2027-01-15T09:26:11.200Z",
-        "until": None, "after_seconds": 5171.2, "pci_bus_id": SLOTS[1], "gpu": 1, "pid": 4242, "count": 2, "follows": "",
+        "until": None, "after_seconds": 5171.2, "for_seconds": None, "pci_bus_id": SLOTS[1], "gpu": 1, "pid": 4242, "count": 2, "follows": "",
     }  # fmt: skip
     running = of_running(EPOCH, INDICES, at(1))
     assert sorted(running) == sorted(document)
@@ -172,10 +174,12 @@ def test_the_keys_of_the_document_are_a_contract() -> None:
 def test_a_wall_clock_that_is_set_while_a_job_runs_changes_neither_its_length_nor_the_order() -> None:
     for step in (7_200.0, -7_200.0):
         set_back = [replace(touch, at=Stamp(touch.at.boottime, touch.at.wall + step)) for touch in EPOCH.touches]
+        set_back[0] = replace(set_back[0], until=Stamp(at(1320).boottime, at(1320).wall))
         end = replace(RECORD.end, at=Stamp(at(5180).boottime, at(5180).wall + step))
         document = of_record(replace(RECORD, epoch=replace(EPOCH, touches=tuple(set_back)), end=end), INDICES)
         assert document["seconds"] == 5180
-        assert [touch["after_seconds"] for touch in document["touches"]] == [5171.2, 5171.5, 5172, 5200]
+        assert document["touches"][0]["for_seconds"] == 720
+        assert [touch["after_seconds"] for touch in document["touches"]] == [600, 5171.2, 5171.5, 5172, 5200]
 
 
 def test_over_a_boot_the_wall_clock_counts() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gpuwarden.features.why.model import Answer, End, Epoch, Record, Touch, Use
+from gpuwarden.features.why.model import LASTING, Answer, End, Epoch, Record, Touch, Use
 from gpuwarden.health.conditions import condition
 from gpuwarden.health.xid.catalogue import xid_row
 from gpuwarden.publish.times import rfc3339, when
@@ -40,7 +40,7 @@ def of_running(
 
     `answer`: what it would be if the record were made now, if anything would be its cause.
     """
-    lasts = {"running": True, "ended": None, "seconds": max(_seconds(epoch, now), 0.0), "end": None}
+    lasts = {"running": True, "ended": None, "seconds": max(_seconds(epoch.began, now), 0.0), "end": None}
     so_far = {"answer": None if answer is None else _answer(answer, indices), "final": False}
     return {
         **_epoch(epoch, indices, node),
@@ -54,14 +54,13 @@ def _ended(epoch: Epoch, end: End) -> Document:
     return {
         "running": False,
         "ended": rfc3339(end.at.wall),
-        "seconds": max(_seconds(epoch, end.at, over_boot=end.known_from == "boot"), 0.0),
+        "seconds": max(_seconds(epoch.began, end.at, over_boot=end.known_from == "boot"), 0.0),
         "end": _end(end),
     }
 
 
-def _seconds(epoch: Epoch, until: Stamp, *, over_boot: bool = False) -> float:
-    """Return the time since its begin: by the clock that nobody sets, unless a boot is in between, which only the wall clock spans."""
-    began = epoch.began
+def _seconds(began: Stamp, until: Stamp, *, over_boot: bool = False) -> float:
+    """Return the time between them: by the clock that nobody sets, unless a boot is in between, which only the wall clock spans."""
     return round(until.wall - began.wall if over_boot else until.boottime - began.boottime, 3)
 
 
@@ -104,6 +103,7 @@ def _answer(answer: Answer, indices: Indices) -> Document:
 
 
 def _touch(touch: Touch, epoch: Epoch, indices: Indices, *, over_boot: bool) -> Document:
+    over = touch.until if touch.what in LASTING else None
     others = touch.what == "oom_node" and touch.detail not in (epoch.name, *epoch.also)
     return {
         "what": touch.what,
@@ -111,7 +111,8 @@ def _touch(touch: Touch, epoch: Epoch, indices: Indices, *, over_boot: bool) -> 
         "text": _text(touch),
         "at": rfc3339(touch.at.wall),
         "until": when(touch.until),
-        "after_seconds": _seconds(epoch, touch.at, over_boot=over_boot),
+        "after_seconds": _seconds(epoch.began, touch.at, over_boot=over_boot),
+        "for_seconds": None if over is None else _seconds(touch.at, over, over_boot=over_boot),
         "pci_bus_id": touch.slot,
         "gpu": indices.get(touch.slot),
         "pid": None if others else touch.pid,

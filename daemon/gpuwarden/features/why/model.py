@@ -21,6 +21,8 @@ REQUEUED = "REQUEUED"
 """State of a job that was put back into the queue, where the scheduler has no word of its own for the end of that run."""
 TOUCHES_MOST = 24
 """Kept of one job: the first ones, since a cause comes before what follows from it. Repetitions are counted, not kept."""
+LASTING = frozenset({"finding", "rising", "notice"})
+"""What touches a job until it is over; all else is of a moment."""
 PIDS_MOST = 64
 """Kept of one job: the newest ones."""
 

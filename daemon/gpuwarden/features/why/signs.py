@@ -9,8 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from gpuwarden.features.why.follows import code_of, id_of, xid_number
-from gpuwarden.features.why.model import Cause, Certainty, End, Epoch, Touch
-from gpuwarden.features.why.touches import LASTING
+from gpuwarden.features.why.model import LASTING, Cause, Certainty, End, Epoch, Touch
 from gpuwarden.health.xid.catalogue import Xid, XidClass, xid_row
 
 WITHIN = 900.0

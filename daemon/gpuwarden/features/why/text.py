@@ -176,6 +176,8 @@ def _what(touch: Document) -> str:
         text += f": {clean(touch['text'])}"
     if touch["pid"] is not None:
         text += f", process {touch['pid']}"
+    if touch["for_seconds"] is not None:
+        text += f", for {_length(touch['for_seconds'])}"
     if touch["count"] > 1:
         text += f", {touch['count']} times"
     if touch["follows"]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from gpuwarden.features.why.model import TOUCHES_MOST, Epoch, JobKind, Touch
+from gpuwarden.features.why.model import LASTING, TOUCHES_MOST, Epoch, JobKind, Touch
 from gpuwarden.features.why.stored import NAME_MOST, printable
 from gpuwarden.health.conditions import condition
 from gpuwarden.health.event_data import read
@@ -32,7 +32,6 @@ SEVERAL = 2
 """GPUs of a job that are connected."""
 EXCLUSIONS = frozenset({EventKind.EXCLUDED.value, EventKind.EXCLUDED_BY_OTHERS.value})
 """A job goes on while its node is taken out of scheduling."""
-LASTING = frozenset({"finding", "rising", "notice"})
 _PROCESS = "process/"  # as an evacuation names what is in no job
 _CONTAINER = "container-"  # as `job_stall` names a container
 _clean = printable(NAME_MOST)
