@@ -13,6 +13,7 @@ from gpuwarden_collectors.base import CollectorError
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.slurm.hostlist import first_host
 from gpuwarden_collectors.slurm.jobs import JobsReader
+from gpuwarden_collectors.slurm.jobs_accounting import cancelled_by
 from gpuwarden_collectors.slurm.jobs_end import AGAIN_AFTER, AT_ONCE, MOST, OUT_OF_MEMORY, UNTIL, End, end_of, exit_of
 from gpuwarden_collectors.slurm.jobs_facts import Job
 from gpuwarden_collectors.slurm.jobs_register import parse
@@ -145,11 +146,19 @@ class Node:
         self.now = 10_000.0
         self.asked: list[int] = []
         self.answers: Mapping[int, str] = {}
+        self.accounting: Mapping[int, str] | None = None
+        self.accounting_asked = 0
         self.reader = JobsReader(
             folder, self.register, conf, node=name, pids=tuple, ask=self._ask, clock=lambda: Stamp(self.now, self.now)
         )
 
     def _ask(self, words: tuple[str, ...]) -> str:
+        if words[0] == "sacct":
+            assert words[1:5] == ("-XnP", "-o", "UID,State", "-j")
+            self.accounting_asked += 1
+            if self.accounting is None:
+                raise CollectorError("Slurm accounting storage is disabled")
+            return self.accounting.get(int(words[5]), "")
         assert words[:4] == ("scontrol", "show", "job", "-d")
         self.asked.append(int(words[4]))
         if (number := int(words[4])) not in self.answers:
@@ -190,6 +199,41 @@ def test_the_end_of_a_job_is_asked_once_some_seconds_after_it(node: Node) -> Non
     jobs = node.pass_by(270)
     assert node.asked == [60]
     assert (jobs[60].state, jobs[60].exit_code, jobs[60].signal, jobs[60].nodes) == ("CANCELLED", None, 15, 2)
+
+
+def test_who_cancelled_a_job_is_asked_of_accounting(node: Node) -> None:
+    node.answers = {60: answer(60, "CANCELLED", "0:15"), 61: answer(61, "FAILED", "1:0")}
+    node.accounting = {60: "1001|CANCELLED by 0\n"}
+    node.ran(60)
+    node.ran(61)
+    jobs = node.pass_by(90)
+    assert (jobs[60].cancelled_by, jobs[61].cancelled_by, node.accounting_asked) == (0, None, 1)
+
+
+def test_where_there_is_no_accounting_it_is_asked_once_an_hour(node: Node) -> None:
+    for job in range(60, 64):
+        node.answers = {**node.answers, job: answer(job, "CANCELLED", "0:15")}
+        node.ran(job)
+    jobs = node.pass_by(90)
+    assert {job.state for job in jobs.values()} == {"CANCELLED"}
+    assert {job.cancelled_by for job in jobs.values()} == {None}
+    assert node.accounting_asked == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "1001|CANCELLED",
+        "1002|CANCELLED by 0",
+        "1001|FAILED",
+        "1001|CANCELLED by root",
+        "1001|CANCELLED by 0\n1001|CANCELLED by 1\n",
+    ],
+)
+def test_an_answer_of_accounting_that_names_nobody_or_another_user_s_job_is_none(text: str) -> None:
+    assert cancelled_by(text, 1001) is None
+    assert cancelled_by("1001|CANCELLED by 1001\n", 1001) == 1001
 
 
 def test_only_the_first_node_of_a_job_asks(tmp_path: Path) -> None:

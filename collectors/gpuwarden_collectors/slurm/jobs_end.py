@@ -2,7 +2,7 @@
 of any size, some seconds after its end, spread by its number, and at most `MOST` in an hour. Of many jobs those that ran longest come first.
 
 What 22.05 and 24.11 say was measured: state, exit code and signal of the batch script, those of the worst step, and from 24.11 on which node
-failed; who cancelled a job neither says, only accounting. The exit code in the epilog's environment is right unless it is 0: then the job
+failed; who cancelled a job neither says, only accounting (`jobs_accounting.py`). The exit code in the epilog's environment is right unless it is 0: then the job
 may as well have been cancelled. A text that its user chose, as the name, may hold lines of the same form: an answer that says anything
 twice is not believed.
 """
@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 from gpuwarden_collectors.base import CollectorError
 from gpuwarden_collectors.facts import Stamp
+from gpuwarden_collectors.slurm.jobs_accounting import Accounting
 from gpuwarden_collectors.slurm.jobs_facts import Job
 from gpuwarden_collectors.slurm.jobs_owners import Ask
 from gpuwarden_collectors.slurm.jobs_text import ENDING
@@ -30,7 +31,7 @@ AGAIN_AFTER = 30.0
 """Seconds until the second question, the last, where the first had no answer or the job was still completing."""
 UNTIL = 240.0
 """Seconds after its end: with its default MinJobAge the controller forgets it 300 s after the end."""
-AGAIN, COMPLETED = "REQUEUED", "COMPLETED"
+AGAIN, COMPLETED, CANCELLED = "REQUEUED", "COMPLETED", "CANCELLED"
 _BY_ITSELF = ("FAILED", "OUT_OF_MEMORY")
 """States whose exit code is the script's own. What the controller ends has 0, or what a trap of the script made of the signal."""
 _RUNS_AGAIN = (
@@ -69,6 +70,7 @@ class End:
     step_signal: int | None = None
     failed_node: str = ""
     nodes: int | None = None
+    cancelled_by: int | None = None
 
 
 def end_of(text: str, number: int, uid: int | None, ended: float = math.inf) -> End | None:
@@ -123,6 +125,7 @@ class Ends:
 
     def __init__(self, ask: Ask | None) -> None:
         self._ask = ask
+        self._accounting = Accounting(ask)
         self._asked: deque[float] = deque()
         self._tried: dict[_Key, list[float]] = {}
         self._ends: dict[_Key, End] = {}
@@ -149,6 +152,7 @@ class Ends:
             signal=end.signal,
             step_exit_code=end.step_exit_code,
             step_signal=end.step_signal,
+            cancelled_by=end.cancelled_by,
         )
 
     def _due(self, jobs: Collection[Job], now: float) -> Iterator[Job]:
@@ -173,6 +177,8 @@ class Ends:
             end = end_of(self._ask(("scontrol", "show", "job", "-d", str(job.id))), job.id, job.uid, ended)
         except CollectorError:
             return False
+        if end is not None and end.state == CANCELLED:
+            end = replace(end, cancelled_by=self._accounting.cancelled_by(job, now.boottime))
         if end is not None:
             self._ends[_key(job)] = end
         return True

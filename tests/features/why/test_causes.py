@@ -199,6 +199,8 @@ def test_the_sentence_names_the_board_and_what_to_do() -> None:
         "It was cancelled by root, after its ranks had waited for each other."
     )
     assert why(Ends("CANCELLED", by="1001")).sentence == "It was cancelled by its owner."
+    assert why(Ends("CANCELLED", by="0")).sentence == "It was cancelled by root."
+    assert why(Ends("CANCELLED", by="1002")).sentence == "It was cancelled by uid 1002."
     assert why(Ends("CANCELLED")).sentence == "It was cancelled."
     assert why(Ends(known_from="cgroup")).sentence == "It ended by nothing that this node saw; read its own output."
 

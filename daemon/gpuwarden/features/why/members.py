@@ -155,6 +155,7 @@ def _end(job: Job, at: Stamp) -> End:
         state=_word(job.state),
         exit_code=job.step_exit_code if by_steps and job.step_exit_code else job.exit_code,
         signal=job.step_signal if by_steps and job.step_signal else job.signal,
+        by="" if job.cancelled_by is None else str(job.cancelled_by),
         nodes=job.nodes,
         failed_node=_word(job.failed_node),
     )

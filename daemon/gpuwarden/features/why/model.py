@@ -94,7 +94,7 @@ class End:
     signal: int | None = None
     """The signal that ended it."""
     by: str = ""
-    """Who cancelled it, where the scheduler says it."""
+    """Number of the user who cancelled it, where the scheduler's accounting has it."""
     nodes: int | None = None
     """Number of its nodes, where the scheduler says it."""
     failed_node: str = ""
@@ -196,3 +196,8 @@ class Record:
 
 def job_subject(name: str) -> Subject:
     return Subject("job", part=name)
+
+
+def user_name(by: str) -> str:
+    """Return the user who cancelled a job, as people call one of whom only the number is known."""
+    return "root" if by == "0" else f"uid {by}" if by.isdecimal() else by

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpuwarden.features.why.follows import code_of, xid_number
-from gpuwarden.features.why.model import End, Touch
+from gpuwarden.features.why.model import End, Touch, user_name
 from gpuwarden.health.conditions import condition
 from gpuwarden.health.xid.catalogue import xid_row
 
@@ -42,7 +42,7 @@ def values_of(end: End, touch: Touch | None, boards: Mapping[str, Board], signal
         "meaning": "" if touch is None else _meaning(touch),
         "process": " a process of it" if pid is None else f" its process {pid}",
         "notice": f" ({touch.detail[:60]})" if notice and touch is not None else "",
-        "by": end.by,
+        "by": user_name(end.by),
         "failed_node": end.failed_node[:64],
         "exit_code": str(end.exit_code),
         "signal": "a signal" if signal is None else _SIGNALS.get(signal, f"signal {signal}"),

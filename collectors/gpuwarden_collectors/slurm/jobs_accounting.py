@@ -1,0 +1,40 @@
+"""Who cancelled a job: Slurm's accounting alone has it (`sacct`, of slurmdbd); the controller forgets it.
+
+It is asked of a job of this node that the controller calls cancelled. Where it does not answer, as on a site without slurmdbd, it is not
+asked again for an hour.
+"""
+
+from __future__ import annotations
+
+import re
+
+from gpuwarden_collectors.base import CollectorError
+from gpuwarden_collectors.slurm.jobs_facts import Job
+from gpuwarden_collectors.slurm.jobs_owners import Ask
+
+AGAIN_AFTER = 3600.0
+_CANCELLED = re.compile(r"(?P<uid>\d{1,10})\|CANCELLED by (?P<by>\d{1,10})\n?", re.ASCII)
+
+
+def cancelled_by(text: str, uid: int | None) -> int | None:
+    """Parses `sacct -XnP -o UID,State` of one job. None if it names nobody, or the job is of another user than `uid`."""
+    found = _CANCELLED.fullmatch(text)
+    return int(found["by"]) if found and uid in (None, int(found["uid"])) else None
+
+
+class Accounting:
+    """Asks who cancelled jobs. If `ask` is None, nobody is asked."""
+
+    def __init__(self, ask: Ask | None) -> None:
+        self._ask = ask
+        self._again = float("-inf")
+
+    def cancelled_by(self, job: Job, now: float) -> int | None:
+        """The number of the user who cancelled it; None if that is not known. `now`: seconds of CLOCK_BOOTTIME."""
+        if self._ask is None or now < self._again:
+            return None
+        try:
+            return cancelled_by(self._ask(("sacct", "-XnP", "-o", "UID,State", "-j", str(job.id))), job.uid)
+        except CollectorError:
+            self._again = now + AGAIN_AFTER
+            return None
