@@ -55,7 +55,11 @@ class ExcludedByOthers:
 
     actuator: str
     reason: str
-    """As the scheduler has it, at most 200 characters."""
+    """As the scheduler has it, at most 200 characters, on one line."""
+
+
+def excluded_by_others(actuator: str, reason: str) -> ExcludedByOthers:
+    return ExcludedByOthers(actuator=actuator, reason=" ".join(reason.split())[:200])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from typing import TypedDict, Unpack
 from gpuwarden.health.event_data import write
 from gpuwarden.health.model import Event, EventKind, Health, Json, Key
 from gpuwarden.health.repair_history import OFTEN_KEY
-from gpuwarden.policy.events import ExcludedByOthers, Lifted
+from gpuwarden.policy.events import Lifted, excluded_by_others
 from gpuwarden.policy.fold import fold
 from gpuwarden.policy.model import Act, Flag, Intent, NodeState, Notice, Owner, Result, Settings, Why
 from gpuwarden.policy.notices import imminent
@@ -44,7 +44,6 @@ from gpuwarden.policy.way_back import NEEDS_PERSON, ONLY_A_PERSON, WayBack, not_
 from gpuwarden_collectors.facts import Stamp
 
 _CYCLES = frozenset({Flag.REBOOT, Flag.POWER})
-_REASON_MOST = 200  # characters, of another party's
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +177,7 @@ class _Steps:
         self._event(EventKind.LIFTED, write(lifted))
 
     def _foreign(self, name: str, known: NodeState | None) -> None:
-        """Record the begin of another party's exclusion, and its end: a person who ends their own has seen the node, as
-        one who ends gpuwarden's.
+        """Record another party's exclusion, and its end: a person who ends it has seen the node, as one who ends ours.
 
         An exclusion that ends with a flag it had from its beginning is the scheduler's own doing: a node is down while
         it boots.
@@ -189,11 +187,9 @@ class _Steps:
         before = name in self.state.foreign
         theirs = known.owner is Owner.FOREIGN and (before or not known.flags)
         if theirs != before:
-            others = self.state.foreign | {name} if theirs else self.state.foreign - {name}
-            self.state = replace(self.state, foreign=others)
+            self.state = replace(self.state, foreign=self.state.foreign ^ {name})
         if theirs and not before:
-            reason = " ".join(known.reason.split())[:_REASON_MOST]
-            self._event(EventKind.EXCLUDED_BY_OTHERS, write(ExcludedByOthers(actuator=name, reason=reason)))
+            self._event(EventKind.EXCLUDED_BY_OTHERS, write(excluded_by_others(name, known.reason)))
         if before and known.owner is Owner.NONE:
             self._event(EventKind.LIFTED, write(Lifted(actuator=name, by="theirs ended")))
 
