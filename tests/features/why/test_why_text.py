@@ -134,6 +134,21 @@ def test_a_likely_cause_is_not_printed_as_a_certain_one() -> None:
     assert "cause: hardware, possible, xid.79" in screen(replace(RECORD, answer=answer)).splitlines()
 
 
+@pytest.mark.parametrize(
+    ("what", "detail", "text"),
+    [
+        ("signalled", "sent", "the job was signalled"),
+        ("saved", "saved", "the job saved its work"),
+        ("saved", "unsaved", "the job was done, and did not acknowledge that it saved its work"),
+        ("excluded_by_others", "new firmware", "another party took this node out of scheduling: new firmware"),
+        ("signalled", "new", "the job was signalled new"),
+    ],
+)
+def test_what_was_done_with_a_job_is_a_sentence(what: str, detail: str, text: str) -> None:
+    touch = Touch(what=what, detail=detail, at=at(60))
+    assert f"  +0:01:00  node  {text}" in screen(replace(RECORD, epoch=replace(EPOCH, touches=(touch,)))).splitlines()
+
+
 @pytest.mark.parametrize("evil", ["\x1b[2J\x1b]0;owned\x07", "a\nb", "\u202egnp.exe", "\x9b31m", "\x00"])
 def test_names_from_outside_cannot_move_the_cursor(evil: str) -> None:
     touch = Touch(what=evil, detail=evil, at=at(1), slot=evil, follows=evil)

@@ -22,7 +22,7 @@ def _lines(status: Document) -> Iterator[str]:
     for job in why.get("running", ()):
         if (last := job["last_touch"]) is not None:
             more = f", and {job['touches'] - 1} before" if job["touches"] > 1 else ""
-            text = f"{touch_name(last['what'])} {clean(last['detail'].partition('@')[0])}".strip()
+            text = touch_name(last["what"], last["detail"])
             state = "has ended" if job["ended"] else "runs"
             yield f"{clean(job['job'])} {state}: {_gpu(last, index)}{text} ({when(last['at'])}{more})"
     for job in why.get("ended", ())[-_ENDED_MOST:]:

@@ -41,6 +41,15 @@ _TOUCHES = {
     "boot": "this node booted",
 }
 """What touches a job, for people; another name is shown as it is."""
+_ANSWERS = {
+    ("signalled", "sent"): "the job was signalled",
+    ("signalled", "watched"): "the job was signalled by another node",
+    ("signalled", "unknown"): "the job may have been signalled",
+    ("signalled", "unsent"): "the job could not be signalled",
+    ("saved", "saved"): "the job saved its work",
+    ("saved", "unsaved"): "the job was done, and did not acknowledge that it saved its work",
+}
+"""What touches a job and its detail, where they make one sentence."""
 _KNOWN_FROM = {
     "epilog": "Slurm's epilog",
     "scheduler": "the scheduler",
@@ -167,18 +176,21 @@ def _where(touch: Document) -> str:
     return f"GPU {_gpu(touch)}" if touch["pci_bus_id"] else "node"
 
 
-def touch_name(what: str) -> str:
-    return _TOUCHES.get(what, clean(what).replace("_", " "))
+def touch_name(what: str, detail: str) -> str:
+    """Return what touched a job, with the detail of it."""
+    detail = _where_is_said(detail)
+    name = _TOUCHES.get(what, clean(what).replace("_", " "))
+    return _ANSWERS.get((what, detail)) or f"{name} {clean(detail)}".rstrip()
 
 
 def _what(touch: Document) -> str:
-    text = " ".join(filter(None, (touch_name(touch["what"]), clean(_where_is_said(touch["detail"])))))
+    text = touch_name(touch["what"], touch["detail"])
     if touch["text"]:
         text += f": {clean(touch['text'])}"
     if touch["pid"] is not None:
         text += f", process {touch['pid']}"
-    if touch["for_seconds"] is not None:
-        text += f", for {_length(touch['for_seconds'])}"
+    if (lasted := touch.get("for_seconds")) is not None:  # a daemon that was not restarted yet has no such key
+        text += f", for {_length(lasted)}"
     if touch["count"] > 1:
         text += f", {touch['count']} times"
     if touch["follows"]:
