@@ -5,8 +5,7 @@ as on a node that boots.
 
 `python -c pass` is measured in the same turns: it is what any command in Python costs here before its first line.
 
-A goal is stricter than what is required, is printed beside it, and changes no exit code. That of the start was reached when it
-was last measured (docs/develop/performance.md).
+A goal is stricter than what is required, is printed beside it, and changes no exit code. Compiled modules are needed: `make bytecode`.
 """
 
 from __future__ import annotations

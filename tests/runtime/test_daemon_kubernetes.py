@@ -10,7 +10,7 @@ import pytest
 
 from support.commands import USER
 from support.daemons import FakeHost, slots
-from support.kubernetes_api import BUILT_IN, ApiServer, Json, beside, node, refusing
+from support.kubernetes_api import BUILT_IN, ApiServer, Fault, Json, beside, node, refusing, silent
 
 KEY = "gpuwarden.io/failure"
 FAST = '[policy]\nrestore_passes = 2\nrestore_after = "0s"\n'
@@ -151,3 +151,34 @@ def test_in_mode_observe_nothing_is_written_and_a_refused_account_is_a_finding_i
             daemon.wait(lambda: "actuator_refused" in daemon.heartbeat()["reasons"], "the refusal to be reported")
             found = [one for one in daemon.status()["findings"] if one["check"] == "actuator_refused"]
             assert "kubernetes/rbac.yaml" in json.dumps(found)
+
+
+TOO_MANY = refusing(429, "too many requests", **{"Retry-After": "1"})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", [silent, TOO_MANY, None], ids=["does not answer", "429", "token expired"])
+def test_a_gpu_that_fails_while_the_api_server_is_of_no_use_is_tainted_once_it_is(
+    tmp_path: Path, fault: Fault | None
+) -> None:
+    """The judge goes on meanwhile, and nobody has to type anything afterwards."""
+    host = FakeHost(tmp_path, gpus=2)
+    host.seclude()
+    with beside(ApiServer(*(node(f"n{number}") for number in range(1, 9)))) as server:
+        configure(host, server, "enforce")
+        with host.daemon() as daemon:
+            daemon.wait_status("healthy")
+            daemon.wait(lambda: condition(server)["status"] == "True", "the condition")
+            server.always = fault
+            server.tokens = {"renewed"}
+            host.xid(1, 95)
+            daemon.wait_status("failure", "xid.95")
+            asked = len(server.requests)
+            daemon.wait(lambda: len(server.requests) >= asked + 3, "it to be tried again")
+            daemon.wait_passes(3)
+            assert taints(server) == [BUILT_IN["key"]]
+            (host.folder / "token").write_text("renewed")
+            server.always = None
+            daemon.wait(lambda: KEY in taints(server), "the taint")
+            daemon.wait(lambda: condition(server)["status"] == "False", "the condition")
+            daemon.wait(lambda: daemon.heartbeat()["excluded_by"] == ["kubernetes:failure"], "the daemon to read it")
