@@ -164,10 +164,10 @@ def measure(nodes: int, healthy: str, failing: str) -> tuple[dict[str, float], d
                 asked[f"{query.page}: {query.panel} {query.ref}"] = timed(server, asked_as(query.page, query.expr))
             series = int(ask(server.port, "/api/v1/status/tsdb")["data"]["headStats"]["numSeries"])
             (process,) = (pid for pid in children(os.getpid()) if listening_port(pid) == server.port)
-            runs = [whole(server.port, process, "fleet", code=2) for _ in range(ASKED)]
-            seconds[FLEET] = statistics.median(run.wall for run in runs)
             resident = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{process}/status").read_text())
             seconds[MEMORY] = int(resident[1]) / 1024 if resident else float("nan")
+            runs = [whole(server.port, process, "fleet", code=2) for _ in range(ASKED)]
+            seconds[FLEET] = statistics.median(run.wall for run in runs)
     return seconds, asked, series
 
 

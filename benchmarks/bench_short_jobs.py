@@ -117,7 +117,7 @@ def main() -> int:
         default=HOURS,
         help="of each node (default: 2; the first has the burst that the budget allows)",
     )
-    parser.add_argument("--turns", type=int, default=TURNS, help="of both nodes (default: 3)")
+    parser.add_argument("--turns", type=int, default=TURNS, help="of all nodes (default: 3)")
     options = parser.parse_args()
     hours: float = options.hours
     turns = [turn(hours) for _ in range(options.turns)]

@@ -22,7 +22,7 @@ from gpuwarden_collectors.codec import CodecError, from_wire, to_wire
 WHOLE = "="
 _MOST_NUMBERS = 1000  # of a mapping, after all changes to it
 Without = Mapping[type, Collection[str]]
-ALL_FIELDS: Without = {}
+NOTHING: Without = {}
 _PLAIN = frozenset({bool, int, float, str, NoneType})
 
 
@@ -69,7 +69,7 @@ def _values(kind: Any) -> Callable[[Any], tuple[Any, ...]]:
     return attrgetter(first, *others) if others else lambda value: (getattr(value, first),)
 
 
-def changed(hint: Any, old: object, new: object, without: Without = ALL_FIELDS) -> Any:
+def changed(hint: Any, old: object, new: object, without: Without = NOTHING) -> Any:
     """Returns the changes that lead from `old` to `new`, both of the annotation `hint`; empty if there are none.
 
     `without`: by dataclass, fields whose changes are left out where the rest of their object is not given whole.

@@ -70,6 +70,7 @@ TYPED: dict[str | tuple[str, str], type[Any]] = {
     EventKind.HELD: Hold,
     EventKind.RESTORED: policy.Restored,
     EventKind.LIFTED: policy.Lifted,
+    EventKind.EXCLUDED_BY_OTHERS: policy.ExcludedByOthers,
     EventKind.ORDERED: policy.Ordered,
     EventKind.NOTICED: Notice,
     EventKind.NOTICE_ENDED: policy.NoticeEnded,

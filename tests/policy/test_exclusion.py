@@ -108,7 +108,8 @@ def test_somebody_else_s_exclusion_is_recorded_once_with_its_reason_and_once_mor
     story.drained_by_hand("replacing\n a fan " + 300 * "x")
     story.passes(10).restarts_daemon().passes(10)
     recorded = [event.data for event in story.ledger if event.kind == EventKind.EXCLUDED_BY_OTHERS]
-    assert recorded == 2 * [{"actuator": "slurm", "reason": ("replacing a fan " + 300 * "x")[:200]}]
+    since = story.cluster.nodes["n1"].since
+    assert recorded == 2 * [{"actuator": "slurm", "reason": ("replacing a fan " + 300 * "x")[:200], "since": since}]
 
 
 def test_an_exclusion_passes_to_the_user_who_changes_its_reason() -> None:

@@ -498,6 +498,11 @@ def test_a_name_keeps_its_pseudonym_within_a_trace_and_loses_it_in_the_next() ->
     assert names({"uuid": uuid})["uuid"].startswith("GPU-")
     assert names({"uuid": "", "pid": None}) == {"uuid": "", "pid": None}
     (job,) = names({"jobs": [{"id": 7, "uid": 9}], "processes": [{"job": 7}]})["jobs"]
+    assert names({"jobs": [{"uid": 9, "cancelled_by": 9}]})["jobs"][0] == {
+        "uid": job["uid"],
+        "cancelled_by": job["uid"],
+    }
+    assert names({"jobs": [{"cancelled_by": 0}]})["jobs"][0] == {"cancelled_by": 0}  # root
     assert job == names({"id": 0, "uid": 9}) | {"id": names({"job": 7})["job"]}
     assert names({"subject": "job/7", "job": "7 8"}) == {
         "subject": f"job/{job['id']}",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gpuwarden.health.event_data import otherwise
-from gpuwarden.policy.model import Act, Result, Why
+from gpuwarden.policy.model import Act, NodeState, Result, Why
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +56,12 @@ class ExcludedByOthers:
     actuator: str
     reason: str
     """As the scheduler has it, at most 200 characters, on one line."""
+    since: float
+    """When it was written, by the scheduler's clock; 0 if unknown."""
 
 
-def excluded_by_others(actuator: str, reason: str) -> ExcludedByOthers:
-    return ExcludedByOthers(actuator=actuator, reason=" ".join(reason.split())[:200])
+def excluded_by_others(actuator: str, found: NodeState) -> ExcludedByOthers:
+    return ExcludedByOthers(actuator=actuator, reason=" ".join(found.reason.split())[:200], since=found.since)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

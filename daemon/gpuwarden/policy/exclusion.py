@@ -189,7 +189,7 @@ class _Steps:
         if theirs != before:
             self.state = replace(self.state, foreign=self.state.foreign ^ {name})
         if theirs and not before:
-            self._event(EventKind.EXCLUDED_BY_OTHERS, write(excluded_by_others(name, known.reason)))
+            self._event(EventKind.EXCLUDED_BY_OTHERS, write(excluded_by_others(name, known)))
         if before and known.owner is Owner.NONE:
             self._event(EventKind.LIFTED, write(Lifted(actuator=name, by="theirs ended")))
 

@@ -46,6 +46,7 @@ class Pseudonyms:
             "boot_id": self._uuid,
             "by": lambda _: "operator",
             "uid": self._pid,
+            "cancelled_by": self._pid,
             "job": self._job,
             "limit_job": self._job,
             "group": self._pseudonym,

@@ -24,7 +24,7 @@ from gpuwarden.trace.records import (
     RulesChanged,
 )
 from gpuwarden_collectors.base import Observation, PassOutcome, WorkerReport
-from gpuwarden_collectors.changes import ALL_FIELDS, Without, changed
+from gpuwarden_collectors.changes import NOTHING, Without, changed
 from gpuwarden_collectors.codec import to_wire
 from gpuwarden_collectors.event_facts import HostEvent
 from gpuwarden_collectors.facts import GpuFacts, MigInstance, NvmlFacts
@@ -84,7 +84,7 @@ class _Last:
     """What a trace has of a collector."""
 
     facts: Any = None
-    """Of its newest pass, without TELEMETRY."""
+    """Of its newest pass. What the trace has of TELEMETRY is in the others."""
     worker: WorkerReport | None = None
     seldom: Any = None
     """The facts of which it has TELEMETRY without JUDGED."""
@@ -163,7 +163,7 @@ class TraceWriter:
                 before, without = _with(before, last.judged, JUDGED), _SELDOM
                 last = replace(last, judged=facts, judged_at=at)
             if seldom:
-                before, without = _with(before, last.seldom, _SELDOM_READ, _OF_INSTANCES), ALL_FIELDS
+                before, without = _with(before, last.seldom, _SELDOM_READ, _OF_INSTANCES), NOTHING
                 last = replace(last, seldom=facts, seldom_at=at)
             if change := changed(FACTS[name], before, facts, without):
                 content["facts"] = change

@@ -300,6 +300,7 @@ INSERT INTO "events" VALUES(221,2,'repair_ended','1b4e28ba-2fa1-11d2-883f-0016d3
 INSERT INTO "events" VALUES(222,2,'bundle_made','1b4e28ba-2fa1-11d2-883f-0016d3cca427',100080.0,1700100080.0,'xid','gpu/0000:4e:00.0','95','{"finding":"xid.95@gpu/0000:4e:00.0","file":"/var/lib/gpuwarden-bundles/gpuwarden-bundle-n1-20231115T220000Z.tar.zst","missing":"nvidia-bug-report.log.gz"}');
 INSERT INTO "events" VALUES(223,2,'bundle_failed','1b4e28ba-2fa1-11d2-883f-0016d3cca427',100090.0,1700100090.0,'gpu_missing','gpu/0000:10:00.0','','{"finding":"gpu_missing@gpu/0000:10:00.0","why":"/run/gpuwarden-bundle.sock does not exist: systemctl enable --now gpuwarden-bundle.socket"}');
 INSERT INTO "events" VALUES(224,2,'box_frozen','1b4e28ba-2fa1-11d2-883f-0016d3cca427',1170.0,1700001170.0,'','','','{"finding":"xid.79@gpu/0000:4e:00.0","file":"/var/lib/gpuwarden/black-box/frozen-20231114T223250Z-xid.79-0000-4e-00.0.trace.gz","from":"2023-11-14T22:02:50.000Z","until":"2023-11-14T22:32:50.000Z","missing":""}');
+INSERT INTO "events" VALUES(225,2,'excluded_by_others','1b4e28ba-2fa1-11d2-883f-0016d3cca427',100100.0,1700100100.0,'','','','{"actuator":"slurm","reason":"new firmware","since":1700000950.0}');
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 INSERT INTO "meta" VALUES('checkpoint_through','107');
 INSERT INTO "meta" VALUES('checkpoints','1');
@@ -310,5 +311,5 @@ INSERT INTO "meta" VALUES('kernel_log_sequence','77');
 INSERT INTO "meta" VALUES('machine','{"dmi": "4c4c4544-0000-0000-0000-000000000001", "machine_id": "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "instance": ""}');
 INSERT INTO "meta" VALUES('schema','1.0');
 DELETE FROM "sqlite_sequence";
-INSERT INTO "sqlite_sequence" VALUES('events',224);
+INSERT INTO "sqlite_sequence" VALUES('events',225);
 COMMIT;

@@ -189,6 +189,24 @@ def test_what_a_checkpoint_repeats_after_its_jobs_is_counted_once() -> None:
     assert memory_of(again).epochs == memory_of(once).epochs
 
 
+def test_an_exclusion_by_others_counts_once_from_when_it_was_written_and_its_text_is_not_kept() -> None:
+    def seen(second: float, since: float) -> Event:
+        data: dict[str, Json] = {"actuator": "slurm", "reason": f"fan {second}", "since": since}
+        return Event(kind=EventKind.EXCLUDED_BY_OTHERS, at=at(second), boot_id=BOOT, data=data)
+
+    since = at(30).wall
+    state = folded(begun(epoch()), begun(epoch("slurm/8", 40.0)), seen(35, since), seen(500, since), seen(900, since))
+    jobs = memory_of(state).epochs
+    assert jobs["slurm/7"].touches == (Touch(what="excluded_by_others", detail="slurm", at=at(30)),)
+    assert jobs["slurm/8"].touches == (), "the drain is older than the job, whenever the daemon was started"
+    cycles = folded(
+        *(seen(1_000 + n, at(1_000 + n).wall) for n in range(3 * TOUCHES_MOST)), xid(79, 2_000), state=state
+    )
+    assert [touch.what for touch in memory_of(cycles).epochs["slurm/7"].touches] == ["excluded_by_others", "xid"]
+    unknown = folded(begun(epoch()), seen(50, 0.0))
+    assert [touch.at for touch in memory_of(unknown).epochs["slurm/7"].touches] == [at(50)]
+
+
 def test_a_process_that_was_told_of_the_end_of_the_machine_is_found_in_its_session() -> None:
     told = _node(EventKind.SIGNALLED, 5, job="process/12", result="sent")
     state = folded(begun(epoch("session/4711")), begun(replace(epoch("session/4712"), pids=(13,))), told)

@@ -140,7 +140,12 @@ def test_a_likely_cause_is_not_printed_as_a_certain_one() -> None:
         ("signalled", "sent", "the job was signalled"),
         ("saved", "saved", "the job saved its work"),
         ("saved", "unsaved", "the job was done, and did not acknowledge that it saved its work"),
-        ("excluded_by_others", "new firmware", "another party took this node out of scheduling: new firmware"),
+        ("excluded_by_others", "slurm", "another party took this node out of scheduling: slurm"),
+        (
+            "excluded",
+            "operator by=bob@example.com fans",
+            "this node was taken out of scheduling: operator by=bob@example.com fans",
+        ),
         ("signalled", "new", "the job was signalled new"),
     ],
 )

@@ -103,7 +103,9 @@ def _answer(answer: Answer, indices: Indices) -> Document:
 
 
 def _touch(touch: Touch, epoch: Epoch, indices: Indices, *, over_boot: bool) -> Document:
-    over = touch.until if touch.what in LASTING else None
+    over = (
+        touch.until if touch.what in LASTING and touch.count == 1 else None
+    )  # of several, the time between them is no part
     others = touch.what == "oom_node" and touch.detail not in (epoch.name, *epoch.also)
     return {
         "what": touch.what,

@@ -123,7 +123,7 @@ class Step:
     def _has_record(self, job: Job) -> bool:
         """Return True for one of Slurm's that is done: where many short jobs end, nearly all are."""
         began = self.done.get(slurm_name(job.id))
-        return began is not None and (job.started is None or job.started <= began + NOTED_AFTER)
+        return began is not None and job.started is not None and job.started <= began + NOTED_AFTER
 
     def _seen(self, name: str, member: Member) -> None:
         one = self.live.get(name)

@@ -178,7 +178,8 @@ def _where(touch: Document) -> str:
 
 def touch_name(what: str, detail: str) -> str:
     """Return what touched a job, with the detail of it."""
-    detail = _where_is_said(detail)
+    if what in ("finding", "rising", "sxid"):
+        detail = _where_is_said(detail)
     name = _TOUCHES.get(what, clean(what).replace("_", " "))
     return _ANSWERS.get((what, detail)) or f"{name} {clean(detail)}".rstrip()
 

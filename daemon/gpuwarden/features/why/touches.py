@@ -119,7 +119,7 @@ def _alike(known: Touch, new: Touch) -> bool:
 
 def _merged(known: Touch, new: Touch) -> Touch:
     last = known.until or known.at
-    is_news = new.count > 0 and new.at.boottime > last.boottime
+    is_news = new.count > 0 and new.at.boottime > last.boottime and new.at.wall != last.wall
     until = known.until
     if is_news:
         until = None if new.what in LASTING else new.at
@@ -253,7 +253,16 @@ def _of_job(what: str) -> Callable[[Event, State], Touching | None]:
 
 
 def _excluded(event: Event, _: State) -> Touching:
-    touch = Touch(what=event.kind, detail=_clean(str(event.data.get("reason") or "")), at=event.at)
+    touch = Touch(what="excluded", detail=_clean(str(event.data.get("reason") or "")), at=event.at)
+    return Touching(touch=touch, boot_id=event.boot_id)
+
+
+def _excluded_by_others(event: Event, _: State) -> Touching:
+    """The event comes again after each start of the daemon: what counts is when the exclusion was written, and the text is not the job's to keep."""
+    since, at = event.data.get("since"), event.at
+    if isinstance(since, int | float) and 0 < since < at.wall:
+        at = Stamp(at.boottime - (at.wall - since), float(since))
+    touch = Touch(what="excluded_by_others", detail=_clean(str(event.data.get("actuator") or "")), at=at)
     return Touching(touch=touch, boot_id=event.boot_id)
 
 
@@ -277,7 +286,7 @@ _KINDS: Mapping[str, Callable[[Event, State], Touching | None]] = {
     EventKind.SAVED: _of_job("saved"),
     EventKind.REQUEUED: _of_job("requeued"),
     EventKind.EXCLUDED: _excluded,
-    EventKind.EXCLUDED_BY_OTHERS: _excluded,
+    EventKind.EXCLUDED_BY_OTHERS: _excluded_by_others,
     EventKind.BOOT: _boot,
 }
 TOUCHING = frozenset(_KINDS)
