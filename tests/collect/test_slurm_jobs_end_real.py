@@ -18,8 +18,8 @@ from support.slurm_rig_hooks import Rig
 from support.whole_lines import whole_lines
 
 pytestmark = [*SLURM_BESIDE, pytest.mark.slow]
-PASSES = 4
-"""More than the questions about six jobs take, two in a pass."""
+PASSES = 6
+"""More than the questions about six jobs take, two in a pass, of one that was cancelled one."""
 LATER = 40.0
 """Seconds after the end: every job is due."""
 
@@ -39,7 +39,7 @@ class Asking:
 
     def __init__(self, rig: Rig) -> None:
         self._rig = rig
-        self.asked: list[str] = []
+        self.asked: dict[str, list[str]] = {"scontrol": [], "sacct": []}
         self._readers = {name: self._of(name) for name in rig.slurm.names}
 
     def read(self) -> dict[str, dict[int, Job]]:
@@ -61,7 +61,7 @@ class Asking:
         )
 
     def _ask(self, words: tuple[str, ...]) -> str:
-        self.asked.append(words[-1])
+        self.asked[words[0]].append(words[-1])
         try:
             return self._rig.slurm.command(*words)
         except AssertionError as error:
@@ -99,8 +99,11 @@ def test_the_first_node_says_how_each_job_ended(rig: Rig) -> None:
     first, second = found["n2"][two], found["n3"][two]
     assert (first.state, first.nodes, first.batch) == ("CANCELLED", 2, True)
     assert (second.state, second.nodes, second.batch) == ("", 2, False)
-    assert asking.asked.count(str(two)) == 1
-    assert sorted(asking.asked) == sorted(map(str, (failed, killed, step, cancelled, two, forged)))
+    assert sorted(asking.asked["scontrol"]) == sorted(map(str, (failed, killed, step, cancelled, two, forged)))
+    assert sorted(asking.asked["sacct"]) == sorted(map(str, (cancelled, two))), (
+        "who cancelled it, which nobody knows here"
+    )
+    assert (first.cancelled_by, found["n1"][cancelled].cancelled_by) == (None, None)
     known = found["n1"]
     assert (known[failed].state, known[failed].exit_code, known[failed].signal) == ("FAILED", 3, None)
     assert (known[killed].state, known[killed].exit_code, known[killed].signal) == ("FAILED", None, 9)

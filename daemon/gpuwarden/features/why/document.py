@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gpuwarden.features.why.model import LASTING, Answer, End, Epoch, Record, Touch, Use
+from gpuwarden.features.why.model import LASTING, Answer, End, Epoch, Record, Touch, Use, user_name
 from gpuwarden.health.conditions import condition
 from gpuwarden.health.xid.catalogue import xid_row
 from gpuwarden.publish.times import rfc3339, when
@@ -86,7 +86,7 @@ def _end(end: End) -> Document:
         "state": end.state,
         "exit_code": end.exit_code,
         "signal": end.signal,
-        "by": end.by,
+        "by": user_name(end.by),
     }
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpuwarden.cli.text import clean, when
-from gpuwarden.features.why.model import user_name
 
 Document = dict[str, Any]
 
@@ -144,7 +143,7 @@ def _ended(document: Document) -> str:
         return f"not yet, after {length}"
     parts = [f"{when(document['ended'])}, after {length}"]
     if end["state"]:
-        parts.append(clean(end["state"]) + (f" by {clean(user_name(end['by']))}" if end["by"] else ""))
+        parts.append(clean(end["state"]) + (f" by {clean(end['by'])}" if end["by"] else ""))
     if end["exit_code"] is not None:
         parts.append(f"exit code {end['exit_code']}")
     if end["signal"]:
