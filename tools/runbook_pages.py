@@ -76,14 +76,14 @@ def _repair(code: str) -> str:
         services = ", ".join(name.removeprefix("nvidia-") for name in SERVICES if name != "dcgm")
         return f" *gpuwarden may* restart it, of {services} ([repair](../repair.md))."
     texts = [
-        f"{f'on the advice {advice}: ' * (advice is not None)}{', then '.join(map(_words, steps))}"
+        f"{f'on the advice {advice}: ' * (advice is not None)}{', then '.join(map(_step_text, steps))}"
         for advice, steps in ladders.items()
         if steps
     ]
     return f" *gpuwarden may* do this ([repair](../repair.md)): {'; '.join(texts)}." if texts else ""
 
 
-def _words(rung: Rung) -> str:
+def _step_text(rung: Rung) -> str:
     return rung.kind.value if rung.service is None else f"{rung.kind.value} {rung.service.value}"
 
 

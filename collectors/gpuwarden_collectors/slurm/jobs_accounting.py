@@ -13,6 +13,7 @@ from gpuwarden_collectors.slurm.jobs_facts import Job
 from gpuwarden_collectors.slurm.jobs_owners import Ask
 
 AGAIN_AFTER = 3600.0
+"""Seconds."""
 _CANCELLED = re.compile(r"(?P<uid>\d{1,10})\|CANCELLED by (?P<by>\d{1,10})\n?", re.ASCII)
 
 

@@ -177,11 +177,11 @@ class Ends:
             end = end_of(self._ask(("scontrol", "show", "job", "-d", str(job.id))), job.id, job.uid, ended)
         except CollectorError:
             return False
-        is_cancelled = end is not None and end.state == CANCELLED
-        if end is not None and is_cancelled:
-            end = replace(end, cancelled_by=self._accounting.cancelled_by(job, now.boottime))
-        if end is not None:
-            self._ends[_key(job)] = end
+        if end is None:
+            return True
+        is_cancelled = end.state == CANCELLED
+        by = self._accounting.cancelled_by(job, now.boottime) if is_cancelled else None
+        self._ends[_key(job)] = replace(end, cancelled_by=by)
         return not is_cancelled  # slurmdbd may have taken its time
 
 

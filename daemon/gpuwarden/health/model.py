@@ -231,9 +231,7 @@ class EventKind(StrEnum):
     INTENDED = "intended"  # policy wants something of an actuator
     OUTCOME = "outcome"  # what became of it
     LIFTED = "lifted"  # another actor ended or took over an exclusion of gpuwarden's
-    EXCLUDED_BY_OTHERS = (
-        "excluded_by_others"  # another party took this node out of scheduling; once more after each start of the daemon
-    )
+    EXCLUDED_BY_OTHERS = "excluded_by_others"  # another party's exclusion; once more after each start of the daemon
     ORDERED = "ordered"  # an operator's exclude or restore
     NOTICED = "noticed"  # the end of this machine was announced
     NOTICE_ENDED = "notice_ended"

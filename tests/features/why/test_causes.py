@@ -172,7 +172,7 @@ TABLE: dict[str, tuple[Ends, tuple[Touch, ...], Cause, Certainty, str]] = {
     "killed, by a container's exit code": (Ends(exit_code=137, known_from="cgroup"), (), Cause.NOT_SEEN, P, ""),
     "gone": (Ends(known_from="processes"), (), Cause.NOT_SEEN, P, ""),
     "drained": (FAILED, (touch("excluded", "gpuwarden: failure"),), J, L, ""),
-    "drained by others": (FAILED, (touch("excluded_by_others", "new firmware"),), J, L, ""),
+    "drained by others": (FAILED, (touch("excluded_by_others", "slurm"),), J, L, ""),
 }  # fmt: skip
 
 

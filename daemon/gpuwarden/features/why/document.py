@@ -103,9 +103,8 @@ def _answer(answer: Answer, indices: Indices) -> Document:
 
 
 def _touch(touch: Touch, epoch: Epoch, indices: Indices, *, over_boot: bool) -> Document:
-    over = (
-        touch.until if touch.what in LASTING and touch.count == 1 else None
-    )  # of several, the time between them is no part
+    is_one = touch.what in LASTING and touch.count == 1  # of several, the time between them is no part
+    over = touch.until if is_one else None
     others = touch.what == "oom_node" and touch.detail not in (epoch.name, *epoch.also)
     return {
         "what": touch.what,
