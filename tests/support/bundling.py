@@ -45,7 +45,7 @@ GPU 00000000:4E:00.0
     Platform Info
         Module ID                         : 5
     Processes
-        Process ID                        : 4242
+        Process ID                        : 4194242
             Name                          : /home/alice/secret-model/train.py
 """
 PRINTS_SMI = "cat << 'END'\n" + SMI + "END\n"

@@ -27,33 +27,34 @@ from support.bundling import (
 )
 from support.traces import story, write
 
+# Numbers of more than six digits: the manifest is full of digests, and four digits are in one of fifty of them.
 PLANTED = (
-    "gpu-17", "example", "alice", "secret-model", "llama-run", "team-a", "trainer-0", "192.0.2.77", "2001:db8::77", UUID, "4711", "4242", "python-of-bob",
+    "gpu-17", "example", "alice", "secret-model", "llama-run", "team-a", "trainer-0", "192.0.2.77", "2001:db8::77", UUID, "471104711", "4194242", "python-of-bob",
 )  # fmt: skip
 NAMES = Names(["gpu-17.example", "gpu-17"], ["alice", "llama-run"], key=b"k" * 32)
 
 
 @pytest.mark.slow
 def test_no_planted_name_is_left_in_any_file_and_serial_numbers_are(tmp_path: Path) -> None:
-    dmesg = "echo 'NVRM: Xid (PCI:0000:4e:00): 31, pid=4242, name=python-of-bob, gpu-17 alice'; echo 'nfs: server gpu-17.example 192.0.2.77 lost'"
+    dmesg = "echo 'NVRM: Xid (PCI:0000:4e:00): 31, pid=4194242, name=python-of-bob, gpu-17 alice'; echo 'nfs: server gpu-17.example 192.0.2.77 lost'"
     host = BundleHost(
         tmp_path,
         {**USUAL, "dmesg": dmesg, "nvidia-smi": f"{PRINTS_SMI}echo '    by alice on gpu-17.example at 2001:db8::77'\n"},
     )
     host.kmsg.write_text(
-        f"4,1,5000000,-;NVRM: Xid (PCI:{SLOT[:-2]}): 95, pid=4242, name=python-of-bob, of alice on gpu-17 (192.0.2.77), llama-run\n"
+        f"4,1,5000000,-;NVRM: Xid (PCI:{SLOT[:-2]}): 95, pid=4194242, name=python-of-bob, of alice on gpu-17 (192.0.2.77), llama-run\n"
     )
     host.configure('[notify.exec.pager]\ncommand = ["/opt/alice/page"]\n')
-    job: dict[str, Any] = {"user": "alice", "job_name": "llama-run", "uid": 4711, "also": "pod/team-a/trainer-0"}
+    job: dict[str, Any] = {"user": "alice", "job_name": "llama-run", "uid": 471104711, "also": "pod/team-a/trainer-0"}
     host.remember(
         pinned(),
-        raised(text="Xid 95 by alice, pid=4242"),
+        raised(text="Xid 95 by alice, pid=4194242"),
         happened(EventKind.JOB_ENDED, "job/pod/team-a/trainer-0", **job),
         happened(EventKind.ORDERED, by="alice", reason="llama-run is stuck on gpu-17, says alice"),
     )
     (host.state_dir / "black-box").mkdir()
     write(host.state_dir / "black-box/frozen-1.trace.gz", story("Xid 95", 30.0))
-    write(host.state_dir / "black-box/frozen-20261103T021412Z-job_hung-slurm-4711.trace.gz", story("Xid 95", 30.0))
+    write(host.state_dir / "black-box/frozen-20261103T021412Z-job_hung-slurm-471104711.trace.gz", story("Xid 95", 30.0))
     done = host.bundle("--anonymise")
     assert done.returncode == 0, done.stderr
     (file,) = host.archives
