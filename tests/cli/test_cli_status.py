@@ -203,3 +203,10 @@ def test_it_is_said_once_when_the_node_comes_back(person: tuple[str, ...], advic
         each.strip() for each in printed.splitlines() if each.startswith(f"  {line}")
     ]
     assert printed.count("the node comes back when") == 1
+
+
+def test_a_node_that_takes_work_is_not_said_to_come_back() -> None:
+    enforced = Enforced(actuators=("slurm",), person=("gpu_missing@gpu/0",))
+    printed = text(replace(snapshot(4), enforced=enforced))
+    assert "may take work" in printed
+    assert "comes back" not in printed

@@ -60,6 +60,8 @@ def test_every_recorded_line_is_read() -> None:
         (False, "", "", 23173, 0),
         (False, "slurm/4711", "", 4712, 1001),
         (True, "slurm/4711", "slurm/4711", 4713, 1001),
+        (True, "slurm/3", "slurm/3", 1808, 1000),
+        (True, "slurm/4", "slurm/4", 1909, 1000),
         (True, "", "", None, None),
         (True, "", "", None, None),
         None,

@@ -42,7 +42,9 @@ def _blocked(enforcement: Document) -> Iterator[str]:
 
 
 def _returns(status: Document, enforcement: Document) -> Iterator[str]:
-    """Yield when the node comes back, by the strictest of its failures."""
+    """Yield when the node comes back, by the strictest of its failures. A node that somebody returned by other means than ours is not away."""
+    if status["schedulable"]:
+        return
     if person := [clean(name) for name in enforcement.get("needs_person", ())]:
         yield f"the node comes back when it was repaired and somebody types `gpuwarden restore` on it, because of {', '.join(person)}"
         yield from (f"  {clean(why)}" for why in enforcement.get("needs_person_why", ()))
