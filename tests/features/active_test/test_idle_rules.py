@@ -12,6 +12,7 @@ from gpuwarden.doctor.row import Grade
 from gpuwarden.features.active_test.idle.due import last_tested, not_due
 from gpuwarden.features.active_test.idle.job import IdleJob, minutes
 from gpuwarden.features.active_test.idle.node import unfit
+from gpuwarden.features.active_test.idle.power_saving import read_suspend_time, shown_suspend_time
 from gpuwarden.features.active_test.idle.preemption import missing
 from gpuwarden.features.active_test.idle.user import NoSuchSubmitter, submits_as
 from gpuwarden.features.slurm.settings import epilog, epilog_test
@@ -91,6 +92,47 @@ def test_only_a_node_that_is_idle_and_stays_on_is_tested(node: dict[str, Any], k
 def test_a_partition_has_a_suspend_time_of_its_own() -> None:
     partitions = parse_partitions(f"{USERS} SuspendTime=600")
     assert "SuspendTime of gpu 600" in unfit(IDLE, SAVES | {"SuspendTime": "INFINITE"}, partitions)
+
+
+# The lines of src/api/node_info.c of Slurm 26.05, which was not run.
+SHOWN = """NodeName=n1 Arch=x86_64 CoresPerSocket=1
+   NodeAddr=127.0.0.1 NodeHostName=n1 Version=26.05.0
+   State=IDLE ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A
+   BootTime=2026-11-28T16:50:22 SlurmdStartTime=2026-11-28T17:24:01
+   LastBusyTime=2026-11-28T17:24:01 ResumeAfterTime=None SuspendTime={}
+   Comment=LastBusyTime=now SuspendTime=5
+"""
+
+
+@pytest.mark.parametrize(
+    ("shown", "why"),
+    [
+        ("600", "(SuspendTime of n1 600)"),
+        ("INFINITE", ""),
+        ("-2", "(SuspendTime 300 sec)"),  # not set
+    ],
+)
+def test_what_the_controller_shows_for_the_node_counts_alone(shown: str, why: str) -> None:
+    found = unfit(IDLE, SAVES, parse_partitions(USERS), shown_suspend_time(SHOWN.format(shown)))
+    assert why in found if why else not found
+
+
+async def test_the_controller_is_asked_for_it_only_where_nodes_are_switched_off_and_have_one() -> None:
+    asked: list[tuple[str, ...]] = []
+
+    class Asked:
+        async def ask(self, undone: str, *words: str) -> str:
+            assert undone
+            asked.append(words)
+            return SHOWN.format("600")
+
+    commands: Any = Asked()
+    for version, program in (("24.11.5", "/usr/sbin/off"), ("26.05.0", "(null)"), ("", "/usr/sbin/off")):
+        keys = {"SLURM_VERSION": version, "SuspendProgram": program}
+        assert await read_suspend_time(commands, "n1", keys) == ""
+    assert not asked
+    assert await read_suspend_time(commands, "n1", SAVES | {"SLURM_VERSION": "26.05.1"}) == "600"
+    assert asked == [("scontrol", "--local", "show", "node", "n1")]
 
 
 def status(*results: tuple[str, float, str], gpus: int = 1) -> dict[str, Any]:

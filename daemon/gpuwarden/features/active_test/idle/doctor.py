@@ -9,7 +9,7 @@ from pathlib import Path
 from gpuwarden.config.model import Config
 from gpuwarden.doctor.row import Row, fail, ok, warn
 from gpuwarden.features.active_test.idle.job import IdleJob, minutes
-from gpuwarden.features.active_test.idle.node import suspended_after
+from gpuwarden.features.active_test.idle.power_saving import read_suspend_time, suspended_after
 from gpuwarden.features.active_test.idle.preemption import missing
 from gpuwarden.features.active_test.idle.user import NoSuchSubmitter, no_access, submits_as
 from gpuwarden.features.active_test.options import ActiveTestOptions
@@ -56,7 +56,8 @@ async def _rows(config: Config, commands: Commands) -> AsyncIterator[Row]:
             "preemption",
             f"jobs of the other partitions of this node ({above}) preempt those of {test.partition} at once",
         )
-    if limit := suspended_after(node, keys, partitions):
+    shown = await read_suspend_time(commands, node.name, keys)
+    if limit := suspended_after(node, keys, partitions, shown):
         found = f"{node.name} is not tested while idle, because power saving switches it off ({limit})"
         yield warn("power saving", found, "to have it tested, add it to SuspendExcNodes")
     yield await _user(config, commands, node, preempted=not lines)

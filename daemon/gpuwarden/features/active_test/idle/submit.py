@@ -17,6 +17,7 @@ from gpuwarden.config.model import Config
 from gpuwarden.features.active_test.at_once import refusal
 from gpuwarden.features.active_test.idle.job import IdleJob, minutes
 from gpuwarden.features.active_test.idle.node import unfit
+from gpuwarden.features.active_test.idle.power_saving import read_suspend_time
 from gpuwarden.features.active_test.idle.preemption import missing
 from gpuwarden.features.active_test.idle.user import NoSuchSubmitter, no_access, submits_as
 from gpuwarden.features.active_test.idle.wanted import CannotSubmit, NotNow, need_due
@@ -98,7 +99,7 @@ async def _possible(order: Submission, identity: tuple[str, ...]) -> IdleJob:
     longest = minutes(order.level, node.gpus, test.parallel) * 60.0
     if lines := missing(keys, partitions, test.partition, name, longest):
         raise CannotSubmit("a job would wait for the end of a test; slurm.conf needs\n  " + "\n  ".join(lines))
-    if why := unfit(node, keys, partitions):
+    if why := unfit(node, keys, partitions, await read_suspend_time(commands, name, keys)):
         raise NotNow(why)
     for job in await read_tester_jobs(commands, test.slurm_user):
         if name in (job.wanted, job.node):

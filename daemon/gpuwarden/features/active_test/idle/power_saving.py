@@ -1,0 +1,64 @@
+"""Whether Slurm's power saving switches an idle node off, and by which setting."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import islice
+
+from gpuwarden_collectors.slurm.client import Commands
+from gpuwarden_collectors.slurm.facts import NodeFacts
+from gpuwarden_collectors.slurm.hostlist import in_hostlist
+from gpuwarden_collectors.slurm.settings import PartitionSettings, value_of
+
+SHOWN_FROM = (26, 5)
+"""The release from which a node has a SuspendTime of its own, and `scontrol show node` the one in force (CHANGELOG/slurm-26.05.md)."""
+_SHOWN = re.compile(r"^ *LastBusyTime=.* SuspendTime=(\S{1,20}) *$", re.MULTILINE)
+_NEVER = ("infinite", "-1", "none")
+_UNSET = "-2"
+"""NO_VAL as `scontrol` prints it (src/api/node_info.c)."""
+
+
+async def read_suspend_time(commands: Commands, node: str, keys: Mapping[str, str]) -> str:
+    """Return the node's SuspendTime as the controller has it, be it its own, a partition's or the cluster's; "" before 26.05.
+
+    A question that reads all nodes of the cluster, so it is asked only where power saving is set up. Raises SlurmError.
+    """
+    if not value_of(keys, "SuspendProgram") or _release(keys) < SHOWN_FROM:
+        return ""
+    undone = f"cannot read the SuspendTime of {node}"
+    return shown_suspend_time(await commands.ask(undone, "scontrol", "--local", "show", "node", node))
+
+
+def shown_suspend_time(text: str) -> str:
+    """Parse `scontrol show node` for one node; "" where it has none."""
+    found = _SHOWN.search(text)
+    return "" if found is None or found[1] == _UNSET else found[1]
+
+
+def suspended_after(
+    node: NodeFacts, keys: Mapping[str, str], partitions: Sequence[PartitionSettings], shown: str = ""
+) -> str:
+    """The setting by which this node is switched off; empty if it is not. `shown`: what the controller has for it, which counts alone."""
+    if not value_of(keys, "SuspendProgram") or _excluded(node.name, value_of(keys, "SuspendExcNodes")):
+        return ""
+    exempt = set(value_of(keys, "SuspendExcParts").split(","))
+    if exempt.intersection(node.partitions):
+        return ""
+    theirs = {f"SuspendTime of {one.name}": one.suspend_time for one in partitions if one.name in node.partitions}
+    settings = (
+        {f"SuspendTime of {node.name}": shown} if shown else {"SuspendTime": value_of(keys, "SuspendTime"), **theirs}
+    )
+    for setting, value in settings.items():
+        if value and value.split()[0].lower() not in _NEVER:
+            return f"{setting} {value}"
+    return ""
+
+
+def _release(keys: Mapping[str, str]) -> tuple[int, ...]:
+    return tuple(int(digits) for digits in islice(re.findall(r"\d{1,4}", keys.get("SLURM_VERSION", "")), 2))
+
+
+def _excluded(name: str, hostlist: str) -> bool:
+    """True if the node is certain to be in the list. `n[1-4]:2` keeps two of these nodes on, whichever, so that none is certain."""
+    return bool(hostlist) and ":" not in hostlist and in_hostlist(name, hostlist)
