@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from gpuwarden import __version__
-from gpuwarden.cli.main import VERBS
+from gpuwarden.cli.main import VERBS, main
 from gpuwarden.features import FEATURES
 from gpuwarden.publish.status import status
 from support.commands import COMMAND, environment, gpuwarden
@@ -142,6 +144,13 @@ def test_a_reader_that_has_seen_enough_is_no_error_to_complain_about(tmp_path: P
         assert command.stderr is not None
         assert command.stderr.read() == b""
         assert command.wait(60) == 141
+
+
+@pytest.mark.parametrize("words", [["explain", "xid", "79"], ["explain", "--help"]])
+def test_garbage_is_collected_again_once_the_modules_are_loaded(words: list[str]) -> None:
+    with suppress(SystemExit):
+        main(words)
+    assert gc.isenabled()
 
 
 def test_an_internal_error_is_not_taken_for_the_health_of_a_gpu(tmp_path: Path) -> None:
