@@ -28,6 +28,7 @@ PLAIN = {
     "dataclasses",
     "enum",
     "functools",
+    "gpuwarden_collectors.dataclass",
     "itertools",
     "math",
     "operator",

@@ -14,8 +14,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from gpuwarden_collectors.dataclass import dataclass
 
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _ONE_DIGIT = re.compile(r"([0-9a-f])\1*")  # all zeros: "no id"; all Fs: "not set" (SMBIOS, system UUID)

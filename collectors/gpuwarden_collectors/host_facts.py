@@ -6,10 +6,10 @@ marked, so that a judgement needs no configuration: `expected` for a mount, `con
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar
 
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 # --- InfiniBand and RoCE -------------------------------------------------------------------------------------------

@@ -6,8 +6,10 @@ Every table of the configuration is such a class, in the package that uses its v
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, field, fields
 from typing import Any, NamedTuple, TypeVar
+
+from gpuwarden_collectors.dataclass import dataclass
 
 Value = TypeVar("Value")
 Table = TypeVar("Table", bound=type)

@@ -23,7 +23,8 @@ that both have above them, and the names down to there are missing: all of these
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from gpuwarden_collectors.dataclass import dataclass
 
 _ID = r"[0-9a-f]{64}"
 _SLICES = r"(?:/[^/]+\.slice)*"

@@ -6,11 +6,11 @@ Table of the configuration, thread, staleness, state in the view, form in a trac
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from gpuwarden_collectors.base import Clock, NamedFacts
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.options import PolledOptions
 
 Facts = TypeVar("Facts", bound=NamedFacts)

@@ -24,7 +24,13 @@ EVIDENCE = {"gpuwarden.publish", "gpuwarden.publish.evidence_text"}
 NVML = "gpuwarden_collectors.nvml"
 NAMED_IN_HELP = {
     "fleet": {"gpuwarden.fleet", "gpuwarden.fleet.status"},
-    "inject": {"gpuwarden_collectors", NVML, f"{NVML}.simulated_faults", f"{NVML}.simulated_gpu"},
+    "inject": {
+        "gpuwarden_collectors",
+        "gpuwarden_collectors.dataclass",
+        NVML,
+        f"{NVML}.simulated_faults",
+        f"{NVML}.simulated_gpu",
+    },
     "test": {"gpuwarden_collectors", "gpuwarden_collectors.active_test", "gpuwarden_collectors.active_test.level"},
     "status": EVIDENCE,
     "watch": EVIDENCE,

@@ -14,12 +14,12 @@ import re
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from gpuwarden_collectors.acknowledgements.message import Acknowledgement, parse_acknowledgement
 from gpuwarden_collectors.base import CollectorError
+from gpuwarden_collectors.dataclass import dataclass
 
 FOLDER = "ack"
 _JOB = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")  # as in the library of the job side

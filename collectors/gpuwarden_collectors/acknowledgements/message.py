@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from gpuwarden_collectors.dataclass import dataclass
 
 RANKS_MOST = 1_000_000
 """More than any job has."""

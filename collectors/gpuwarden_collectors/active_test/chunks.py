@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from statistics import median
 
 from gpuwarden_collectors.active_test.facts import MISMATCHES_KEPT, Deviation, KernelMeasured, Outlier
 from gpuwarden_collectors.active_test.kernels import layout
 from gpuwarden_collectors.active_test.kernels.layout import WarpRecord
+from gpuwarden_collectors.dataclass import dataclass
 
 OFF = 0.0005
 """An SM that needs so much more or fewer cycles than the median of all is an outlier: 17 times the worst that was measured (0.003 %)."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import NvmlFacts
 
 

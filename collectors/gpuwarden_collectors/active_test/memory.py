@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from math import ceil
 from statistics import median
@@ -19,6 +19,7 @@ from gpuwarden_collectors.active_test.cuda.errors import OutOfMemoryError
 from gpuwarden_collectors.active_test.facts import MISMATCHES_KEPT, MemoryMeasured, Mismatch, Obstacle
 from gpuwarden_collectors.active_test.memory_kernels import MemoryKernels, Pattern, Run, pattern
 from gpuwarden_collectors.active_test.obstructed import Obstructed
+from gpuwarden_collectors.dataclass import dataclass
 
 MARCH_MOST = 0.2
 """Seconds between allocating and freeing that the kernels of a march may take, by the speeds measured before."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gpuwarden_collectors.active_test.cuda.device import Device, Function
 from gpuwarden_collectors.active_test.cuda.errors import HostError
 from gpuwarden_collectors.active_test.kernels import layout, memory
+from gpuwarden_collectors.dataclass import dataclass
 
 TRANSFER_MOST = 128 << 20
 """Bytes of one copy: on H100 the speed is that of larger ones."""

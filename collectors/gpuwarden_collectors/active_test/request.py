@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from gpuwarden_collectors.active_test.cuda.library import LIBRARY
 from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.codec import from_wire
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import slot_of
 
 _UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gpuwarden_collectors.active_test.chunks import KernelTally
 from gpuwarden_collectors.active_test.facts import GpuMeasured, Obstacle, PcieMeasured, PeerMeasured
 from gpuwarden_collectors.active_test.kernels import layout
 from gpuwarden_collectors.active_test.memory import MemoryTally
 from gpuwarden_collectors.active_test.others import Others
+from gpuwarden_collectors.dataclass import dataclass
 
 
 @dataclass(slots=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from gpuwarden_collectors.base import Clock
@@ -26,6 +25,7 @@ from gpuwarden_collectors.cloud.facts import (
 from gpuwarden_collectors.cloud.metadata import Metadata, MetadataError
 from gpuwarden_collectors.cloud.reply import Reply, ReplyError, choice_of, listing, mapping, text_of, time_of
 from gpuwarden_collectors.cloud.source import Question
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 NAME = "azure"

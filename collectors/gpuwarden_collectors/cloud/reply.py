@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NoReturn
 
 from gpuwarden_collectors.cloud.facts import clean
 from gpuwarden_collectors.cloud.times import TimeError, parse_time
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 BODY_MOST = 64 * 1024

@@ -8,9 +8,10 @@ An unknown answer leaves everything as it is: it neither counts as missing nor b
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gpuwarden_collectors.cloud.facts import Answer, AnswerKind, TerminationNotice
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 WITHDRAWN_AFTER = 3

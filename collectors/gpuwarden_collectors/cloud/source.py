@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from gpuwarden_collectors.backoff import Backoff
 from gpuwarden_collectors.cloud.facts import Answer, AnswerKind, Kind, unknown
+from gpuwarden_collectors.dataclass import dataclass
 
 RETRY_FIRST, RETRY_MOST = 0.25, 1.0
 """Seconds from a question that failed to its repetition: the first answer of a service that recovers may announce an end."""

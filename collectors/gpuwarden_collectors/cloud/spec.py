@@ -7,11 +7,11 @@ Who reads the configuration reads the rows: nothing here loads the sources, with
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.options import bounded
 
 if TYPE_CHECKING:

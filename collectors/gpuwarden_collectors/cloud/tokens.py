@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import dataclass
 
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.cloud.metadata import Metadata, MetadataError
 from gpuwarden_collectors.cloud.reply import Reply
+from gpuwarden_collectors.dataclass import dataclass
 
 PATH = "/latest/api/token"
 TTL = 21_600

@@ -10,10 +10,10 @@ import os
 import socket
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpuwarden_collectors.base import CollectorError, SourceAbsent
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.dcgm.options import DcgmOptions
 
 _PORT = 5555  # dcgm_structs.h: DCGM_HE_PORT_NUMBER

@@ -9,11 +9,11 @@ import importlib
 import sys
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gpuwarden_collectors.base import CollectorError, SourceAbsent
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.dcgm.errors import Misfit
 from gpuwarden_collectors.options import SEPARATOR
 

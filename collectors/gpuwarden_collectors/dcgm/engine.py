@@ -11,9 +11,9 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
 
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.dcgm.addresses import Address
 from gpuwarden_collectors.dcgm.bindings import Bindings
 from gpuwarden_collectors.dcgm.errors import described, failure, is_final

@@ -6,10 +6,11 @@ DCGM writes into the text of an incident about the GPU can be wrong, so slots ne
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import ClassVar
 
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 NOT_ANSWERING = "DCGM does not answer: "

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.dcgm.engine import GPU, Entity, text_of
 
 NODE: Entity = (0, 0)  # DCGM_FE_NONE: what belongs to no GPU

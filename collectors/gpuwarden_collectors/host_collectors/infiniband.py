@@ -15,12 +15,12 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from gpuwarden_collectors.adapters import adapter, driver_of, pci_path
 from gpuwarden_collectors.base import CollectorError, SourceAbsent
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.default_route import DefaultRoute
 from gpuwarden_collectors.host_facts import AdapterFacts, InfinibandFacts, PortFacts
 from gpuwarden_collectors.host_files import number, read_text, text_or_empty

@@ -18,11 +18,11 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from gpuwarden_collectors.base import Clock, host_clock
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.host_facts import ProcessesFacts, StuckProcess
 from gpuwarden_collectors.host_files import number, printable, text_or_empty
 from gpuwarden_collectors.options import PolledOptions, bounded

@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpuwarden_collectors.base import CollectorError, SourceAbsent
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.host_facts import ServiceFacts, ServicesFacts
 from gpuwarden_collectors.host_files import number
 from gpuwarden_collectors.options import Misfit, PolledOptions

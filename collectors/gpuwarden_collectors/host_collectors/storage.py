@@ -20,10 +20,11 @@ import os
 import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from gpuwarden_collectors.base import Clock, CollectorError, host_clock
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.host_facts import MountFacts, StorageFacts
 from gpuwarden_collectors.mount_table import MountEntry, mount_table
 from gpuwarden_collectors.options import Misfit, PolledOptions, bounded

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.options import bounded, internal, searched
 
 

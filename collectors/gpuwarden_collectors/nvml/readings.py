@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from ctypes import byref, c_uint
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
+
+from gpuwarden_collectors.dataclass import dataclass
 
 Special = Callable[[Any, Any], Any]
 """(the library, a device handle) -> what the call gave. Raises the library's NVMLError."""

@@ -12,9 +12,10 @@ import json
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.nvml.simulated_gpu import LINKS, SimulatedGpu
 
 Effect = Callable[[SimulatedGpu, int, float], None]

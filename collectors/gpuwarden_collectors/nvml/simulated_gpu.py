@@ -10,7 +10,9 @@ from __future__ import annotations
 import math
 import uuid
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from gpuwarden_collectors.dataclass import dataclass
 
 NAME = "NVIDIA H100 80GB HBM3"
 LINKS = 18

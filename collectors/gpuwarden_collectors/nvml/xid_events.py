@@ -11,11 +11,12 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from gpuwarden_collectors.backoff import Backoff
 from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.event_facts import Source, XidEvent
 from gpuwarden_collectors.facts import Stamp, slot_of
 from gpuwarden_collectors.nvml.library import Code, read_text

@@ -20,10 +20,10 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import IO, cast
 
 from gpuwarden_collectors.backoff import Backoff
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.host_files import read_bytes
 
 _START = ("/bin/sh", "-c", 'exec "$0" "$@"')

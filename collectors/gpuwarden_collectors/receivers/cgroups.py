@@ -6,9 +6,8 @@ the job's, be it in a container or around one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gpuwarden_collectors.control_groups import RootFolders, lines
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.places import container_at, place_begins
 from gpuwarden_collectors.slurm.jobs_cgroup import NO_JOB, job_cgroup_in
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.host_files import printable
 from gpuwarden_collectors.receivers.facts import NOTHING, SIGNALS
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from gpuwarden_collectors.dataclass import dataclass
 
 SIGNALS = ("TERM", "USR1", "USR2", "HUP")
 """The only signals that are ever sent to a job, whatever it asks for."""

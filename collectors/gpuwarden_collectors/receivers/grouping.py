@@ -7,8 +7,9 @@ its answer, by the folder of version 1 that has the user's number, or by what it
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.receivers.cgroups import OUTSIDE, Group
 from gpuwarden_collectors.receivers.declared import UNREAD
 from gpuwarden_collectors.receivers.process import Process

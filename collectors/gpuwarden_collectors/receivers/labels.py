@@ -13,9 +13,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.host_files import printable
 from gpuwarden_collectors.receivers.declared import declared_signal, folder_name
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.host_files import read_text
 from gpuwarden_collectors.receivers.timed_reads import TimedReads
 

@@ -9,9 +9,9 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
 
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.host_files import printable
 from gpuwarden_collectors.process_stat import ProcessStat, parse_stat
 from gpuwarden_collectors.receivers.facts import SIGNALS

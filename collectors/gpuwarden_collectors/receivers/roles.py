@@ -13,8 +13,9 @@ Where that leaves several in one place, those that hold a GPU are the ranks. A p
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.receivers.declared import UNREAD, Declarations, Identity
 from gpuwarden_collectors.receivers.facts import Role
 from gpuwarden_collectors.receivers.names import named

@@ -7,8 +7,8 @@ started. It holds what leads down to those with a GPU, and all that is below the
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.receivers.facts import Role
 from gpuwarden_collectors.receivers.names import named
 

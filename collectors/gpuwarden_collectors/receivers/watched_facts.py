@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.slurm.jobs_facts import JobProcess
 
 

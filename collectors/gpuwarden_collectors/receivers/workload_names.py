@@ -17,10 +17,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from gpuwarden_collectors.control_groups import GroupLine, RootFolders, lines
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.host_files import read_text
 from gpuwarden_collectors.places import SHOWN, container_at, place_begins, pod_at
 from gpuwarden_collectors.process_stat import ProcessStat, process_stat

@@ -12,11 +12,12 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from gpuwarden_collectors.base import Clock, host_clock
 from gpuwarden_collectors.control_groups import RootFolders
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.host_files import read_text
 from gpuwarden_collectors.process_stat import ProcessStat, process_stat
 from gpuwarden_collectors.receivers.oom_counts import OomCount, OomCounts

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.plugin.run import Process, Run, run
 from gpuwarden_collectors.slurm.command_record import RECORDED
 from gpuwarden_collectors.slurm.errors import TIMEOUT, CalledOff, Unreachable, failure

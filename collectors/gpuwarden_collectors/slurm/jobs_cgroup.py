@@ -8,10 +8,10 @@ below the container's own. Names at other places mean nothing, nor do those in f
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpuwarden_collectors.control_groups import GroupLine, RootFolders, lines
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.host_files import read_text
 from gpuwarden_collectors.places import SlurmPlace, container_at, place_begins, slurm_at
 

@@ -13,9 +13,10 @@ import math
 import re
 from collections import deque
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gpuwarden_collectors.base import CollectorError
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.slurm.jobs_accounting import Accounting
 from gpuwarden_collectors.slurm.jobs_facts import Job

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.host_files import read_bytes
 from gpuwarden_collectors.slurm.jobs_text import numbers
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.options import bounded
 from gpuwarden_collectors.slurm.errors import TIMEOUT
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.slurm.hostlist import in_hostlist
 
 if TYPE_CHECKING:

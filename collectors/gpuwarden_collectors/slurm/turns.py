@@ -12,8 +12,9 @@ import contextlib
 import heapq
 import itertools
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 from enum import IntEnum
+
+from gpuwarden_collectors.dataclass import dataclass
 
 AT_ONCE = 2
 

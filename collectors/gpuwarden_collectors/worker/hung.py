@@ -8,10 +8,10 @@ that had to be killed costs one of few kills: its part is asked again so rarely 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from math import inf
 
 from gpuwarden_collectors.backoff import Backoff
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.worker.in_flight import InFlight
 from gpuwarden_collectors.worker.life import WorkerLimits
 

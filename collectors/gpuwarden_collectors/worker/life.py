@@ -9,11 +9,11 @@ Deaths and timeouts in a row, without an answer between them, are followed by gr
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from enum import StrEnum
 
 from gpuwarden_collectors.backoff import Backoff
 from gpuwarden_collectors.base import PassOutcome
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 

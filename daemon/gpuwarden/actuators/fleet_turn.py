@@ -14,9 +14,9 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 
 from gpuwarden.policy.fleet_marks import Mark, is_free, marks, with_mark, without
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.slurm.client import Commands, SlurmClient
 from gpuwarden_collectors.slurm.errors import SlurmError
 from gpuwarden_collectors.slurm.facts import NodeFacts

@@ -17,7 +17,6 @@ import json
 import os
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,6 +28,7 @@ from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.policy import reasons
 from gpuwarden.policy.model import Intent, NodeState, Owner, Why
 from gpuwarden.publish.times import rfc3339
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 FORMAT = 1

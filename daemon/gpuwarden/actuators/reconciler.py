@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TypeVar
 
 from gpuwarden.actuators.base import (
@@ -29,6 +29,7 @@ from gpuwarden.policy.preconditions import answer, lost, still_closed
 from gpuwarden.policy.reasons import parse
 from gpuwarden_collectors.backoff import Backoff
 from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.dataclass import dataclass
 
 T = TypeVar("T")
 Committed = Callable[[], Awaitable[bool]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gpuwarden.base.durations import format_duration
 from gpuwarden.cli.parser import CommandError
@@ -22,6 +22,7 @@ from gpuwarden.health.xid.ruling import Ruling, of_site
 from gpuwarden.health.xid.sxid_catalogue import advice as sxid_advice
 from gpuwarden.health.xid.sxid_catalogue import sxid_row
 from gpuwarden.health.xid.sxid_rules import AGAIN, first_class
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.event_facts import SxidEvent, XidEvent
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.kernel_log.lines import Record, event_of

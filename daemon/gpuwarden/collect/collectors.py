@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from gpuwarden.config.collectors import Collectors
 from gpuwarden.health.view import Named
 from gpuwarden.health.xid.witnesses import ANSWERED_WITHIN, FALLEN
 from gpuwarden_collectors.base import Clock, CollectorError, Observation, PassOutcome
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.dcgm.facts import DcgmFacts
 from gpuwarden_collectors.dcgm.options import DcgmOptions
 from gpuwarden_collectors.dcgm.presence import check_presence

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
 from gpuwarden.base.threads import detached
 from gpuwarden_collectors.base import Clock, CollectorError, Observation, PassOutcome, SourceAbsent
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 Facts = TypeVar("Facts")

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.dcgm.options import DcgmOptions
 from gpuwarden_collectors.nvml.options import NvmlOptions
 from gpuwarden_collectors.options import Misfit, PolledOptions, bounded, with_tables

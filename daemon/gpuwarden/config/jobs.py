@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Literal
 
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.options import Misfit, bounded
 from gpuwarden_collectors.receivers.facts import SIGNALS
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -34,6 +34,7 @@ from gpuwarden.health.host.limits import DiskLimits, Limits, MemoryLimits, SwapL
 from gpuwarden.health.runbooks import RUNBOOKS
 from gpuwarden.health.view import CheckRule, ExpectedSettings, XidRule
 from gpuwarden.policy.model import Settings
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.options import Misfit, bounded, internal, text_list, with_tables
 from gpuwarden_collectors.plugin.options import SiteCheck
 from gpuwarden_collectors.slurm.options import SlurmOptions

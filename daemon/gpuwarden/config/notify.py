@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Literal
 
 from gpuwarden.base.web_address import address_fault
 from gpuwarden.config.exec import program_misfits
 from gpuwarden.config.secrets import SecretFile
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.options import Misfit, bounded
 
 Group = Literal["health", "finding", "exclusion", "termination", "job"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -12,6 +11,7 @@ from gpuwarden.base.web_address import address_fault
 from gpuwarden.config.secrets import SecretFile
 from gpuwarden.policy.breaker import RECOUNT_LEAST
 from gpuwarden.policy.model import Budget
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.options import Misfit, bounded
 
 UNCOUNTED = (

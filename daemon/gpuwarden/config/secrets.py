@@ -10,10 +10,10 @@ import os
 import re
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpuwarden.config.sources import read_regular
+from gpuwarden_collectors.dataclass import dataclass
 
 VARIABLE = "CREDENTIALS_DIRECTORY"
 EXPECTED = 'an absolute path such as "/etc/gpuwarden/token", or the name of a systemd credential such as "token"'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -13,6 +13,7 @@ from gpuwarden_collectors.cloud.registry import CLOUDS
 from gpuwarden_collectors.cloud.spec import CloudSpec, Options
 from gpuwarden_collectors.cloud.system_bus import SYSTEM_BUS
 from gpuwarden_collectors.cloud.times import TimeError, parse_time
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.options import Misfit, bounded, with_tables
 
 if TYPE_CHECKING:

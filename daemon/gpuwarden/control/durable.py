@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from gpuwarden.base.peer import Peer
 from gpuwarden.publish.sockets.control import TRY_AGAIN, Verb, VerbError
 from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.dataclass import dataclass
 
 ON_DISK_WITHIN = 2.0
 """Seconds from the order on. The control socket has 4 for everything."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
 
 from gpuwarden.base.threads import detached
 from gpuwarden.config.model import Config
 from gpuwarden.doctor.row import Row
 from gpuwarden.doctor.running import Running
+from gpuwarden_collectors.dataclass import dataclass
 
 HOST_WITHIN = 10.0
 Asking = Callable[[Running, Config], Awaitable[list[Row]]]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
+
+from gpuwarden_collectors.dataclass import dataclass
 
 
 class Grade(StrEnum):

@@ -6,7 +6,6 @@ import errno
 import os
 import socket
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from gpuwarden.base.durations import format_duration
 from gpuwarden.config.model import Config
 from gpuwarden.config.sources import in_pod
 from gpuwarden.doctor.row import Row, fail, ok, warn
+from gpuwarden_collectors.dataclass import dataclass
 
 SCRAPED_WITHIN = 300.0
 """Seconds: five times the longest interval that Prometheus is usually given."""

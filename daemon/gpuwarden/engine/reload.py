@@ -6,12 +6,13 @@ It is read as a whole and judged as a whole: with a fault anywhere nothing of it
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from gpuwarden.config.model import Config
 from gpuwarden.health.view import Rules
 from gpuwarden.policy.model import Budget, Settings
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.options import keys
 
 _TABLES = ("checks", "expected", "xids", "sxids", "disk", "memory", "swap")

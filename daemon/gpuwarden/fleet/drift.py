@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from gpuwarden.fleet.model import Key, Row
+from gpuwarden_collectors.dataclass import dataclass
 
 ITEMS = ("driver", "vbios", "inforom", "adapter_firmware", "kernel")
 """Labels of `gpuwarden_machine_info` that are versions."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from gpuwarden.fleet.status import Status
 from gpuwarden.prometheus.client import Sample
+from gpuwarden_collectors.dataclass import dataclass
 
 Key = tuple[str, str, str]
 """Cluster (empty without such a label), job, instance."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from gpuwarden.fleet import queries as q
@@ -17,6 +17,7 @@ from gpuwarden.fleet.model import Finding, Key, Notice, Out, Row, key_of
 from gpuwarden.fleet.status import RANK, Status
 from gpuwarden.health.domain import domain_of_labels
 from gpuwarden.prometheus.client import Sample
+from gpuwarden_collectors.dataclass import dataclass
 
 Samples = Mapping[str, list[Sample]]
 T = TypeVar("T")

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from gpuwarden.base.fisher import CHANCE, MARKED_LEAST, p_value
 from gpuwarden.fleet.model import Key, Row
+from gpuwarden_collectors.dataclass import dataclass
 
 CAUSES_MOST = 3
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gpuwarden.health.model import Advice, Latch, Severity
+from gpuwarden_collectors.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

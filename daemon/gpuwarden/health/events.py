@@ -7,10 +7,11 @@ of `lemons`, whose keys are kinds of fault.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gpuwarden.health.event_data import OTHER_KEYS, key, otherwise
 from gpuwarden.health.model import Advice, Evidence, Health, Latch, Severity
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 

@@ -8,11 +8,11 @@ repair than what came before them.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum, auto
 
 from gpuwarden.health.nvlink.nvlink5 import NVLINK5_XIDS
 from gpuwarden.health.xid.sxid_rules import GPU_WITHIN, LOST_WITHIN
+from gpuwarden_collectors.dataclass import dataclass
 
 
 class Where(Enum):

@@ -12,7 +12,7 @@ Every such step is an event; `fold` alone changes the state by it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 
 from gpuwarden.features import parts
@@ -46,6 +46,7 @@ from gpuwarden.health.verdict import verdict
 from gpuwarden.health.view import Rules, Sight, View
 from gpuwarden.health.windows import added, kept
 from gpuwarden.health.xid.witnesses import believed, is_fallen, observed
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.event_facts import HostEvent
 from gpuwarden_collectors.facts import Stamp
 

@@ -9,7 +9,7 @@ made already is not counted (`pairing.py`); if it is the first that brings the l
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from gpuwarden.features import parts
 from gpuwarden.health.event_data import write
@@ -25,6 +25,7 @@ from gpuwarden.health.xid.partners import CANCELS
 from gpuwarden.health.xid.ruling import newest_signs
 from gpuwarden.health.xid.sxid_ports import Ports, as_text, with_line
 from gpuwarden.health.xid.witnesses import FALLEN
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.event_facts import (
     AerEvent,
     AerSeverity,

@@ -12,9 +12,10 @@ Whatever was done in between, the third failure of one kind within `DAY` is for 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gpuwarden.health.model import Advice, Evidence
+from gpuwarden_collectors.dataclass import dataclass
 
 COUNTS_FOR = 7 * 86_400.0
 """Seconds. Own choice: the window in which NVSentinel's analyser counts the remediations of a node."""

@@ -7,9 +7,10 @@ alert. All others are sections of a page about one part of a node. What a sectio
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gpuwarden.features import parts
+from gpuwarden_collectors.dataclass import dataclass
 
 RUNBOOKS = "https://github.com/gpuwarden/gpuwarden/blob/main/docs/use/runbooks"
 """A placeholder: `publish.runbooks` and `tools/rules.py --runbooks` take the address where your people read docs/use/runbooks."""

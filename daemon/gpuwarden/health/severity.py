@@ -7,7 +7,6 @@ the site's rise time not count.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from gpuwarden.health import flaps
 from gpuwarden.health.condition import Condition
@@ -18,6 +17,7 @@ from gpuwarden.health.memory import State, Track, case
 from gpuwarden.health.model import Advice, Evidence, Latch, Severity, Sighting
 from gpuwarden.health.repair_history import escalated
 from gpuwarden.health.view import CheckRule, Rules, Sight
+from gpuwarden_collectors.dataclass import dataclass
 
 NO_RULE = CheckRule()
 

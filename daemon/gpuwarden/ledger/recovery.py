@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpuwarden.health.model import Event, EventKind
@@ -13,6 +12,7 @@ from gpuwarden.ledger import seal
 from gpuwarden.ledger.errors import LedgerCorrupt, LedgerError, LedgerUnavailable, translated
 from gpuwarden.ledger.machine import completed, of_text, same_machine
 from gpuwarden.ledger.store import Entry, Store
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.host import MachineIdentity
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from gpuwarden.health.model import Event, Evidence, Json, Key, Subject
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.event_facts import LogPosition
 from gpuwarden_collectors.facts import Stamp
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from gpuwarden.base.files import replace_file
 from gpuwarden_collectors.codec import from_wire
+from gpuwarden_collectors.dataclass import dataclass
 
 SUFFIX = "-seal"
 _SIZE = 4096  # bytes

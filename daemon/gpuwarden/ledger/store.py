@@ -12,7 +12,6 @@ import os
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
 
@@ -22,6 +21,7 @@ from gpuwarden.ledger.errors import LedgerUnavailable, check_verdict, reading, t
 from gpuwarden.ledger.machine import as_text
 from gpuwarden.ledger.reader import BUSY_TIMEOUT, Reader
 from gpuwarden.ledger.rows import row_of
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.event_facts import LogPosition
 from gpuwarden_collectors.host import MachineIdentity
 

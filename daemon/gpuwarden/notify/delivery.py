@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
 from gpuwarden.notify.queue import Message
+from gpuwarden_collectors.dataclass import dataclass
 
 
 class Result(StrEnum):

@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from gpuwarden.config.notify import Group
 from gpuwarden.features import parts
@@ -25,6 +24,7 @@ from gpuwarden.health.to_do import of_raised
 from gpuwarden.notify.grouping import ACTIVE
 from gpuwarden.notify.queue import Message
 from gpuwarden.publish.times import rfc3339
+from gpuwarden_collectors.dataclass import dataclass
 
 FORMAT = 1
 _OF_FEATURES: Mapping[str, tuple[Group, Callable[[Event], Evidence | None]]] = {

@@ -7,7 +7,8 @@ When the queue is full, only the newest message of each subject stays, which is 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+
+from gpuwarden_collectors.dataclass import dataclass
 
 MESSAGES_MOST = 1_000
 BYTES_MOST = 1 << 20

@@ -22,7 +22,6 @@ import hashlib
 import hmac
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
@@ -38,6 +37,7 @@ from gpuwarden.notify.delivery import DELIVERED, Delivery, Result
 from gpuwarden.notify.queue import Message
 from gpuwarden.policy import reasons
 from gpuwarden.prometheus.access import AccessError, access, distrust
+from gpuwarden_collectors.dataclass import dataclass
 
 UNWANTED = frozenset({400, 404, 410, 413, 422})
 BARRED = frozenset({401, 403, 407})

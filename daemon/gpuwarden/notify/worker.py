@@ -11,12 +11,13 @@ import asyncio
 import contextlib
 import random
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gpuwarden.base.log import get_logger
 from gpuwarden.notify.delivery import Delivery, Receiver, Result
 from gpuwarden.notify.queue import Message, MessageQueue
 from gpuwarden_collectors.backoff import Backoff
+from gpuwarden_collectors.dataclass import dataclass
 
 log = get_logger()
 

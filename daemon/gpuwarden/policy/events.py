@@ -5,10 +5,11 @@ INTENDED is an `Intent`, EXCLUDED and HELD a `Hold`, NOTICED a `Notice`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gpuwarden.health.event_data import otherwise
 from gpuwarden.policy.model import Act, NodeState, Result, Why
+from gpuwarden_collectors.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

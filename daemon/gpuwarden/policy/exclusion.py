@@ -18,7 +18,7 @@ is as good as unknown until it is confirmed: what stands stays, and nothing new 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TypedDict, Unpack
 
 from gpuwarden.health.event_data import write
@@ -41,6 +41,7 @@ from gpuwarden.policy.state import (
     stale_text,
 )
 from gpuwarden.policy.way_back import NEEDS_PERSON, ONLY_A_PERSON, WayBack, not_confirmed
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 _CYCLES = frozenset({Flag.REBOOT, Flag.POWER})
@@ -52,8 +53,7 @@ class Decision:
     whose pending intent must wait.
 
     `stuck`: by actuator, why an exclusion of ours waits for a person although nothing is wrong with the node and
-    nothing else calls one. `answers`: what the requirements of features say, once nothing else is in the way of a
-    restoration.
+    nothing else calls one. `answers`: what the requirements of features say of a restoration that nothing else forbids.
     """
 
     state: PolicyState

@@ -7,13 +7,14 @@ may be out of date. An operator may restore the node all the same (`gpuwarden re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
 from gpuwarden.health.model import Event, EventKind, Json, Verdict
 from gpuwarden.policy.requirement import Answer, Requirement
 from gpuwarden.policy.situation import Situation
 from gpuwarden.policy.state import PolicyState
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 FOLD = "requirement.after"

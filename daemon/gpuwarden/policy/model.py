@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Literal
 
 from gpuwarden.health.event_data import always, key, no_key
 from gpuwarden_collectors.cloud.facts import TerminationNotice
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.options import bounded, internal
 

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from gpuwarden.health.model import Finding, GpuVerdict
 from gpuwarden.health.to_do import in_brief, to_do
 from gpuwarden.policy.model import Why
+from gpuwarden_collectors.dataclass import dataclass
 
 PREFIX = "gpuwarden: "
 LONGEST = 120  # bytes; slurmdbd keeps 255 of a reason

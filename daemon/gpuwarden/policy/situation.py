@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from gpuwarden.health.model import Finding, Severity, Verdict
@@ -11,6 +11,7 @@ from gpuwarden.policy import reasons
 from gpuwarden.policy.model import Flag, NodeState, Owner, Settings, Why
 from gpuwarden.policy.notices import imminent
 from gpuwarden.policy.state import PolicyState
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 CONFIRMED_WITHIN = 60.0

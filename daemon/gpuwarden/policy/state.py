@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from gpuwarden.health.event_data import always, no_key, otherwise, write
 from gpuwarden.health.model import Json, Key
@@ -13,6 +13,7 @@ from gpuwarden.policy.events import Lifted, Outcome
 from gpuwarden.policy.model import Act, Intent, Notice, Result, Why
 from gpuwarden.policy.notices import imminent
 from gpuwarden.policy.requirement import Requirement
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 NOTICES_MOST = 256

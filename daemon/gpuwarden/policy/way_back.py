@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from gpuwarden.health.model import Advice, Finding
 from gpuwarden.policy import reasons
@@ -14,6 +13,7 @@ from gpuwarden.policy.preconditions import same
 from gpuwarden.policy.requirement import Answer, Requirement
 from gpuwarden.policy.situation import Situation, overridden
 from gpuwarden.policy.state import Hold, PolicyState
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 NEEDS_PERSON = frozenset({Advice.INSPECT_HARDWARE, Advice.CONTACT_SUPPORT})

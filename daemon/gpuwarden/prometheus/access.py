@@ -7,10 +7,12 @@ from __future__ import annotations
 import re
 import ssl
 from base64 import b64encode
-from dataclasses import dataclass, field
+from dataclasses import field
 from http.client import HTTPConnection, HTTPSConnection
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
+
+from gpuwarden_collectors.dataclass import dataclass
 
 _SECRET_MAX = 64 << 10  # bytes
 _PRINTABLE = re.compile(r"[\x21-\x7e]+")
@@ -27,6 +29,9 @@ class Hints:
     address: str = "is the address right?"
     credentials: str = "are credentials needed?"
     time: str = ""
+
+
+NO_HINTS = Hints()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,7 @@ def access(
     token: Path | None = None,
     basic: Path | None = None,
     ca: Path | None = None,
-    hints: Hints = Hints(),
+    hints: Hints = NO_HINTS,
 ) -> Access:
     """Build the access from an address and files.
 

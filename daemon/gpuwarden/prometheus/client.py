@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from math import isfinite
 from socket import SHUT_RDWR, socket
@@ -20,6 +20,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from gpuwarden.prometheus.access import Access
+from gpuwarden_collectors.dataclass import dataclass
 
 RESPONSE_MAX = 64 << 20
 """Bytes of one response; for 10,000 nodes the largest has about 6 MB."""

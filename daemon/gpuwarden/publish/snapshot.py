@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from gpuwarden.base.process_usage import ProcessUsage
@@ -15,6 +15,7 @@ from gpuwarden.policy.model import Intent, NodeState, Notice
 from gpuwarden.policy.state import Override
 from gpuwarden.publish.metrics.histogram import Histogram
 from gpuwarden_collectors.base import PassOutcome, WorkerReport
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.dcgm.facts import DcgmFacts
 from gpuwarden_collectors.facts import NvmlFacts, Stamp
 from gpuwarden_collectors.host_facts import InfinibandFacts

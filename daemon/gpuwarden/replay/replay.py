@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gpuwarden.engine.engine import Engine
 from gpuwarden.health.checkpoint import checkpoint
@@ -27,6 +27,7 @@ from gpuwarden.trace.records import (
     Record,
     RulesChanged,
 )
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 SILENT_STEP = 5.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +28,7 @@ from gpuwarden.publish.metrics.hpc_jobs import HpcJobs
 from gpuwarden.publish.snapshot import Service, Snapshot
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.cloud.source import CloudSource
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.host import MachineIdentity, boot_id, contained, identify, machine_type
 from gpuwarden_collectors.registry import HOST_COLLECTORS

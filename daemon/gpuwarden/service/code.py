@@ -14,8 +14,9 @@ import stat
 import struct
 import subprocess
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from gpuwarden_collectors.dataclass import dataclass
 
 ANSWERS_WITHIN = 60.0
 FILES_MOST = 500_000

@@ -5,10 +5,10 @@ from __future__ import annotations
 import stat
 import sys
 import sysconfig
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpuwarden.service.code import CodeError, loaded, writable
+from gpuwarden_collectors.dataclass import dataclass
 
 INSTEAD = "UV_TOOL_DIR=/opt UV_TOOL_BIN_DIR=/usr/local/bin UV_PYTHON_INSTALL_DIR=/opt/python uv tool install gpuwarden"
 """Where units may start it; the same with pip: `python3 -m venv /opt/gpuwarden && /opt/gpuwarden/bin/pip install gpuwarden`."""

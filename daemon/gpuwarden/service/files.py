@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from gpuwarden_collectors.dataclass import dataclass
 
 _MODULES = Path(__file__).parent
 PACKAGED_COMMAND = "/opt/gpuwarden/bin/gpuwarden"

@@ -11,13 +11,14 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, NoReturn
 
 from gpuwarden.base.files import replace_file
 from gpuwarden.service.files import LINKS, LOCAL_UNITS, PACKAGED_UNITS, File
+from gpuwarden_collectors.dataclass import dataclass
 
 MANIFEST = "usr/local/share/gpuwarden/service.json"
 FORMAT = 1

@@ -6,7 +6,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from io import BufferedIOBase
 from pathlib import Path
 from types import TracebackType
@@ -31,6 +31,7 @@ from gpuwarden.trace.records import (
 from gpuwarden_collectors.base import Observation, PassOutcome, WorkerReport
 from gpuwarden_collectors.changes import applied
 from gpuwarden_collectors.codec import CodecError, from_wire
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.event_facts import HostEvent
 from gpuwarden_collectors.facts import NvmlFacts, Stamp
 from gpuwarden_collectors.pci_facts import PciFacts

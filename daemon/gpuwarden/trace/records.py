@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from gpuwarden.health.model import Event
 from gpuwarden.health.view import Rules
 from gpuwarden_collectors.base import NamedFacts, Observation
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.dcgm.facts import DcgmFacts
 from gpuwarden_collectors.event_facts import HostEvent
 from gpuwarden_collectors.facts import NvmlFacts, Stamp

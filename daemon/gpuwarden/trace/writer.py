@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from io import BufferedIOBase
 from typing import Any, TypeVar
 
@@ -26,6 +26,7 @@ from gpuwarden.trace.records import (
 from gpuwarden_collectors.base import Observation, PassOutcome, WorkerReport
 from gpuwarden_collectors.changes import NOTHING, Without, changed
 from gpuwarden_collectors.codec import to_wire
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.event_facts import HostEvent
 from gpuwarden_collectors.facts import GpuFacts, MigInstance, NvmlFacts
 from gpuwarden_collectors.gpu_readings import GpuReadings

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from gpuwarden_collectors.active_test.kernels import layout
 from gpuwarden_collectors.active_test.kernels.mixing import MASK, ODD, mix
 from gpuwarden_collectors.active_test.kernels.ptx import entry
+from gpuwarden_collectors.dataclass import dataclass
 
 STEP, ADD = 1664525, 1013904223
 """Linear congruential generator modulo 2**32 of each lane's operands (Numerical Recipes): x * STEP + ADD."""

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
+
+from gpuwarden_collectors.dataclass import dataclass
 
 VERSION = 1
 """Version of the PTX texts, raised when one changes: cycles per loop and speeds of different texts do not compare."""

@@ -8,7 +8,6 @@ of the second; of each half, t is which quarter. Of the sums it holds rows g (0 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
 from struct import pack, unpack
@@ -26,6 +25,7 @@ from gpuwarden_collectors.active_test.kernels.tensor import (
     renewed,
     turned,
 )
+from gpuwarden_collectors.dataclass import dataclass
 
 _QUARTERS, _ROWS, _COLUMNS = 4, 16, 8
 _EXACT = 1 << 24

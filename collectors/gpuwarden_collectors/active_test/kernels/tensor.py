@@ -9,11 +9,11 @@ summed up, as bits, and cleared with each round.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from gpuwarden_collectors.active_test.kernels import layout
 from gpuwarden_collectors.active_test.kernels.compute import Compute, compute_entry, drawn, weight
 from gpuwarden_collectors.active_test.kernels.ptx import module
+from gpuwarden_collectors.dataclass import dataclass
 
 A_TILES, B_TILES, STEPS = 4, 8, 8
 A_REGISTERS, B_REGISTERS, SUMS = 4, 2, 4

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from gpuwarden.features.active_test.judging.lease import Lease, begun, with_lease
 from gpuwarden.features.active_test.judging.results import CODES, Tests, acknowledged, test_events, with_result
 from gpuwarden.health.memory import State
 from gpuwarden.health.model import NODE, Event, EventKind, Key
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 NAME = "active_test"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from gpuwarden.base import quiet_hours
 from gpuwarden.features import Excludes
 from gpuwarden_collectors.active_test.level import Level, higher, rounds
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.options import Misfit, bounded
 from gpuwarden_collectors.slurm.nodes import is_partition_name
 

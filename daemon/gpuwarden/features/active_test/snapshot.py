@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gpuwarden.features.active_test.judging.lease import Lease
 from gpuwarden.features.active_test.judging.past import PastTest
@@ -11,6 +11,7 @@ from gpuwarden.features.active_test.judging.results import CODES, newest
 from gpuwarden.features.active_test.memory import NAME, memory_of
 from gpuwarden.health.state import State
 from gpuwarden.publish.snapshot import Snapshot
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 FIGURES = ("int8", "verify", "write", "to_device", "to_host", "peers")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from gpuwarden.features.active_test.at_once import marked_since
 from gpuwarden.policy.fleet_marks import LASTS_MOST
 from gpuwarden.policy.model import Held
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.slurm.client import Commands
 from gpuwarden_collectors.slurm.parse import TEXTS_FORMAT, sinfo_texts
 

@@ -6,7 +6,7 @@ import json
 import re
 import time
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from gpuwarden.features.black_box.members import first_line, member
 from gpuwarden.health.model import Key
 from gpuwarden.publish.times import rfc3339
 from gpuwarden.trace.records import FORMAT
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 KEPT_MOST, KEPT_BYTES = 5, 64 << 20

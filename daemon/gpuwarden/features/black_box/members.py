@@ -7,11 +7,11 @@ import json
 import os
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gpuwarden.trace.reader import BOOTTIME_MAX, LINE_MAX, WALL_MAX
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 _BLOCK = 64 << 10

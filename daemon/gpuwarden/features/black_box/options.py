@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuwarden.features import Excludes
+from gpuwarden_collectors.dataclass import dataclass
 
 if TYPE_CHECKING:
     from gpuwarden.config.model import Config

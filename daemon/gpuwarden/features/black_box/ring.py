@@ -13,13 +13,14 @@ import contextlib
 import errno
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from gpuwarden.base.files import sync_folder
 from gpuwarden.features.black_box.boxes import Box, Failure, header, is_repeated, kept, name_of, superfluous
 from gpuwarden.features.black_box.members import find, member, write_at
 from gpuwarden.publish.times import rfc3339
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 RING_MOST, SEGMENT_MOST = 8 << 20, 1 << 20

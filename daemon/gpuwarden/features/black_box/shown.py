@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gpuwarden.features.black_box.boxes import Box
 from gpuwarden.publish.snapshot import Snapshot
+from gpuwarden_collectors.dataclass import dataclass
 
 NAME = "black_box"
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from typing import Any
 
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import GpuFacts, slot_of
 
 

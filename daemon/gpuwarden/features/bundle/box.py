@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from gpuwarden_collectors.dataclass import dataclass
 
 FOLDER = "black-box"
 """In the state directory."""

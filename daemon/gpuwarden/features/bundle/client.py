@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from gpuwarden_collectors.dataclass import dataclass
 
 REQUEST_MOST, ANSWER_MOST = 8 << 10, 64 << 10
 """Bytes."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from gpuwarden.features.bundle import boards, items, kernel, ledger
@@ -13,6 +12,7 @@ from gpuwarden.features.bundle.gathering import Gathered, Got
 from gpuwarden.features.bundle.series import Series
 from gpuwarden.health.view import Rules
 from gpuwarden.publish.times import rfc3339
+from gpuwarden_collectors.dataclass import dataclass
 
 Document = dict[str, Any]
 _NOT_SHOWN = frozenset(

@@ -6,7 +6,7 @@ import asyncio
 import gzip
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -19,6 +19,7 @@ from gpuwarden.features.bundle.items import PROGRAMS, Program
 from gpuwarden.features.bundle.order import Order
 from gpuwarden.features.bundle.programs import program
 from gpuwarden.features.bundle.series import Series, series_of
+from gpuwarden_collectors.dataclass import dataclass
 
 Value = TypeVar("Value")
 ANONYMOUS = "left out with --anonymise: it holds any text of the host"

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpuwarden.features.bundle.order import Order
+from gpuwarden_collectors.dataclass import dataclass
 
 KIB, MIB = 1 << 10, 1 << 20
 TOTAL_MOST = 64 * MIB

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from functools import reduce
 from pathlib import Path
@@ -17,6 +17,7 @@ from gpuwarden.health.state import State, fold
 from gpuwarden.health.to_do import of_raised, to_do
 from gpuwarden.ledger.reader import Reader, read_only
 from gpuwarden.publish.status import event as document
+from gpuwarden_collectors.dataclass import dataclass
 
 BEFORE = 86_400.0
 """Seconds before the first sighting from which on events are taken."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Annotated
 
 from gpuwarden.health.event_data import cut, read, write
 from gpuwarden.health.memory import State
 from gpuwarden.health.model import Event, EventKind, Key
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 NAME = "bundle"

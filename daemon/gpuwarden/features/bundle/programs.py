@@ -10,9 +10,9 @@ import os
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.host_files import text_or_empty
 from gpuwarden_collectors.plugin.run import Process, Run, run
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from gpuwarden.features.bundle.box import BoxFile
 from gpuwarden.trace.reader import TraceError, TraceReader
 from gpuwarden.trace.records import Passed
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import GpuFacts, NvmlFacts
 
 SPAN = 1_800.0

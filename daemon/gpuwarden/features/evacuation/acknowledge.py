@@ -12,13 +12,13 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass
 from typing import Any
 
 from gpuwarden.base.log import get_logger
 from gpuwarden.publish.sockets.jobs import Caller
 from gpuwarden.publish.sockets.unix_socket import NOT_ALLOWED, TRY_AGAIN, VerbError
 from gpuwarden_collectors.acknowledgements.message import parse_acknowledgement
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.process_stat import process_stat
 
 _JOB_OF = 2.0  # seconds

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from gpuwarden.health.model import Event
 from gpuwarden_collectors.acknowledgements.exits import Process, ended
 from gpuwarden_collectors.acknowledgements.files import AcknowledgementFiles, FilesRead
 from gpuwarden_collectors.base import Clock, CollectorError
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.receivers.facts import LocalJob
 
 READ_WITHIN = 2.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from gpuwarden.features.evacuation.policy.budget import FAILING_GPU
 from gpuwarden.health.conditions import condition
@@ -13,6 +12,7 @@ from gpuwarden.policy.model import NodeState, Notice, Why
 from gpuwarden.policy.notices import all_imminent, id_of
 from gpuwarden.policy.situation import failing
 from gpuwarden.policy.state import PolicyState
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 SLURM = "slurm"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gpuwarden.base.threads import detached
 from gpuwarden.features.evacuation.acknowledge import Membership
@@ -14,6 +14,7 @@ from gpuwarden.features.evacuation.policy.plan import Seen
 from gpuwarden.features.evacuation.slurm.job_scan import SlurmJobs, SlurmJobScan
 from gpuwarden.features.evacuation.slurm.pids import Listed
 from gpuwarden_collectors.base import CollectorError
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.receivers.facts import Kind, LocalJob, Role
 from gpuwarden_collectors.receivers.reader import ReceiversReader
 

@@ -15,11 +15,11 @@ import re
 import signal
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from gpuwarden.base.threads import detached
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.host_files import read_bytes
 from gpuwarden_collectors.process_stat import process_stat
 from gpuwarden_collectors.receivers.facts import SIGNALS

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from gpuwarden.features.evacuation.policy.delivery import ALIVE
 from gpuwarden.features.evacuation.slurm.final_node_state import FinalState, FinalStateResult, set_final_state
 from gpuwarden.features.evacuation.slurm.job_scan import SlurmJobScan
 from gpuwarden.features.evacuation.slurm.requeue import SETTLES_AFTER, Requeueing, requeue
 from gpuwarden.policy.model import Result
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.slurm.departing import read_job, read_steps
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 from gpuwarden_collectors.slurm.errors import Refused, SlurmError

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gpuwarden.features.evacuation.policy.model import Evacuation, Given
 from gpuwarden.publish.metrics.histogram import Histogram
 from gpuwarden.publish.snapshot import Snapshot
+from gpuwarden_collectors.dataclass import dataclass
 
 NAME = "evacuation"
 

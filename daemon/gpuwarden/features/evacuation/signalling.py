@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gpuwarden.base.log import get_logger
 from gpuwarden.features.evacuation import pidfd
@@ -22,6 +22,7 @@ from gpuwarden.features.evacuation.slurm.job_signals import (
     signal_batch,
     signal_steps,
 )
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 from gpuwarden_collectors.slurm.errors import Refused, SlurmError
 

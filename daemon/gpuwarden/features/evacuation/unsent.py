@@ -7,10 +7,11 @@ starts in such a pause leaves them as they are.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gpuwarden.features.evacuation.policy.delivery import Process
 from gpuwarden_collectors.backoff import grown
+from gpuwarden_collectors.dataclass import dataclass
 
 PAUSE_FIRST, PAUSE_MOST = 1.0, 10.0
 """Seconds between two attempts of one job: a handler is replaced within a scan, a debugger stays for minutes, and each attempt is three events."""

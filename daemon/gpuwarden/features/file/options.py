@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuwarden.features import Excludes
+from gpuwarden_collectors.dataclass import dataclass
 
 if TYPE_CHECKING:
     from gpuwarden.config.model import Config

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from gpuwarden.features.job_stall.past import Means
 from gpuwarden.health.dcgm.profiling import profiled
 from gpuwarden.health.gpu.jobs import GpuJob, seen_on_gpus
 from gpuwarden.health.view import Sight
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.dcgm.facts import DcgmFacts, DcgmReadings
 from gpuwarden_collectors.facts import GpuFacts
 from gpuwarden_collectors.host_facts import InfinibandFacts

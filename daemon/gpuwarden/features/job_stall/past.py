@@ -7,10 +7,11 @@ forgets none of it. Minutes in which the job had fallen are not learned: a stall
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from gpuwarden.health.statistics import median
+from gpuwarden_collectors.dataclass import dataclass
 
 LEARNED_AFTER = 10
 """Busy minutes that a past is made of at least: a job that stalls before has none, and is not judged."""

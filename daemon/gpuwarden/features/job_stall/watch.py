@@ -7,11 +7,12 @@ anything of that is otherwise, or neither: then something was not read, and what
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import NamedTuple
 
 from gpuwarden.features.job_stall.activity import BUSY, SLOW_CLOCK, GpuWork, JobHere, PortTraffic, busy, means, sent
 from gpuwarden.features.job_stall.past import LEARNED_AFTER, MINUTES_KEPT, NOTHING_KNOWN, JobPast, Means
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 MINUTE = 60.0

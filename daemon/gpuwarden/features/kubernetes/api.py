@@ -11,7 +11,6 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -24,6 +23,7 @@ from gpuwarden.actuators.base import (
 )
 from gpuwarden.features.kubernetes.connection import Connection
 from gpuwarden.features.kubernetes.options import KubernetesOptions
+from gpuwarden_collectors.dataclass import dataclass
 
 Json = dict[str, Any]
 

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from gpuwarden.actuators.base import Actuator, ActuatorError
@@ -25,6 +25,7 @@ from gpuwarden.publish.snapshot import Snapshot
 from gpuwarden.publish.status import detail
 from gpuwarden_collectors.backoff import Backoff
 from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 log = get_logger()

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from gpuwarden.features.kubernetes.api import MANAGER, Json, mapping, objects
 from gpuwarden.policy import reasons
 from gpuwarden.policy.model import Held, NodeState, Owner, Why
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 ANNOTATION = "gpuwarden.io/exclusion"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from gpuwarden.features import Excludes
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.kubelet import FOLDER, SOCKET
 from gpuwarden_collectors.options import Misfit, bounded
 

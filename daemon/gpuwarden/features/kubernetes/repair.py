@@ -6,13 +6,12 @@ is once the breaker has counted twice, and only for a failure with that advice.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gpuwarden.features.kubernetes.options import KubernetesOptions
 from gpuwarden.health.model import Finding, Health, Severity
 from gpuwarden.policy.model import Why
 from gpuwarden.publish.snapshot import Snapshot
 from gpuwarden.publish.status import detail
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 LONGEST = 1_000  # characters of a message

@@ -15,11 +15,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from gpuwarden.features.repair.model import TEXT_MOST, Outcome, Step
+from gpuwarden_collectors.dataclass import dataclass
 
 LINE_MOST = 64 << 10
 LINES_MOST = 10_000

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from gpuwarden.features.repair.model import Ended, Outcome, Try
 from gpuwarden.health.event_data import read, write
 from gpuwarden.health.memory import State, board
 from gpuwarden.health.model import NODE, Event, EventKind, Key
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 NAME = "repair"

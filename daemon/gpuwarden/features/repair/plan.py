@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from gpuwarden.features.repair.ladder import ladder, strength, why_none
 from gpuwarden.features.repair.memory import Memory, board_of, memory_of
 from gpuwarden.features.repair.model import Outcome, Step, StepKind, Try
 from gpuwarden.health.memory import State
 from gpuwarden.health.model import Finding, Key, Verdict
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 DAY = 86_400.0

@@ -7,7 +7,7 @@ one that does not hold. `TABLE` is all of them, in the order in which they are s
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
 from gpuwarden.features.repair.memory import Memory
@@ -19,6 +19,7 @@ from gpuwarden.policy.model import Flag, NodeState, Owner, Why
 from gpuwarden.policy.preconditions import REPAIR_REMARKS, stands
 from gpuwarden.policy.situation import failing, occupied
 from gpuwarden.policy.state import PolicyState
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 SETTLES = 180.0

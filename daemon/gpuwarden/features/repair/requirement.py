@@ -7,7 +7,7 @@ and is all there is where it cannot.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Annotated
 
 from gpuwarden.features.repair.memory import NAME
@@ -16,6 +16,7 @@ from gpuwarden.health.event_data import cut, no_key, read, write
 from gpuwarden.health.model import NODE, Event, EventKind, Json, Key, Verdict
 from gpuwarden.policy.situation import Situation
 from gpuwarden.policy.state import PolicyState
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 QUIET_FOR = 120.0

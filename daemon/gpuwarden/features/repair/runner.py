@@ -15,7 +15,7 @@ import random
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,6 +31,7 @@ from gpuwarden.features.repair.scene import Sight
 from gpuwarden.health.event_data import write
 from gpuwarden.health.model import Event, EventKind, Evidence, Key
 from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.slurm.errors import SlurmError
 
 WITHIN = {

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gpuwarden.features.repair.memory import NAME
 from gpuwarden.features.repair.model import Try
 from gpuwarden.features.repair.preconditions import Obstacle
 from gpuwarden.publish.snapshot import Snapshot
+from gpuwarden_collectors.dataclass import dataclass
 
 STATES = ("clear", "waiting", "running", "person")
 TRIES_SHOWN = 8

@@ -10,7 +10,6 @@ nobody sees a container or pod by his. A number of Slurm's comes again: an ended
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpuwarden.features.why.model import Epoch, JobKind, Record
@@ -18,6 +17,7 @@ from gpuwarden.features.why.names import CONTAINER_ID
 from gpuwarden.publish.sockets.jobs import Caller
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.control_groups import RootFolders
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.host_files import read_text
 from gpuwarden_collectors.process_stat import process_stat
 from gpuwarden_collectors.receivers.cgroups import group_in

@@ -10,12 +10,13 @@ something names a GPU of the job in the time of the job.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gpuwarden.features.why.follows import code_of
 from gpuwarden.features.why.model import Answer, Cause, Certainty, End, Epoch, Touch
 from gpuwarden.features.why.sentences import Board, sentence, values_of
 from gpuwarden.features.why.signs import Sign, signs_of
+from gpuwarden_collectors.dataclass import dataclass
 
 ENDED_WELL = frozenset({"", "COMPLETED", "COMPLETING"})
 SCHEDULED = frozenset({"TIMEOUT", "DEADLINE", "CANCELLED", "REQUEUED"})

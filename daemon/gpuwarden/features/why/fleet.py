@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from gpuwarden.cli.parser import UNKNOWN, CommandError
@@ -19,6 +19,7 @@ from gpuwarden.features.why.text import CAUSES
 from gpuwarden.fleet.queries import HEARTBEAT_WINDOW, SEEN
 from gpuwarden.prometheus.client import PrometheusError, Sample, query
 from gpuwarden.publish.times import rfc3339
+from gpuwarden_collectors.dataclass import dataclass
 
 WITHIN = "1d"
 """How far back: daemons publish what ended in the last day."""

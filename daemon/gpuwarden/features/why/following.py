@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from gpuwarden.features.why.members import Members
 from gpuwarden.features.why.model import NAME, SETTLES, End, Epoch, Record
 from gpuwarden.features.why.use import NOT_READ, Meter
 from gpuwarden.health.memory import State
+from gpuwarden_collectors.dataclass import dataclass
 
 UNWRITTEN_MOST = 64
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
 
 from gpuwarden.features.why.model import Epoch, Record
+from gpuwarden_collectors.dataclass import dataclass
 
 May = Callable[[Epoch, Record | None], bool]
 """Whether the asker may see this job, with its record if it has ended."""

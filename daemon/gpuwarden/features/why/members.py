@@ -7,7 +7,7 @@ finds; where no collector knows Slurm, its jobs too.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from gpuwarden.features.why.model import REQUEUED, End, Epoch, JobKind
@@ -15,6 +15,7 @@ from gpuwarden.features.why.stored import ALSO_MOST, NAME_MOST, printable
 from gpuwarden.health.gpu.jobs import order, seen_on_gpus
 from gpuwarden.health.view import Sight
 from gpuwarden_collectors.base import PassOutcome
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.receivers.workloads_facts import Workload, WorkloadsFacts
 from gpuwarden_collectors.slurm.jobs_facts import Job, JobsFacts

@@ -6,7 +6,7 @@ Older records are in the ledger alone. What is not in the ledger yet, as a job i
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Any
 
 from gpuwarden.features.why.kept import kept
@@ -29,6 +29,7 @@ from gpuwarden.features.why.touches import RECENT_FOR, RECENT_MOST, TOUCHING, To
 from gpuwarden.health.event_data import read, write
 from gpuwarden.health.memory import State
 from gpuwarden.health.model import Event, EventKind, Key
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 EPOCHS_MOST = 64

@@ -8,10 +8,11 @@ to its end on this node. What *touches* it is what happened to its GPUs, to its 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
 from gpuwarden.health.model import Subject
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 NAME = "why"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from gpuwarden.features.why.follows import code_of, xid_number
 from gpuwarden.features.why.model import End, Touch, user_name
 from gpuwarden.health.conditions import condition
 from gpuwarden.health.xid.catalogue import xid_row
+from gpuwarden_collectors.dataclass import dataclass
 
 LONGEST = 300
 _SIGNALS = {

@@ -6,11 +6,11 @@ Which Xids mean hardware, and which a program brings on itself, follows from the
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 
 from gpuwarden.features.why.follows import code_of, id_of, xid_number
 from gpuwarden.features.why.model import LASTING, Cause, Certainty, End, Epoch, Touch
 from gpuwarden.health.xid.catalogue import Xid, XidClass, xid_row
+from gpuwarden_collectors.dataclass import dataclass
 
 WITHIN = 900.0
 """Seconds before its end for which what touched a job can have ended it: NCCL's watchdog ends ranks that wait after 600 s."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from gpuwarden.features.why.ending import denied
 from gpuwarden.features.why.following import Live, following_of
@@ -13,6 +13,7 @@ from gpuwarden.features.why.model import NAME, End, Epoch, Record
 from gpuwarden.features.why.use import use_of
 from gpuwarden.health.state import State
 from gpuwarden.publish.snapshot import Snapshot
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated
 
 from gpuwarden.features.why.model import PIDS_MOST, TOUCHES_MOST, Cause, Certainty, Touch, Use
 from gpuwarden.health.event_data import OTHER_KEYS, otherwise
 from gpuwarden.health.model import Evidence
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 NAME_MOST = 200

@@ -8,7 +8,7 @@ since a GPU alone uses none. What a checkpoint repeats is recognised by its time
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gpuwarden.features.why.model import LASTING, TOUCHES_MOST, Epoch, JobKind, Touch
 from gpuwarden.features.why.stored import NAME_MOST, printable
@@ -19,6 +19,7 @@ from gpuwarden.health.memory import State
 from gpuwarden.health.model import Event, EventKind, Severity
 from gpuwarden.health.runbooks import PAGES
 from gpuwarden.health.xid.catalogue import XidClass, xid_row
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 RECENT_FOR, RECENT_MOST = 780.0, 256

@@ -8,10 +8,11 @@ power over the time between two passes. Times without a reading count for nothin
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import NamedTuple
 
 from gpuwarden.features.why.model import Epoch, Use
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import GpuFacts, Stamp
 from gpuwarden_collectors.gpu_readings import GpuReadings
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from math import sqrt
 from statistics import fmean, median
 
 from gpuwarden.fleet.report.outages import Story
 from gpuwarden.fleet.report.spans import total
+from gpuwarden_collectors.dataclass import dataclass
 
 HOUR = 3600.0
 LEAST = 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from gpuwarden.fleet.alike import labels_of
@@ -12,6 +12,7 @@ from gpuwarden.fleet.model import Key, key_of
 from gpuwarden.fleet.report.collected import Labels, Set
 from gpuwarden.fleet.report.reading import Reading
 from gpuwarden.fleet.report.spans import Span, Spans, common, union
+from gpuwarden_collectors.dataclass import dataclass
 
 K = TypeVar("K")
 Cause = tuple[str, str, str]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from gpuwarden.fleet.report.history import Node
 from gpuwarden.fleet.report.spans import Span, Spans, bridged, common, total, union, without
 from gpuwarden.health.inhibition import causes
+from gpuwarden_collectors.dataclass import dataclass
 
 FAILURE = "failure"
 BY: Mapping[str, str] = {

@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gpuwarden.fleet.report.collected import BEGAN, CEASED, Collected, Set
 from gpuwarden.fleet.report.spans import Span
 from gpuwarden.prometheus.access import Access
 from gpuwarden.prometheus.client import PrometheusError, Results, Sample, Times, TooLargeError, query
+from gpuwarden_collectors.dataclass import dataclass
 
 Progress = Callable[[float], None]
 """It is called with the time from which on the next chunk is read."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from gpuwarden.fleet.report.figures import HOUR, Figures, Spread, figures, spread
 from gpuwarden.fleet.report.history import Node
@@ -12,6 +11,7 @@ from gpuwarden.fleet.report.outages import BY, BY_GPUWARDEN, Exclusion, Outage, 
 from gpuwarden.fleet.report.reading import DAY, Reading
 from gpuwarden.fleet.report.spans import Span, common, total
 from gpuwarden.publish.times import rfc3339
+from gpuwarden_collectors.dataclass import dataclass
 
 NOT_KNOWN = "(not known)"
 LEMON = "lemon"

@@ -18,9 +18,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from gpuwarden.health.model import Advice, Health
+from gpuwarden_collectors.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ about the node, with the kind and number of the entity as the detail.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gpuwarden.health.dcgm.catalogue import DCGM_CODES, dcgm_row, incident_health, own_code
 from gpuwarden.health.gpu.detectors import RECOVERY_ACTIONS
@@ -17,6 +17,7 @@ from gpuwarden.health.model import NODE, Advice, Health, Key, Severity, Subject,
 from gpuwarden.health.nvlink.imex import imex_fault, imex_used
 from gpuwarden.health.state import State, counts
 from gpuwarden.health.view import Sight
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.dcgm.facts import DcgmFacts, DcgmIncident, DcgmProblemKind
 
 FRESH = 600.0

@@ -10,10 +10,10 @@ a record of the same Xid from about that time, or after it, counts for it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from gpuwarden.health.model import Key, gpu
 from gpuwarden.health.state import Record
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.dcgm.facts import DcgmFacts, DcgmIncident
 from gpuwarden_collectors.event_facts import Source, XidEvent
 from gpuwarden_collectors.facts import Stamp

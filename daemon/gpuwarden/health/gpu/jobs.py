@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from gpuwarden.health.model import Evidence
 from gpuwarden.health.view import Sight
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import GpuFacts
 from gpuwarden_collectors.slurm.jobs_facts import Job, JobsFacts
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gpuwarden.health.model import Evidence, Pin
 from gpuwarden.health.view import Sight, View
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import GpuFacts, NvmlFacts, Stamp
 from gpuwarden_collectors.kubelet.facts import PodContainer, PodsFacts
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -18,6 +17,7 @@ from gpuwarden.health.gpu.jobs import job_numbers
 from gpuwarden.health.model import Json, Key, Sighting, gpu
 from gpuwarden.health.state import State
 from gpuwarden.health.view import ExpectedSettings, Sight
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import GpuFacts
 
 Value = int | str

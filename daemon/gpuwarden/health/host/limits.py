@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.options import bounded
 
 _TOO_LOW = "with a lower limit a host at work would warn all the time"

@@ -8,11 +8,12 @@ read-only. Like all memory it is made of events: `remembered` folds one in, `hos
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 
 from gpuwarden.health.event_data import read, write
 from gpuwarden.health.model import Event, EventKind, Evidence, Key, Subject
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 PORTS_KEPT, MOUNTS_KEPT, CONTROLLERS_KEPT = 1024, 256, 256

@@ -12,12 +12,12 @@ that went back begins anew, and what it shows then is no growth: links train aft
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from gpuwarden.health.event_data import read, write
 from gpuwarden.health.model import Event, EventKind, Key, gpu
 from gpuwarden.health.view import Sight
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import GpuFacts, LinkFacts, Stamp
 
 CELL = 600.0

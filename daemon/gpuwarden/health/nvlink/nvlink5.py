@@ -12,9 +12,9 @@ the same, so the place decides only whether any rule fits (a test goes through a
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from gpuwarden.health.nvlink.nvlink5_catalogue import NVLINK5_RULES, Nvlink5Rule
+from gpuwarden_collectors.dataclass import dataclass
 
 NVLINK5_XIDS = frozenset(range(144, 151))
 R575 = 575

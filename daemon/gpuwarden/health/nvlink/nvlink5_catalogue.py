@@ -7,10 +7,10 @@ alternatives for the next step (`Non-fatal*` with a reset as second action), the
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from gpuwarden.health.model import Advice
 from gpuwarden.health.xid.catalogue import XidClass
+from gpuwarden_collectors.dataclass import dataclass
 
 NON_FATAL, FATAL, LINK_FATAL = "non-fatal", "fatal", "fatal to the link"
 IGNORE, RESET, SEE_154 = "IGNORE", "RESET_GPU", "XID_154_EVAL"

@@ -8,7 +8,9 @@ signs of the last one, and of the others only whether they had one sign or sever
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from gpuwarden_collectors.dataclass import dataclass
 
 BURST_GAP = 180.0
 """Seconds; after NVSentinel, which takes lines of one Xid within three minutes for one occasion."""

@@ -16,10 +16,10 @@ NVSentinel calls fatal whatever the vendor answers with more than ignoring it or
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 
 from gpuwarden.health.model import Advice
+from gpuwarden_collectors.dataclass import dataclass
 
 
 class XidClass(StrEnum):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from gpuwarden.health.memory import Record, State
 from gpuwarden.health.model import Advice, Evidence
 from gpuwarden.health.view import XidRule
 from gpuwarden.health.xid.catalogue import Xid, XidClass
+from gpuwarden_collectors.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,8 @@ for a number after which the GPU behind the port may hang all the same (`sxid_ru
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gpuwarden.health.model import Advice
+from gpuwarden_collectors.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from gpuwarden.publish.metrics.dcgm_names import FIELDS, OF_DASHBOARDS, OF_EXPORTER, PREFIX
 from gpuwarden.publish.metrics.lines import Number
 from gpuwarden.publish.metrics.row import Labels, Metric
 from gpuwarden.publish.metrics.table import METRICS
+from gpuwarden_collectors.dataclass import dataclass
 
 ALL = frozenset((*(metric.name for metric in METRICS), *(PREFIX + field.name for field in FIELDS)))
 """The name of every metric."""

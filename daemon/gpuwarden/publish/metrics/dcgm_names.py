@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
 from gpuwarden.publish.metrics.lines import COUNTER, GAUGE, Number
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.gpu_readings import GpuReadings
 
 

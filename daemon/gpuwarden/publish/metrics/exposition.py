@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache
 
 from gpuwarden.base.log import get_logger
@@ -22,6 +22,7 @@ from gpuwarden.publish.metrics.row import Labels, Metric
 from gpuwarden.publish.metrics.table import METRICS
 from gpuwarden.publish.metrics.telemetry import MigSeries, Series, Sources
 from gpuwarden.publish.snapshot import Clients, JobLabels, Snapshot
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 log = get_logger()

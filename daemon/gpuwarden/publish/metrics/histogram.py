@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from gpuwarden_collectors.dataclass import dataclass
 
 SUM, COUNT = "sum", "count"
 

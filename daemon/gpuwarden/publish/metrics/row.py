@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from gpuwarden.health.model import GpuVerdict
 from gpuwarden.publish.metrics.lines import Number
 from gpuwarden.publish.snapshot import Snapshot
+from gpuwarden_collectors.dataclass import dataclass
 
 Labels = tuple[str, ...]
 Sample = tuple[Labels, Number]

@@ -9,7 +9,7 @@ is exposed once for the GPU, without labels of an instance. `MigSeries` changes 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ from gpuwarden.publish.metrics.dcgm_names import Telemetry, Traffic, nvlink_mb_p
 from gpuwarden.publish.metrics.lines import label_text
 from gpuwarden.publish.metrics.pods import POD, asked, pod_labels
 from gpuwarden.publish.snapshot import Snapshot
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.dcgm.facts import DcgmReadings
 from gpuwarden_collectors.facts import GpuAnswer, GpuFacts, MigInstance, Stamp
 from gpuwarden_collectors.gpu_readings import GpuReadings

@@ -21,7 +21,6 @@ import select
 import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ from gpuwarden.publish.notices import WAIT_MOST, Notices
 from gpuwarden.publish.sockets.listener import PACE, SocketListener
 from gpuwarden.publish.sockets.unix_socket import TRY_AGAIN, LineConnection, SocketFile, VerbError, Verbs, failed
 from gpuwarden_collectors.base import Clock, host_clock
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.process_stat import process_stat
 

@@ -14,13 +14,13 @@ import contextlib
 import hmac
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum, auto
 
 import bcrypt
 
 from gpuwarden.base.background import BackgroundWriter
 from gpuwarden.publish.web.lanes import Lanes
+from gpuwarden_collectors.dataclass import dataclass
 
 KNOWN_MOST = 128
 PASSWORD_MAX = 72

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from gpuwarden.config.sources import Fault
@@ -16,6 +16,7 @@ from gpuwarden.config.structure import Parsers, structure
 from gpuwarden.publish.web.files import FileError, Files
 from gpuwarden.publish.web.rules import RateLimit, WebConfig, WebConfigError
 from gpuwarden.publish.web.tls import AddFault, TlsServerConfig, build
+from gpuwarden_collectors.dataclass import dataclass
 
 HEADERS: Mapping[str, tuple[str, ...]] = {
     "Content-Security-Policy": (),

@@ -7,7 +7,6 @@ import socket
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 from typing import Any
 
@@ -15,6 +14,7 @@ from gpuwarden.base.log import get_logger
 from gpuwarden.publish.web import http as web
 from gpuwarden.publish.web.tls import Tls
 from gpuwarden.publish.web.trimming import Trimming
+from gpuwarden_collectors.dataclass import dataclass
 
 log = get_logger()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -26,6 +26,7 @@ from gpuwarden.publish.web.files import Print, fingerprint
 from gpuwarden.publish.web.rules import WebConfig, WebConfigError
 from gpuwarden.publish.web.tls import Tls
 from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.token_bucket import TokenBucket
 

@@ -11,7 +11,6 @@ import errno
 import logging
 import socket
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
 
 from gpuwarden.base.accepting import accepted
@@ -21,6 +20,7 @@ from gpuwarden.publish.web.guard import Guard
 from gpuwarden.publish.web.handshake import handshake
 from gpuwarden.publish.web.rules import WebConfigError
 from gpuwarden.publish.web.trimming import Trimming
+from gpuwarden_collectors.dataclass import dataclass
 
 _ENDS_WITHIN = 1.0  # seconds for requests that are being answered, at the end
 HEADER_LIMIT = 4096  # bytes for the request line and for each header

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from gpuwarden.config.sources import Fault
 from gpuwarden.publish.web.files import Print
 from gpuwarden.publish.web.tls import Tls
+from gpuwarden_collectors.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,12 @@ import os
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 from gpuwarden.publish.web.files import Files
+from gpuwarden_collectors.dataclass import dataclass
 
 Version = Literal["TLS10", "TLS11", "TLS12", "TLS13"]
 ClientAuth = Literal[

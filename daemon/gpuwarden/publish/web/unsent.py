@@ -9,10 +9,10 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from gpuwarden.publish.web.response import PIECE
 from gpuwarden.publish.web.trimming import Trimming
+from gpuwarden_collectors.dataclass import dataclass
 
 UNSENT_MOST = 8 << 20
 """Bytes: six pages of a node with 48 GPUs, with a piece for each of 20 connections."""

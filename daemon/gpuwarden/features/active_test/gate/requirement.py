@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gpuwarden.features.active_test.gate.rules import (
     Assessed,
@@ -23,6 +23,7 @@ from gpuwarden.policy.model import Why
 from gpuwarden.policy.situation import Situation, failing, occupied
 from gpuwarden.policy.state import PolicyState
 from gpuwarden_collectors.active_test.level import Level, higher
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 CUT_SHORT = "gpuwarden was restarted while the test ran"

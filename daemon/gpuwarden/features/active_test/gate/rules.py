@@ -10,7 +10,7 @@ out where others can be; the gate is void only if that leaves out every GPU that
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 
 from gpuwarden.features.active_test.gate.state import (
@@ -28,6 +28,7 @@ from gpuwarden.features.active_test.gate.state import (
 from gpuwarden.features.active_test.judging.outcome import ActiveVerdict
 from gpuwarden.health.model import Finding, GpuVerdict, Key
 from gpuwarden_collectors.active_test.level import Level
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 TRIES_MOST = 3

@@ -10,7 +10,7 @@ import asyncio
 import random
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Protocol
 
@@ -42,6 +42,7 @@ from gpuwarden.health.event_data import write
 from gpuwarden.health.model import Event, EventKind, GpuVerdict
 from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.slurm.errors import SlurmError
 
 AFTER_FAULT = 30.0

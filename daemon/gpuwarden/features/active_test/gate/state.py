@@ -7,7 +7,7 @@ ran the test. The end of a failure, or its return, makes all results void that c
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from typing import Annotated
 
@@ -18,6 +18,7 @@ from gpuwarden.features.active_test.judging.submission import ENDED_BY_A_PASSED_
 from gpuwarden.health.event_data import cut, otherwise, read
 from gpuwarden.health.model import Event, EventKind, GpuVerdict, Key
 from gpuwarden_collectors.active_test.level import Level
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 _WHOLE = frozenset({EventKind.GATE_WANTED, EventKind.GATE_BEGUN, EventKind.GATE_ENDED})

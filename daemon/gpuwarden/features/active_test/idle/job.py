@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import shlex
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpuwarden.features.active_test.tester.rounds import longest
 from gpuwarden.features.active_test.testers import JOB_NAME
 from gpuwarden_collectors.active_test.level import Level
+from gpuwarden_collectors.dataclass import dataclass
 
 COMMAND: tuple[str, ...] = (sys.executable, "-P", "-m", "gpuwarden")
 STARTED_WITHIN = 120

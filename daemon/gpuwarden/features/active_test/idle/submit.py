@@ -10,7 +10,6 @@ and then forgotten, as by a submitter that was killed, is removed by the control
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpuwarden.config.model import Config
@@ -26,6 +25,7 @@ from gpuwarden.features.active_test.tester.lease import Call
 from gpuwarden.features.active_test.tester.lock import Held, file_lock, make
 from gpuwarden.features.active_test.testers import JOB_NAME, read_tester_jobs, read_testers
 from gpuwarden_collectors.active_test.level import Level
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.slurm.client import Commands
 from gpuwarden_collectors.slurm.errors import OddAnswer
 from gpuwarden_collectors.slurm.nodes import read_node, without_ended_jobs

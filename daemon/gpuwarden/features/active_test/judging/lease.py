@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Annotated
 
 from gpuwarden.health.event_data import cut, no_key, otherwise, read, write
 from gpuwarden.health.model import NODE, Event, EventKind, Key, Pin
 from gpuwarden_collectors.active_test.level import Level
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 GPUS_MOST, WORKERS_MOST, XIDS_MOST = 48, 200, 64

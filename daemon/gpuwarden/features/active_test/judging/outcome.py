@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 
 from gpuwarden.health.model import Severity
+from gpuwarden_collectors.dataclass import dataclass
 
 TEST_FAILED, TEST_HUNG, SM_SLOW, BANDWIDTH_LOW = "test_failed", "test_hung", "gpu_sm_slow", "gpu_bandwidth_low"
 """The codes of the conditions that a test raises."""

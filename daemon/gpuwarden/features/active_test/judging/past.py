@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Annotated
 
 from gpuwarden.features.active_test.judging.outcome import ActiveVerdict, Outcome
@@ -14,6 +14,7 @@ from gpuwarden.health.event_data import OTHER_KEYS, cut, no_key, otherwise
 from gpuwarden.health.model import Evidence, Severity
 from gpuwarden.health.statistics import median
 from gpuwarden_collectors.active_test.level import Level
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 if TYPE_CHECKING:  # loaded once there is a test

@@ -7,7 +7,7 @@ What makes a finding that stands is kept as long as that.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gpuwarden.features.active_test.judging.outcome import BANDWIDTH_LOW, SM_SLOW, TEST_FAILED, TEST_HUNG, ActiveVerdict
 from gpuwarden.features.active_test.judging.past import PastTest
@@ -15,6 +15,7 @@ from gpuwarden.features.active_test.judging.thresholds import HOUR, MEMORY_COVER
 from gpuwarden.health.event_data import read, write
 from gpuwarden.health.model import Event, EventKind, Key, Severity, gpu
 from gpuwarden_collectors.active_test.level import Level
+from gpuwarden_collectors.dataclass import dataclass
 
 KEPT, BOARDS_KEPT = 64, 256
 SPACING = 20 * HOUR

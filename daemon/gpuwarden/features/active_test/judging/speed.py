@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from gpuwarden.features.active_test.judging.outcome import BANDWIDTH_LOW, SM_SLOW, Defect
 from gpuwarden.features.active_test.judging.past import PastTest, band, measured, own_median
@@ -25,6 +24,7 @@ from gpuwarden.features.active_test.judging.thresholds import (
 from gpuwarden.health.model import Severity
 from gpuwarden.health.statistics import median
 from gpuwarden_collectors.active_test.facts import GpuTest, KernelMeasured
+from gpuwarden_collectors.dataclass import dataclass
 
 
 def alike(test: GpuTest, other: GpuTest) -> bool:

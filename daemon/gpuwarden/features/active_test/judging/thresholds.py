@@ -17,9 +17,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from gpuwarden.features.active_test.judging.outcome import BANDWIDTH_LOW, TEST_FAILED
+from gpuwarden_collectors.dataclass import dataclass
 
 HOUR, DAY = 3600.0, 86_400.0
 REMEMBERED = 28 * DAY

@@ -7,12 +7,12 @@ prolog's notes, and from their processes as in every test. 2 GiB of memory stay 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpuwarden.base.paths import job_notes
 from gpuwarden.features.active_test.tester.occupancy import Memory, Occupancy
 from gpuwarden.health.gpu.jobs import order
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import GpuFacts
 from gpuwarden_collectors.slurm.jobs_gres import minors
 from gpuwarden_collectors.slurm.jobs_register import registered

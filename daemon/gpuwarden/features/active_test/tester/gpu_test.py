@@ -6,7 +6,7 @@ import asyncio
 import os
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Any
 
 from gpuwarden.features.active_test.tester.occupancy import Memory, Occupancy
@@ -16,6 +16,7 @@ from gpuwarden_collectors.active_test.level import APART, WITHIN, Level
 from gpuwarden_collectors.active_test.request import Request
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.codec import CodecError, from_wire
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import GpuFacts
 
 START, COMPUTE, MEMORY = "start", "compute", "memory"

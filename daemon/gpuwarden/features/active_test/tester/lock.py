@@ -17,10 +17,10 @@ import stat
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpuwarden.base.peer import Peer, peer_of
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.host_files import read_text
 from gpuwarden_collectors.process_stat import process_stat
 

@@ -9,12 +9,13 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
 
 from gpuwarden.base.threads import detached
 from gpuwarden.features.active_test.tester import pods
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.process_stat import process_stat
 from gpuwarden_collectors.slurm.client import SlurmClient
 from gpuwarden_collectors.slurm.departing_text import listed_pids

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from gpuwarden.features.active_test.judging.outcome import ActiveVerdict, Outcome, worst
@@ -11,6 +11,7 @@ from gpuwarden.publish.times import rfc3339
 from gpuwarden_collectors.active_test.facts import GpuTest, Obstacle
 from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.codec import to_wire
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 

@@ -11,7 +11,7 @@ import asyncio
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from gpuwarden.features.active_test.judging.judgement import judge
@@ -34,6 +34,7 @@ from gpuwarden_collectors.active_test.facts import GpuTest, Obstacle
 from gpuwarden_collectors.active_test.host_facts import HostFacts
 from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import GpuFacts, Stamp
 from gpuwarden_collectors.nvml.options import NvmlOptions
 

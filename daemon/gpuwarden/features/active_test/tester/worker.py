@@ -13,12 +13,12 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from gpuwarden_collectors.active_test.facts import Obstacle
 from gpuwarden_collectors.active_test.request import Request
 from gpuwarden_collectors.codec import to_wire
+from gpuwarden_collectors.dataclass import dataclass
 
 MODULE = "gpuwarden_collectors.active_test.process"
 COMMAND = (sys.executable, "-I", "-m", MODULE)

@@ -19,7 +19,8 @@ is given up waiting for after 3 s and tried again behind, and nothing but the re
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from gpuwarden_collectors.dataclass import dataclass
 
 MARK_TAKES = 2.0
 """Seconds for the mark, its pause (1 s at most) and the signal through the controller."""

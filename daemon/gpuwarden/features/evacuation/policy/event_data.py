@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated
 
 from gpuwarden.features.evacuation.policy.delivery import Process, Way
@@ -12,6 +12,7 @@ from gpuwarden.health.event_data import cut, key, null, otherwise
 from gpuwarden.policy.model import Result
 from gpuwarden.policy.notices import NAME_MOST
 from gpuwarden_collectors.codec import CodecError
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 _DIGITS_MOST = 19  # of an integer of the ledger

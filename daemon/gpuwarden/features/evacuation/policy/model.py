@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 
 from gpuwarden.features.evacuation.policy.delivery import SIGNALLED_MOST, Process, Way
 from gpuwarden.policy.model import Result
 from gpuwarden.policy.notices import NAME_MOST
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.receivers.facts import LocalJob
 

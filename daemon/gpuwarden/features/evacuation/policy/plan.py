@@ -12,7 +12,7 @@ approved early once nothing is left to wait for (`approval.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gpuwarden.features.evacuation.policy.approval import pauses, refusal, rests_until
 from gpuwarden.features.evacuation.policy.budget import FAILING_GPU, MARK_TAKES, Budget, budget
@@ -39,6 +39,7 @@ from gpuwarden.features.evacuation.policy.steps import (
 from gpuwarden.features.evacuation.policy.unsettled import has_unused_mark, repeated
 from gpuwarden.policy.model import Notice, Result
 from gpuwarden.policy.notices import id_of
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.receivers.facts import Kind, LocalJob, Receiver
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob

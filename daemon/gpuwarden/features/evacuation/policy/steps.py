@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gpuwarden.features.evacuation.policy.delivery import Delivery
 from gpuwarden.features.evacuation.policy.model import key_of
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.receivers.facts import LocalJob, Receiver
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 

@@ -8,11 +8,11 @@ itself powers up and down: it drops the drain with it, and the node comes back b
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 
 from gpuwarden.policy.model import Why
 from gpuwarden.policy.reasons import parse
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.slurm.client import Commands
 from gpuwarden_collectors.slurm.errors import CalledOff, OddAnswer
 from gpuwarden_collectors.slurm.facts import NodeFacts

@@ -13,11 +13,11 @@ node within 40 ms and another one not within 80 ms, both may signal: a job that 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from enum import StrEnum
 
 from gpuwarden.features.evacuation.policy.delivery import MARK_STANDS, RUNNING, parse_mark, standing_mark
 from gpuwarden.features.evacuation.policy.delivery import mark as written
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.slurm.client import Commands
 from gpuwarden_collectors.slurm.departing import read_job
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from gpuwarden.features.evacuation.slurm.pids import SlurmPids
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.slurm import departing
 from gpuwarden_collectors.slurm.client import SlurmClient
 from gpuwarden_collectors.slurm.command_record import CommandRecords

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.receivers.facts import SIGNALS
 from gpuwarden_collectors.slurm.client import Commands
 from gpuwarden_collectors.slurm.command_record import of_several

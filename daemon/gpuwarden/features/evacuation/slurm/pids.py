@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gpuwarden.base.threads import detached
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.process_stat import process_stat
 from gpuwarden_collectors.slurm.client import Commands
 from gpuwarden_collectors.slurm.departing import listpids

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gpuwarden.features.repair.helper import commands, obstacles
 from gpuwarden.features.repair.helper.children import NoReading
@@ -16,6 +16,7 @@ from gpuwarden.features.repair.helper.request import Request
 from gpuwarden.features.repair.helper.services import UNITS, ServiceError, Services
 from gpuwarden.features.repair.helper.settings import Settings
 from gpuwarden.features.repair.helper.table import DISTURBS_JOBS, MODULES, ON_ALL_GPUS, STEPS
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.pci_facts import PciKind
 
 _READERS = frozenset({*(unit for units in UNITS.values() for unit in units), "gpuwarden.service"})

@@ -6,7 +6,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from gpuwarden.features.repair.helper.children import read_in_child
 from gpuwarden.features.repair.helper.host import Host
 from gpuwarden_collectors.active_test.host import HostReader
 from gpuwarden_collectors.active_test.host_facts import HostFacts
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import GpuAnswer, GpuFacts
 from gpuwarden_collectors.host_files import printable, text_or_empty
 from gpuwarden_collectors.nvml.library import open_library

@@ -14,11 +14,12 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from gpuwarden.base.files import replace_file
+from gpuwarden_collectors.dataclass import dataclass
 
 HOUR = 3600.0
 STEPS_MOST, STEPS_WITHIN = 10, 24 * HOUR

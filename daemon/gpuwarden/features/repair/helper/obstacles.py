@@ -12,9 +12,9 @@ NVLinks lead to switches that the machine does not have, the fabric is the hyper
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 
 from gpuwarden.features.repair.helper.gpus import Driver, Function, Gpu, Holder
+from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.pci_facts import PciKind
 
 _AMPERE = 7

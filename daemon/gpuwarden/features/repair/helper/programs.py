@@ -7,7 +7,8 @@ import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+
+from gpuwarden_collectors.dataclass import dataclass
 
 _OUTPUT_MOST = 64 << 10
 

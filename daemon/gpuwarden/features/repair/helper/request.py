@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from gpuwarden.features.repair.model import Service, StepKind
+from gpuwarden_collectors.dataclass import dataclass
 
 MOST = 4096
 """Bytes of a request."""

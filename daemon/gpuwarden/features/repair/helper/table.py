@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from gpuwarden.features.repair.helper.services import START_WITHIN
 from gpuwarden.features.repair.model import Service, StepKind
+from gpuwarden_collectors.dataclass import dataclass
 
 _KEEP_DEVICES_OPEN = ("dcgm_exporter", "dcgm", "persistence")
 """Services that have every GPU open. Not the fabric manager, without which a GPU of an NVSwitch system cannot be reset alone (`obstacles.py`)."""

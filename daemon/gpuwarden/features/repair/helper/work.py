@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from gpuwarden.features.repair.helper import commands
 from gpuwarden.features.repair.helper.checks import Checks, Refused
@@ -18,6 +18,7 @@ from gpuwarden.features.repair.helper.restore import put_back
 from gpuwarden.features.repair.helper.services import UNITS, ServiceError, Services
 from gpuwarden.features.repair.helper.settings import Settings
 from gpuwarden.features.repair.helper.table import PERSISTENCE_WITHIN, STEPS
+from gpuwarden_collectors.dataclass import dataclass
 
 
 @dataclass(slots=True)

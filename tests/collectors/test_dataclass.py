@@ -1,0 +1,250 @@
+"""Frozen classes of `gpuwarden_collectors.dataclass` do what those of the standard library do: each class here is made by both."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import pickle
+from collections.abc import Callable, Iterator
+from dataclasses import FrozenInstanceError, field
+from math import nan
+from typing import Any, ClassVar
+
+import pytest
+
+from gpuwarden_collectors.dataclass import dataclass
+
+Decorator = Callable[..., Callable[[type], Any]]
+
+
+def plain(decorate: Decorator) -> type:
+    @decorate(frozen=True, slots=True)
+    class Point:
+        """Has a docstring."""
+
+        x: int
+        y: float = nan
+        kind: ClassVar[str] = "point"
+
+    return Point
+
+
+def named(decorate: Decorator) -> type:
+    @decorate(frozen=True, slots=True, kw_only=True)
+    class Named:
+        later: int = 3
+        first: str
+        made: list[int] = field(default_factory=list)
+
+    return Named
+
+
+def mixed(decorate: Decorator) -> type:
+    @decorate(frozen=True, slots=True)
+    class Mixed:
+        first: int
+        last: str = field(default="x", kw_only=True)
+        second: tuple[int, ...] = ()
+        fixed: str = field(default="f", init=False)
+        own: dict[str, int] = field(default_factory=dict, init=False, hash=False)
+        hidden: int = field(default=0, repr=False)
+        beside: int = field(default=0, compare=False)
+
+    return Mixed
+
+
+def derived(decorate: Decorator) -> type:
+    @decorate(frozen=True, slots=True, kw_only=True)
+    class Base:
+        a: int = 1
+        b: int = 2
+
+        def total(self) -> int:
+            return self.a + self.b
+
+    @decorate(frozen=True, slots=True, kw_only=True)
+    class Derived(Base):
+        c: int
+        b: int = 5
+        sum: int = field(init=False, default=0)
+
+        def __post_init__(self) -> None:
+            object.__setattr__(self, "sum", self.total() + self.c)
+
+    return Derived
+
+
+def of_a_site(decorate: Decorator) -> type:
+    @decorate(frozen=True, slots=True, kw_only=True)
+    class Ours:
+        a: int = 1
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Theirs(Ours):
+        b: int = 2
+
+    return Theirs
+
+
+def with_methods(decorate: Decorator) -> type:
+    @decorate(frozen=True, slots=True)
+    class Own:
+        x: int
+
+        def __repr__(self) -> str:
+            return "mine"
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, int)
+
+        def __hash__(self) -> int:
+            return 7
+
+    return Own
+
+
+def compared_by_own_means(decorate: Decorator) -> type:
+    @decorate(frozen=True, slots=True)
+    class Own:  # noqa: PLW1641 - the decorator adds it
+        x: int
+
+        def __eq__(self, other: object) -> bool:
+            return type(other).__name__ == "Own"
+
+    return Own
+
+
+def empty(decorate: Decorator) -> type:
+    @decorate(frozen=True, slots=True)
+    class Empty:
+        pass
+
+    return Empty
+
+
+CASES: list[tuple[Callable[[Decorator], type], list[tuple[tuple[Any, ...], dict[str, Any]]]]] = [
+    (plain, [((1,), {}), ((1, 2.0), {}), ((), {"x": 3}), ((), {}), ((1, 2, 3), {})]),
+    (named, [((), {"first": "a"}), ((), {"first": "a", "later": 4, "made": [1]}), ((1,), {"first": "a"}), ((), {})]),
+    (mixed, [((1,), {}), ((1, (2,)), {"last": "y"}), ((1,), {"beside": 4, "hidden": 2}), ((1,), {"fixed": "g"})]),
+    (derived, [((), {"c": 1}), ((), {"c": 1, "a": 4, "b": 6}), ((), {"a": 1})]),
+    (of_a_site, [((), {}), ((), {"a": 2, "b": 3}), ((), {"c": 1})]),
+    (with_methods, [((1,), {}), ((2,), {})]),
+    (compared_by_own_means, [((1,), {}), ((2,), {})]),
+    (empty, [((), {}), ((1,), {})]),
+]
+BOTH: tuple[Decorator, Decorator] = (dataclasses.dataclass, dataclass)
+
+
+def outcome(act: Callable[..., object], *words: object, **more: object) -> object:
+    """Return what it returns, or the type and the text of what it raises."""
+    try:
+        return act(*words, **more)
+    except Exception as error:  # noqa: BLE001 - whatever it is, both must raise it
+        return type(error), str(error).replace("'_", "'")
+
+
+def instances(make: Callable[[Decorator], type], arguments: list[Any]) -> Iterator[tuple[list[Any], type]]:
+    for decorate in BOTH:
+        cls = make(decorate)
+        yield [outcome(cls, *words, **more) for words, more in arguments], cls
+
+
+def hash_stays(value: object) -> bool:
+    return hash(value) == hash(copy.copy(value))
+
+
+def parameters(cls: type) -> list[tuple[str, object, bool]]:
+    every = inspect.signature(cls).parameters.values()
+    return [(one.name, one.kind, one.default is inspect.Parameter.empty) for one in every]
+
+
+@pytest.mark.parametrize(("make", "arguments"), CASES, ids=lambda case: getattr(case, "__name__", ""))
+def test_instances_are_made_shown_compared_and_hashed_as_those_of_the_standard_library(
+    make: Callable[[Decorator], type], arguments: list[Any]
+) -> None:
+    (standard, theirs), (shared, ours) = instances(make, arguments)
+    assert list(map(repr, standard)) == list(map(repr, shared))
+    assert parameters(theirs) == parameters(ours)
+    assert theirs.__doc__ == ours.__doc__ or str(theirs.__doc__).startswith(f"{theirs.__name__}(")
+    for name in ("__match_args__", "__slots__", "__module__", "__qualname__"):
+        assert getattr(theirs, name) == getattr(ours, name)
+    shown = [
+        [(one.name, one.init, one.repr, one.compare, one.kw_only) for one in dataclasses.fields(c)]
+        for c in (theirs, ours)
+    ]
+    assert shown[0] == shown[1]
+    for n, one in enumerate(standard):
+        for m, other in enumerate(standard):
+            assert (one == other) == (shared[n] == shared[m])
+        assert outcome(hash_stays, one) == outcome(hash_stays, shared[n])
+        assert (one == "x") == (shared[n] == "x")
+    assert len([one for one in shared if isinstance(one, ours)]) == len(
+        [one for one in standard if isinstance(one, theirs)]
+    )
+
+
+@pytest.mark.parametrize("decorate", BOTH)
+def test_an_instance_does_not_change_and_a_changed_copy_is_another_one(decorate: Decorator) -> None:
+    made: Any = mixed(decorate)
+    one = made(1, last="y")
+    with pytest.raises(FrozenInstanceError, match="cannot assign to field 'first'"):
+        one.first = 2
+    with pytest.raises(FrozenInstanceError, match="cannot delete field 'first'"):
+        del one.first
+    other = dataclasses.replace(one, first=2, beside=9)
+    assert (one.first, other.first, other.last, other.beside) == (1, 2, "y", 9)
+    assert other != one
+    assert copy.deepcopy(one) == one == copy.copy(one)
+    with pytest.raises(TypeError, match="unexpected keyword argument"):
+        dataclasses.replace(one, nothing=1)
+    with pytest.raises((TypeError, ValueError), match="init=False"):
+        dataclasses.replace(one, fixed="g")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """To another process."""
+
+    a: int
+    b: tuple[int, ...] = ()
+    c: Sent | None = None
+
+
+def test_an_instance_is_pickled() -> None:
+    sent = Sent(a=1, b=(2,), c=Sent(a=3))
+    assert pickle.loads(pickle.dumps(sent)) == sent
+
+
+def test_members_that_are_the_same_object_are_equal_as_in_a_tuple() -> None:
+    """As the standard library has it before 3.13."""
+
+    @dataclass(frozen=True, slots=True)
+    class One:
+        x: float
+
+    assert One(nan) == One(nan)
+    assert One(float("nan")) != One(float("nan"))
+
+
+def test_no_method_but_the_first_is_compiled_for_a_class() -> None:
+    first, second = plain(dataclass), named(dataclass)
+    for name in ("__repr__", "__eq__", "__hash__", "__setattr__", "__delattr__", "__getstate__", "__setstate__"):
+        assert vars(first)[name] is vars(second)[name]
+
+
+def test_other_classes_are_those_of_the_standard_library() -> None:
+    @dataclass(frozen=True, slots=True, order=True)
+    class Ordered:
+        x: int
+
+    @dataclass(slots=True)
+    class Counter:
+        x: int = 0
+
+    assert Ordered(1) < Ordered(2)
+    counter = Counter()
+    counter.x += 1
+    assert counter == Counter(1)
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(counter)
