@@ -1,8 +1,8 @@
-"""`dataclass` of the standard library, whose frozen classes share the methods that are the same for all of them.
+"""`dataclass` of the standard library, whose frozen classes share the code of the methods that are alike in all of them.
 
-The standard library compiles six methods for each class, a millisecond of CPU; a daemon has about 370 classes. Here `__init__` is compiled,
-and the others are the functions below. What such a class does, its fields and its parameters are the same, and the tests compare them.
-Those that inherit fields are made by the standard library, as are those of processes that load no collector.
+The standard library compiles six methods for each class, a millisecond of CPU; a running daemon has about 370 classes. Here `__init__` is
+compiled, and the others are closures of the functions below. The fields, parameters and methods are those of the standard library, but for
+annotations of `__init__`, and the tests compare them. Classes that inherit anything are made by the standard library.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import MISSING, Field, FrozenInstanceError
 from operator import attrgetter
 from reprlib import recursive_repr
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Generic, NoReturn
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass  # noqa: PLC0414 - so that it is exported
@@ -21,7 +21,7 @@ else:
     def dataclass(cls: type | None = None, /, **options: bool) -> Any:
         """As `dataclasses.dataclass`. Classes that are not frozen, have no slots or want more than that are made by it."""
         if cls is not None:
-            return dataclasses.dataclass(cls)
+            return dataclass(**options)(cls)
         if options.keys() <= {"frozen", "slots", "kw_only"} and options.get("frozen") and options.get("slots"):
             return lambda cls: _made(cls, **options)
         return dataclasses.dataclass(**options)
@@ -29,10 +29,12 @@ else:
 
 _LIKE: Any = dataclasses.make_dataclass("_LIKE", (), frozen=True)
 """A class of the standard library. Its options are those of ours for who inherits fields of them, which must then be frozen, too."""
+_PLAIN_BASES = {object, Generic}
+_OWN = {"__init__", "__setattr__", "__delattr__"}
 
 
 def _made(cls: type, **options: bool) -> Any:
-    if any(map(dataclasses.is_dataclass, cls.__mro__[1:])):
+    if not _PLAIN_BASES.issuperset(cls.__bases__) or not _OWN.isdisjoint(cls.__dict__):
         return dataclasses.dataclass(**options)(cls)
     made = _shared(cls, kw_only=options.get("kw_only", False))
     made.__dataclass_params__ = _LIKE.__dataclass_params__
@@ -43,49 +45,49 @@ def _shared(cls: type, *, kw_only: bool) -> Any:
     own = cls.__dict__
     hashed = own.get("__hash__") is not None or ("__hash__" in own and "__eq__" not in own)
     made: Any = dataclasses.dataclass(cls, init=False, repr=False, eq=False, slots=True, kw_only=kw_only)
+    if any("InitVar" in str(one.type) for one in made.__dataclass_fields__.values()):
+        raise TypeError(f"{cls.__name__} has an InitVar: use dataclasses.dataclass")
     fields = dataclasses.fields(made)
-    made.__compared__ = _getter([one.name for one in fields if one.compare])
-    made.__hashed__ = _getter([one.name for one in fields if (one.compare if one.hash is None else one.hash)])
     made.__init__ = _init(made, fields)
     made.__setattr__ = _not_set
     made.__delattr__ = _not_deleted
-    for name, method in _METHODS.items():
+    methods = {
+        "__repr__": _repr,
+        "__eq__": _equal([one.name for one in fields if one.compare]),
+        "__getstate__": _state,
+        "__setstate__": _set_state,
+    }
+    for name, method in methods.items():
         if name not in own:
             setattr(made, name, method)
     if not hashed:
-        made.__hash__ = _hash
+        made.__hash__ = _hash([one.name for one in fields if (one.compare if one.hash is None else one.hash)])
     return made
 
 
-def _getter(names: list[str]) -> Callable[[Any], object]:
-    """Return what makes a tuple of these fields. Tuples are equal where their members are the same object, be it not equal to itself."""
-    if len(names) > 1:
-        return attrgetter(*names)
-    return staticmethod(lambda self: tuple(getattr(self, name) for name in names))
-
-
 def _init(made: type, fields: tuple[Field[Any], ...]) -> Callable[..., None]:
-    known: dict[str, object] = {"_not_given": object(), "_set": object.__setattr__}
+    known: dict[str, object] = {"_dataclass_none": object(), "_dataclass_set": object.__setattr__}
+    itself = "_dataclass_self" if any(one.name == "self" for one in fields) else "self"
     parameters: dict[bool, list[str]] = {False: [], True: []}
     body: list[str] = []
     for one in fields:
         name, default, value = one.name, "", one.name if one.init else ""
         if one.default is not MISSING:
-            known[f"_default_{name}"] = one.default
-            default = f"=_default_{name}"
-            value = value or f"_default_{name}"
+            known[f"_dataclass_default_{name}"] = one.default
+            default = f"=_dataclass_default_{name}"
+            value = value or f"_dataclass_default_{name}"
         elif one.default_factory is not MISSING:
-            known[f"_make_{name}"] = one.default_factory
-            default = "=_not_given"
-            value = f"_make_{name}()" + (f" if {name} is _not_given else {name}" if one.init else "")
+            known[f"_dataclass_make_{name}"] = one.default_factory
+            default = "=_dataclass_none"
+            value = f"_dataclass_make_{name}()" + (f" if {name} is _dataclass_none else {name}" if one.init else "")
         if one.init:
             parameters[bool(one.kw_only)].append(f"{name}{default}")
         if value:
-            body.append(f"_set(self, {name!r}, {value})")
+            body.append(f"_dataclass_set({itself}, {name!r}, {value})")
     if hasattr(made, "__post_init__"):
-        body.append("self.__post_init__()")
+        body.append(f"{itself}.__post_init__()")
     named = ["*", *parameters[True]] if parameters[True] else []
-    head = f"def __init__({', '.join(['self', *parameters[False], *named])}):"
+    head = f"def __init__({', '.join([itself, *parameters[False], *named])}):"
     exec("\n ".join([head, *(body or ["pass"])]), known)  # noqa: S102 - made of names of fields alone
     init: Any = known["__init__"]
     init.__qualname__, init.__module__ = f"{made.__qualname__}.__init__", made.__module__
@@ -95,20 +97,38 @@ def _init(made: type, fields: tuple[Field[Any], ...]) -> Callable[..., None]:
 # --- the methods of all
 
 
+def _members(names: list[str]) -> Callable[[Any], object]:
+    """Return what makes a tuple of these fields. Tuples are equal where their members are the same object, be it not equal to itself."""
+    if len(names) == 1:
+        only = attrgetter(names[0])
+        return lambda instance: (only(instance),)
+    return attrgetter(*names) if names else lambda _: ()
+
+
+def _equal(names: list[str]) -> Callable[[Any, Any], Any]:
+    members = _members(names)
+
+    def __eq__(self: Any, other: Any) -> Any:  # noqa: N807
+        if other.__class__ is not self.__class__:
+            return NotImplemented
+        return members(self) == members(other)
+
+    return __eq__
+
+
+def _hash(names: list[str]) -> Callable[[Any], int]:
+    members = _members(names)
+
+    def __hash__(self: Any) -> int:  # noqa: N807
+        return hash(members(self))
+
+    return __hash__
+
+
 @recursive_repr()
 def _repr(self: Any) -> str:
     shown = (f"{one.name}={getattr(self, one.name)!r}" for one in dataclasses.fields(self) if one.repr)
     return f"{type(self).__qualname__}({', '.join(shown)})"
-
-
-def _equal(self: Any, other: Any) -> Any:
-    if other.__class__ is not self.__class__:
-        return NotImplemented
-    return self.__compared__(self) == self.__compared__(other)
-
-
-def _hash(self: Any) -> int:
-    return hash(self.__hashed__(self))
 
 
 def _not_set(_: Any, name: str, __: object) -> NoReturn:
@@ -126,6 +146,3 @@ def _state(self: Any) -> list[object]:
 def _set_state(self: Any, state: list[object]) -> None:
     for one, value in zip(dataclasses.fields(self), state, strict=True):
         object.__setattr__(self, one.name, value)
-
-
-_METHODS = {"__repr__": _repr, "__eq__": _equal, "__getstate__": _state, "__setstate__": _set_state}

@@ -9,13 +9,14 @@ import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import FrozenInstanceError, field
 from math import nan
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import pytest
 
 from gpuwarden_collectors.dataclass import dataclass
 
 Decorator = Callable[..., Callable[[type], Any]]
+T = TypeVar("T")
 
 
 def plain(decorate: Decorator) -> type:
@@ -50,6 +51,7 @@ def mixed(decorate: Decorator) -> type:
         own: dict[str, int] = field(default_factory=dict, init=False, hash=False)
         hidden: int = field(default=0, repr=False)
         beside: int = field(default=0, compare=False)
+        hashed: int = field(default=0, compare=False, hash=True)
 
     return Mixed
 
@@ -73,6 +75,58 @@ def derived(decorate: Decorator) -> type:
             object.__setattr__(self, "sum", self.total() + self.c)
 
     return Derived
+
+
+def reckoned(decorate: Decorator) -> type:
+    @decorate(frozen=True, slots=True)
+    class Reckoned:
+        x: int
+        twice: int = field(init=False)
+
+        def __post_init__(self) -> None:
+            if self.x < 0:
+                raise ValueError(f"{self.x} is below 0")
+            object.__setattr__(self, "twice", 2 * self.x)
+
+    return Reckoned
+
+
+def around_itself(decorate: Decorator) -> type:
+    @decorate(frozen=True, slots=True)
+    class Around:
+        x: int
+        inner: list[object] = field(default_factory=list, compare=False)
+
+        def __post_init__(self) -> None:
+            self.inner.append(self)
+
+    return Around
+
+
+def of_odd_names(decorate: Decorator) -> type:
+    @decorate(frozen=True, slots=True)
+    class Odd:
+        self: int
+        dataclass: int
+        _set: int = 3
+
+    return Odd
+
+
+def generic(decorate: Decorator) -> type:
+    @decorate(frozen=True, slots=True)
+    class Of(Generic[T]):
+        x: T
+
+    return Of
+
+
+def an_error(decorate: Decorator) -> type:
+    @decorate(frozen=True, slots=True)
+    class ReasonError(Exception):
+        reason: str
+
+    return ReasonError
 
 
 def of_a_site(decorate: Decorator) -> type:
@@ -126,7 +180,22 @@ def empty(decorate: Decorator) -> type:
 CASES: list[tuple[Callable[[Decorator], type], list[tuple[tuple[Any, ...], dict[str, Any]]]]] = [
     (plain, [((1,), {}), ((1, 2.0), {}), ((), {"x": 3}), ((), {}), ((1, 2, 3), {})]),
     (named, [((), {"first": "a"}), ((), {"first": "a", "later": 4, "made": [1]}), ((1,), {"first": "a"}), ((), {})]),
-    (mixed, [((1,), {}), ((1, (2,)), {"last": "y"}), ((1,), {"beside": 4, "hidden": 2}), ((1,), {"fixed": "g"})]),
+    (
+        mixed,
+        [
+            ((1,), {}),
+            ((1,), {"beside": 4}),
+            ((1,), {"hashed": 5}),
+            ((1, (2,)), {"last": "y"}),
+            ((1,), {"hidden": 2}),
+            ((1,), {"fixed": "g"}),
+        ],
+    ),
+    (reckoned, [((3,), {}), ((-1,), {})]),
+    (around_itself, [((1,), {})]),
+    (of_odd_names, [((1, 2), {}), ((), {"self": 3, "dataclass": 4}), ((), {})]),
+    (generic, [((1,), {})]),
+    (an_error, [(("x",), {})]),
     (derived, [((), {"c": 1}), ((), {"c": 1, "a": 4, "b": 6}), ((), {"a": 1})]),
     (of_a_site, [((), {}), ((), {"a": 2, "b": 3}), ((), {"c": 1})]),
     (with_methods, [((1,), {}), ((2,), {})]),
@@ -141,17 +210,13 @@ def outcome(act: Callable[..., object], *words: object, **more: object) -> objec
     try:
         return act(*words, **more)
     except Exception as error:  # noqa: BLE001 - whatever it is, both must raise it
-        return type(error), str(error).replace("'_", "'")
+        return type(error), str(error)
 
 
 def instances(make: Callable[[Decorator], type], arguments: list[Any]) -> Iterator[tuple[list[Any], type]]:
     for decorate in BOTH:
         cls = make(decorate)
         yield [outcome(cls, *words, **more) for words, more in arguments], cls
-
-
-def hash_stays(value: object) -> bool:
-    return hash(value) == hash(copy.copy(value))
 
 
 def parameters(cls: type) -> list[tuple[str, object, bool]]:
@@ -166,7 +231,6 @@ def test_instances_are_made_shown_compared_and_hashed_as_those_of_the_standard_l
     (standard, theirs), (shared, ours) = instances(make, arguments)
     assert list(map(repr, standard)) == list(map(repr, shared))
     assert parameters(theirs) == parameters(ours)
-    assert theirs.__doc__ == ours.__doc__ or str(theirs.__doc__).startswith(f"{theirs.__name__}(")
     for name in ("__match_args__", "__slots__", "__module__", "__qualname__"):
         assert getattr(theirs, name) == getattr(ours, name)
     shown = [
@@ -177,11 +241,9 @@ def test_instances_are_made_shown_compared_and_hashed_as_those_of_the_standard_l
     for n, one in enumerate(standard):
         for m, other in enumerate(standard):
             assert (one == other) == (shared[n] == shared[m])
-        assert outcome(hash_stays, one) == outcome(hash_stays, shared[n])
+        assert outcome(hash, one) == outcome(hash, shared[n])
         assert (one == "x") == (shared[n] == "x")
-    assert len([one for one in shared if isinstance(one, ours)]) == len(
-        [one for one in standard if isinstance(one, theirs)]
-    )
+    assert [isinstance(one, ours) for one in shared] == [isinstance(one, theirs) for one in standard]
 
 
 @pytest.mark.parametrize("decorate", BOTH)
@@ -230,7 +292,37 @@ def test_members_that_are_the_same_object_are_equal_as_in_a_tuple() -> None:
 def test_no_method_but_the_first_is_compiled_for_a_class() -> None:
     first, second = plain(dataclass), named(dataclass)
     for name in ("__repr__", "__eq__", "__hash__", "__setattr__", "__delattr__", "__getstate__", "__setstate__"):
-        assert vars(first)[name] is vars(second)[name]
+        assert vars(first)[name].__code__ is vars(second)[name].__code__
+    assert vars(first)["__init__"].__code__ is not vars(second)["__init__"].__code__
+
+
+def test_an_instance_of_a_class_that_inherits_is_another_one() -> None:
+    for decorate in BOTH:
+        cls = plain(decorate)
+        beside = type("Beside", (cls,), {})
+        assert beside(1, 2.0) == beside(1, 2.0)
+        assert beside(1, 2.0) != cls(1, 2.0)
+        assert repr(beside(1, 2.0)).endswith("Beside(x=1, y=2.0)")
+
+
+def test_what_the_first_method_could_not_do_is_refused() -> None:
+    with pytest.raises(TypeError, match="Given has an InitVar"):
+
+        @dataclass(frozen=True, slots=True)
+        class Given:
+            x: dataclasses.InitVar[int]
+
+
+@pytest.mark.parametrize("name", ["__init__", "__setattr__"])
+def test_a_class_with_a_first_method_of_its_own_is_as_in_the_standard_library(name: str) -> None:
+    def of_its_own(self: object, *_: object) -> None:
+        object.__setattr__(self, "x", 7)
+
+    def made(decorate: Decorator) -> object:
+        cls = type("Own", (), {"__annotations__": {"x": "int"}, name: of_its_own})
+        return decorate(frozen=True, slots=True)(cls)(1).x
+
+    assert outcome(made, dataclasses.dataclass) == outcome(made, dataclass)
 
 
 def test_other_classes_are_those_of_the_standard_library() -> None:
@@ -242,6 +334,15 @@ def test_other_classes_are_those_of_the_standard_library() -> None:
     class Counter:
         x: int = 0
 
+    @dataclass
+    class Bare:
+        x: int
+
+    once: Any = dataclass
+    direct = once(type("Direct", (), {"__annotations__": {"x": "int"}}), frozen=True, slots=True)
+    with pytest.raises(FrozenInstanceError):
+        direct(1).x = 2
+    assert Bare(1) == Bare(1)
     assert Ordered(1) < Ordered(2)
     counter = Counter()
     counter.x += 1

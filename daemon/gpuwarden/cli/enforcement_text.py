@@ -24,7 +24,7 @@ def enforcement_lines(status: Document) -> Iterator[str]:
         yield f"{clean(one['actuator'])}: {clean(one['intent'])} is pending ({clean(one['reason'])}): {clean(one['text'])}"
     for one in enforcement.get("would", ()):
         yield f"{clean(one['actuator'])}: would {clean(one['intent'])} ({clean(one['reason'])}), but {clean(one['text'])}"
-    yield from _blocked(enforcement)
+    yield from _blocked(status, enforcement)
     if enforcement.get("breaker"):
         yield f"breaker open: {clean(enforcement['breaker'])}"
     for receiver in enforcement.get("notifications", ()):
@@ -34,10 +34,10 @@ def enforcement_lines(status: Document) -> Iterator[str]:
     yield from _returns(status, enforcement)
 
 
-def _blocked(enforcement: Document) -> Iterator[str]:
+def _blocked(status: Document, enforcement: Document) -> Iterator[str]:
     """Yield why nothing is done; what waits for a person is said by `_returns`."""
     for name, why in enforcement.get("blocked", {}).items():
-        if not (enforcement.get("needs_person") and _BY_PERSON in why):
+        if status["schedulable"] or not (enforcement.get("needs_person") and _BY_PERSON in why):
             yield f"{clean(name)}: {'' if why.startswith(_COMES_BACK) else 'no action: '}{clean(why)}"
 
 

@@ -107,7 +107,7 @@ SHOWN = """NodeName=n1 Arch=x86_64 CoresPerSocket=1
 @pytest.mark.parametrize(
     ("shown", "why"),
     [
-        ("600", "(SuspendTime of n1 600)"),
+        ("600", "(SuspendTime in force for n1 600)"),
         ("INFINITE", ""),
         ("-2", "(SuspendTime 300 sec)"),  # not set
     ],
@@ -129,10 +129,12 @@ async def test_the_controller_is_asked_for_it_only_where_nodes_are_switched_off_
     commands: Any = Asked()
     for version, program in (("24.11.5", "/usr/sbin/off"), ("26.05.0", "(null)"), ("", "/usr/sbin/off")):
         keys = {"SLURM_VERSION": version, "SuspendProgram": program}
-        assert await read_suspend_time(commands, "n1", keys) == ""
+        assert await read_suspend_time(commands, IDLE, keys) == ""
+    newer = SAVES | {"SLURM_VERSION": "26.05.1"}
+    assert await read_suspend_time(commands, IDLE, newer | {"SuspendExcNodes": "n[1-9]"}) == ""
     assert not asked
-    assert await read_suspend_time(commands, "n1", SAVES | {"SLURM_VERSION": "26.05.1"}) == "600"
-    assert asked == [("scontrol", "--local", "show", "node", "n1")]
+    assert await read_suspend_time(commands, IDLE, newer) == "600"
+    assert asked == [("scontrol", "--local", "--all", "show", "node", "n1")]
 
 
 def status(*results: tuple[str, float, str], gpus: int = 1) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from support.bundling import (
 )
 from support.traces import story, write
 
-# Numbers of more than six digits: the manifest is full of digests, and four digits are in one of fifty of them.
+# Numbers of more than six digits: the manifest is full of digests, and given four digits are in one manifest of fifty.
 PLANTED = (
     "gpu-17", "example", "alice", "secret-model", "llama-run", "team-a", "trainer-0", "192.0.2.77", "2001:db8::77", UUID, "471104711", "4194242", "python-of-bob",
 )  # fmt: skip

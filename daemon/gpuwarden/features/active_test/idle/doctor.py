@@ -56,7 +56,7 @@ async def _rows(config: Config, commands: Commands) -> AsyncIterator[Row]:
             "preemption",
             f"jobs of the other partitions of this node ({above}) preempt those of {test.partition} at once",
         )
-    shown = await read_suspend_time(commands, node.name, keys)
+    shown = await read_suspend_time(commands, node, keys)
     if limit := suspended_after(node, keys, partitions, shown):
         found = f"{node.name} is not tested while idle, because power saving switches it off ({limit})"
         yield warn("power saving", found, "to have it tested, add it to SuspendExcNodes")

@@ -19,15 +19,15 @@ _UNSET = "-2"
 """NO_VAL as `scontrol` prints it (src/api/node_info.c)."""
 
 
-async def read_suspend_time(commands: Commands, node: str, keys: Mapping[str, str]) -> str:
+async def read_suspend_time(commands: Commands, node: NodeFacts, keys: Mapping[str, str]) -> str:
     """Return the node's SuspendTime as the controller has it, be it its own, a partition's or the cluster's; "" before 26.05.
 
-    A question that reads all nodes of the cluster, so it is asked only where power saving is set up. Raises SlurmError.
+    A question that reads all nodes of the cluster, so it is asked only where power saving may switch this one off. Raises SlurmError.
     """
-    if not value_of(keys, "SuspendProgram") or _release(keys) < SHOWN_FROM:
+    if _release(keys) < SHOWN_FROM or _stays_on(node, keys):
         return ""
-    undone = f"cannot read the SuspendTime of {node}"
-    return shown_suspend_time(await commands.ask(undone, "scontrol", "--local", "show", "node", node))
+    undone = f"cannot read the SuspendTime of {node.name}"
+    return shown_suspend_time(await commands.ask(undone, "scontrol", "--local", "--all", "show", "node", node.name))
 
 
 def shown_suspend_time(text: str) -> str:
@@ -40,19 +40,27 @@ def suspended_after(
     node: NodeFacts, keys: Mapping[str, str], partitions: Sequence[PartitionSettings], shown: str = ""
 ) -> str:
     """The setting by which this node is switched off; empty if it is not. `shown`: what the controller has for it, which counts alone."""
-    if not value_of(keys, "SuspendProgram") or _excluded(node.name, value_of(keys, "SuspendExcNodes")):
-        return ""
-    exempt = set(value_of(keys, "SuspendExcParts").split(","))
-    if exempt.intersection(node.partitions):
+    if _stays_on(node, keys):
         return ""
     theirs = {f"SuspendTime of {one.name}": one.suspend_time for one in partitions if one.name in node.partitions}
     settings = (
-        {f"SuspendTime of {node.name}": shown} if shown else {"SuspendTime": value_of(keys, "SuspendTime"), **theirs}
+        {f"SuspendTime in force for {node.name}": shown}
+        if shown
+        else {"SuspendTime": value_of(keys, "SuspendTime"), **theirs}
     )
     for setting, value in settings.items():
         if value and value.split()[0].lower() not in _NEVER:
             return f"{setting} {value}"
     return ""
+
+
+def _stays_on(node: NodeFacts, keys: Mapping[str, str]) -> bool:
+    exempt = set(value_of(keys, "SuspendExcParts").split(","))
+    return (
+        not value_of(keys, "SuspendProgram")
+        or _excluded(node.name, value_of(keys, "SuspendExcNodes"))
+        or not exempt.isdisjoint(node.partitions)
+    )
 
 
 def _release(keys: Mapping[str, str]) -> tuple[int, ...]:

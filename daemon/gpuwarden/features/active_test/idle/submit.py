@@ -99,7 +99,9 @@ async def _possible(order: Submission, identity: tuple[str, ...]) -> IdleJob:
     longest = minutes(order.level, node.gpus, test.parallel) * 60.0
     if lines := missing(keys, partitions, test.partition, name, longest):
         raise CannotSubmit("a job would wait for the end of a test; slurm.conf needs\n  " + "\n  ".join(lines))
-    if why := unfit(node, keys, partitions, await read_suspend_time(commands, name, keys)):
+    if why := unfit(node, {}, ()):  # before the question that reads all nodes
+        raise NotNow(why)
+    if why := unfit(node, keys, partitions, await read_suspend_time(commands, node, keys)):
         raise NotNow(why)
     for job in await read_tester_jobs(commands, test.slurm_user):
         if name in (job.wanted, job.node):
