@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 else:
 
     def dataclass(cls: type | None = None, /, **options: bool) -> Any:
-        """As `dataclasses.dataclass`. Classes that are not frozen, have no slots or want more than that are made by it."""
+        """Do what `dataclasses.dataclass` does. Classes that are not frozen, have no slots or want more than that are made by it."""
         if cls is not None:
             return dataclass(**options)(cls)
         if options.keys() <= {"frozen", "slots", "kw_only"} and options.get("frozen") and options.get("slots"):

@@ -266,7 +266,7 @@ def test_an_instance_does_not_change_and_a_changed_copy_is_another_one(decorate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """To another process."""
+    """A value that is sent to another process."""
 
     a: int
     b: tuple[int, ...] = ()
@@ -279,7 +279,7 @@ def test_an_instance_is_pickled() -> None:
 
 
 def test_members_that_are_the_same_object_are_equal_as_in_a_tuple() -> None:
-    """As the standard library has it before 3.13."""
+    """The standard library has it so before 3.13."""
 
     @dataclass(frozen=True, slots=True)
     class One:
