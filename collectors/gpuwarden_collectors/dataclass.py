@@ -1,8 +1,9 @@
 """`dataclass` of the standard library, whose frozen classes share the code of the methods that are alike in all of them.
 
-The standard library compiles six methods for each class, a millisecond of CPU; a running daemon has about 370 classes. Here `__init__` is
-compiled, and the others are closures of the functions below. The fields, parameters and methods are those of the standard library, but for
-annotations of `__init__`, and the tests compare them. Classes that inherit anything are made by the standard library.
+The standard library compiles six methods for each class, which takes three to four times as long (`benchmarks/bench_imports.py`), and a
+running daemon has 370 classes. Here `__init__` is compiled, and the others are closures of the functions below. The fields, parameters and
+methods are those of the standard library, but for annotations of `__init__`, and the tests compare them. Classes that inherit anything are
+made by the standard library.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ else:
         return dataclasses.dataclass(**options)
 
 
-_LIKE: Any = dataclasses.make_dataclass("_LIKE", (), frozen=True)
-"""A class of the standard library. Its options are those of ours for who inherits fields of them, which must then be frozen, too."""
+_STANDARD: Any = dataclasses.make_dataclass("_STANDARD", (), frozen=True)
+"""A frozen class of the standard library: ours have its options, so that the standard library lets frozen classes inherit their fields."""
 _PLAIN_BASES = {object, Generic}
 _OWN = {"__init__", "__setattr__", "__delattr__"}
 
@@ -37,7 +38,7 @@ def _made(cls: type, **options: bool) -> Any:
     if not _PLAIN_BASES.issuperset(cls.__bases__) or not _OWN.isdisjoint(cls.__dict__):
         return dataclasses.dataclass(**options)(cls)
     made = _shared(cls, kw_only=options.get("kw_only", False))
-    made.__dataclass_params__ = _LIKE.__dataclass_params__
+    made.__dataclass_params__ = _STANDARD.__dataclass_params__
     return made
 
 

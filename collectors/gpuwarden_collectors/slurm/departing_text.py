@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from gpuwarden_collectors.slurm.departing_facts import ListedPid, SlurmJob
 from gpuwarden_collectors.slurm.errors import OddAnswer, one_line
+from gpuwarden_collectors.slurm.settings import release_of
 
 _FIELDS = (
     "JobID",
@@ -145,8 +146,8 @@ def whole_trees(config: str, cgroup_conf: str | None) -> bool | None:
     settings = dict(re.findall(r"^(ProctrackType|SLURM_VERSION)\s*=\s*(\S+)", config, re.MULTILINE))
     if settings.get("ProctrackType") != "proctrack/cgroup":
         return _TREES.get(settings.get("ProctrackType", ""))
-    version = re.match(r"(\d{1,4})\.(\d{1,4})", settings.get("SLURM_VERSION", ""))
-    if version is not None and (int(version[1]), int(version[2])) < _CHILDREN_SIGNALLED_FROM:
+    release = release_of(settings.get("SLURM_VERSION", ""))
+    if release is not None and release < _CHILDREN_SIGNALLED_FROM:
         return False
     if cgroup_conf is None or _INCLUDE.search(cgroup_conf):
         return None

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gpuwarden_collectors.slurm.client import Commands
 
 _KEY = re.compile(r"^(\w+)(?:\[\d+\])?\s+=\s?(.*)$")
+_RELEASE = re.compile(r"(\d{1,4})\.(\d{1,4})", re.ASCII)
 _UNSET = ("", "(null)", "none", "n/a")
 _TIME = re.compile(r"(?:(\d{1,6})-)?(\d{1,6}):(\d{2}):(\d{2})", re.ASCII)
 
@@ -74,6 +75,12 @@ def value_of(keys: Mapping[str, str], key: str) -> str:
     """Returns the value of a key, or "" if it is not set."""
     value = keys.get(key, "").strip()
     return "" if value.lower() in _UNSET else value
+
+
+def release_of(version: str) -> tuple[int, int] | None:
+    """Return the release of a version such as 24.11.5; None for another text."""
+    found = _RELEASE.match(version)
+    return None if found is None else (int(found[1]), int(found[2]))
 
 
 def parse_partitions(text: str) -> tuple[PartitionSettings, ...]:

@@ -89,7 +89,7 @@ def _dispatch(verb: str, arguments: Sequence[str]) -> int:
     if verb not in VERBS:
         print(_usage() if not verb else f"gpuwarden: unknown verb {verb!r}{_suggestion(verb)}", file=sys.stderr)
         return USAGE
-    gc.disable()  # while modules are loaded nothing is garbage, and looking for some takes 7 % of the time
+    gc.disable()  # while modules are loaded nothing is garbage, and looking for some takes a tenth of the time (benchmarks/bench_imports.py)
     try:
         module = _module(verb)
         options = _parser(verb, module).parse_args(arguments)

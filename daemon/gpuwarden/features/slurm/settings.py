@@ -11,7 +11,7 @@ from pathlib import Path
 from gpuwarden.doctor.row import Row, fail, ok, warn
 from gpuwarden_collectors.host_files import read_text
 from gpuwarden_collectors.slurm.options import SlurmOptions
-from gpuwarden_collectors.slurm.settings import value_of
+from gpuwarden_collectors.slurm.settings import release_of, value_of
 
 _SCRIPT_MAX = 256 * 1024  # bytes
 _MATCHES_MAX = 64
@@ -33,10 +33,10 @@ def settings(keys: Mapping[str, str], options: SlurmOptions) -> Iterator[Row]:
 
 
 def version(text: str) -> Row:
-    numbers = [int(digits) for digits in re.findall(r"\d+", text)[:2]]
-    if len(numbers) < 2:
+    release = release_of(text)
+    if release is None:
         return warn("version", f"cannot parse {text[:40]!r}", "check that Slurm is 22.05 or later")
-    if (numbers[0], numbers[1]) < OLDEST:
+    if release < OLDEST:
         return fail("version", text, "upgrade Slurm: gpuwarden supports 22.05 and later")
     return ok("version", text)
 

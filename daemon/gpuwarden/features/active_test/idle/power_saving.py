@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from itertools import islice
 
 from gpuwarden_collectors.slurm.client import Commands
 from gpuwarden_collectors.slurm.facts import NodeFacts
 from gpuwarden_collectors.slurm.hostlist import in_hostlist
-from gpuwarden_collectors.slurm.settings import PartitionSettings, value_of
+from gpuwarden_collectors.slurm.settings import PartitionSettings, release_of, value_of
 
-SHOWN_FROM = (26, 5)
+_SHOWN_FROM = (26, 5)
 """The release from which a node has a SuspendTime of its own, and `scontrol show node` the one in force (CHANGELOG/slurm-26.05.md)."""
 _SHOWN = re.compile(r"^ *LastBusyTime=.* SuspendTime=(\S{1,20}) *$", re.MULTILINE)
 _NEVER = ("infinite", "-1", "none")
@@ -24,7 +23,8 @@ async def read_suspend_time(commands: Commands, node: NodeFacts, keys: Mapping[s
 
     A question that reads all nodes of the cluster, so it is asked only where power saving may switch this one off. Raises SlurmError.
     """
-    if _release(keys) < SHOWN_FROM or _stays_on(node, keys):
+    release = release_of(keys.get("SLURM_VERSION", ""))
+    if release is None or release < _SHOWN_FROM or _stays_on(node, keys):
         return ""
     undone = f"cannot read the SuspendTime of {node.name}"
     return shown_suspend_time(await commands.ask(undone, "scontrol", "--local", "--all", "show", "node", node.name))
@@ -61,10 +61,6 @@ def _stays_on(node: NodeFacts, keys: Mapping[str, str]) -> bool:
         or _excluded(node.name, value_of(keys, "SuspendExcNodes"))
         or not exempt.isdisjoint(node.partitions)
     )
-
-
-def _release(keys: Mapping[str, str]) -> tuple[int, ...]:
-    return tuple(int(digits) for digits in islice(re.findall(r"\d{1,4}", keys.get("SLURM_VERSION", "")), 2))
 
 
 def _excluded(name: str, hostlist: str) -> bool:
