@@ -71,6 +71,26 @@ SHOW_JOB = """JobId=12 JobName=two nodes
 """
 
 
+@pytest.mark.parametrize(
+    ("sharing", "alone"),
+    [
+        ("OverSubscribe=NO Contiguous=0", True),
+        ("OverSubscribe=OK Contiguous=0", False),
+        ("OverSubscribe=USER Contiguous=0", False),
+        ("OverSubscribe=NO Exclusive=NO Contiguous=0", False),
+        ("OverSubscribe=NO Exclusive=NODE Contiguous=0", True),
+        ("OverSubscribe=NO Exclusive=TOPO Contiguous=0", True),
+        ("OverSubscribe=NO Exclusive=USER Contiguous=0", False),
+        ("OverSubscribe=YES Exclusive=NO Contiguous=0", False),
+        ("Contiguous=0 Comment=OverSubscribe=NO", False),
+    ],
+)
+def test_a_job_is_exclusive_as_its_release_of_slurm_writes_it(sharing: str, alone: bool) -> None:
+    """The lines are those of 22.05.8, 25.11.7 and 26.05.3, but for TOPO, which is by the source of 26.05."""
+    text = f"JobId=12 JobName=a OverSubscribe=NO\n   Reservation=x\n   {sharing}\n   Comment=x OverSubscribe=NO Exclusive=NODE\n"
+    assert jobs_text.is_exclusive(text) is alone
+
+
 def test_the_gpus_of_a_job_are_listed_for_each_node() -> None:
     assert jobs_text.gpus_of(SHOW_JOB, "n1") == (0, 3)
     assert jobs_text.gpus_of(SHOW_JOB, "n3") == jobs_text.gpus_of(SHOW_JOB, "n010") == (1, 2, 5)
@@ -140,6 +160,7 @@ CLAIMS: list[tuple[Mapping[str, str], Claim | None]] = [
     ({"SLURM_JOB_ID": "12", "SLURM_STEP_ID": "0", "SLURM_STEP_GPUS": "1", "SLURM_JOB_GPUS": "0,1"}, Claim(12, (1,))),
     ({"SLURM_JOB_ID": "12", "SLURM_STEP_ID": "0", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_GPUS": "0"}, Claim(12)),
     ({"SLURM_JOB_ID": "12", "SLURM_STEP_ID": "0", "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_GPUS": "0"}, Claim(12, (0,))),
+    ({"SLURM_JOB_ID": "12", "SLURM_STEP_ID": "-5", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_GPUS": "0"}, Claim(12, (0,))),
     ({"SLURM_JOB_ID": "12", "ENVIRONMENT": "BATCH", "SLURM_PROCID": "3"}, Claim(12, batch=True, rank=3)),
     ({"SLURM_JOB_ID": "12", "ENVIRONMENT": "INTERACTIVE", "RANK": "9", "SLURM_PROCID": "1"}, Claim(12, rank=9)),
     ({"SLURM_JOB_ID": "12", "GPUWARDEN_STALL": " Ignore", "RANK": "-1"}, Claim(12, ignores_stall=True)),
@@ -318,6 +339,24 @@ def test_slurmds_list_takes_precedence_over_the_environment(node: Node) -> None:
         node.answers["scontrol listpids"] = f"PID JOBID STEPID LOCALID GLOBALID\n{pid} 12 0 0 0\n"
         (process,) = node.reader.read().processes
     assert (process.job, process.known_from) == (12, "listpids")
+
+
+def test_numbers_of_another_pid_namespace_are_no_processes_of_this_host(tmp_path: Path) -> None:
+    """A job with a PID namespace of its own is listed by its numbers in there (seen with 26.05.3, namespace/linux)."""
+    for pid, group in ((70, "/system.slice/slurmstepd.scope/job_12/step_0/user/task_0"), (10, "/user.slice")):
+        folder = tmp_path / str(pid)
+        folder.mkdir()
+        (folder / "stat").write_text(f"{pid} (a) S 1 1 1 0 -1 4194560 1 0 0 0 1 1 0 0 20 0 1 0 500 1 1\n")
+        (folder / "environ").write_bytes(b"")
+        (folder / "cgroup").write_text(f"0::{group}\n")
+        os.chown(folder, 65534, 65534)
+    (tmp_path / "slurm.conf").touch()
+
+    def ask(command: tuple[str, ...]) -> str:
+        return "PID JOBID STEPID LOCALID GLOBALID\n10 12 0 0 0\n" if "listpids" in command else ""
+
+    reader = JobsReader(tmp_path, tmp_path / "jobs", tmp_path / "slurm.conf", node="n1", pids=lambda: (70, 10), ask=ask)
+    assert {process.pid: process.job for process in reader.read().processes} == {10: None, 70: 12}
 
 
 def test_one_process_names_the_job_of_all_in_its_control_group(tmp_path: Path) -> None:

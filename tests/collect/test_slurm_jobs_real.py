@@ -137,8 +137,10 @@ def test_a_batch_job_is_watched_and_what_opts_out_or_is_interactive_is_not(
         words = ("runuser", "-u", "nobody", "--", "srun", *where, "--chdir=/tmp", *step[1:])
         by_hand = subprocess.Popen(words, env=rig.slurm.environment, stdin=subprocess.DEVNULL)
     else:
-        export = ",GPUWARDEN_STALL=ignore" if "opted" in how else ""
-        rig.slurm.submit(shlex.join(step), *where, f"--export=ALL{export}")
+        opted = (
+            "GPUWARDEN_STALL=ignore " if "opted" in how else ""
+        )  # --export would have Slurm ask nobody's login shell
+        rig.slurm.submit(opted + shlex.join(step), *where)
     try:
         rig.slurm.wait(pid_file.exists, "the step")
         pid = int(pid_file.read_text())
@@ -148,7 +150,7 @@ def test_a_batch_job_is_watched_and_what_opts_out_or_is_interactive_is_not(
         assert [found.watched for found in facts.jobs if found.id == process.job] == [watched]
         assert process.rank == 0
     finally:
-        rig.slurm.command("scancel", "--user=nobody")
+        rig.slurm.command("scancel", *rig.slurm.command("squeue", "-h", "--format=%A").split())
         if by_hand is not None:
             by_hand.wait(60)
 

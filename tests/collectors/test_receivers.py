@@ -246,6 +246,17 @@ def test_without_control_groups_slurmds_list_is_used(trees: Forest) -> None:
     assert found.job("train").id == str(trees.job)
 
 
+def test_numbers_of_another_pid_namespace_are_no_processes_of_this_host(trees: Forest) -> None:
+    """A job with a PID namespace of its own is listed by its numbers in there (seen with 26.05.3, namespace/linux)."""
+    group = trees.cgroup(f"system.slice/slurmstepd.scope/job_{trees.job}/step_0/user/task_0", version=2)
+    pids = trees.start(stepd(member("rank", catch=["TERM"], cgroup=group, env=slurm(trees, 0))))
+    pids |= trees.start(member("service", catch=["TERM"]))
+    listed = {pids["service"]: ListedPid(job=trees.job, step="0", local=0, rank=0)}
+    assert Found(pids, listed=listed).roles() == {"rank": RANK}
+    listed = {pids["rank"]: ListedPid(job=trees.job + 1, step="3", local=None, rank=None)}
+    assert (Found(pids, listed=listed)["rank"].leader, Found(pids, listed=listed)["rank"].step) == (True, "0")
+
+
 def test_where_nobody_lists_them_a_gpu_user_s_environment_names_its_job(trees: Forest) -> None:
     """The rest of its tree belongs to that job, too: its launcher and its helpers, unless the controller gave the job to another user."""
     launcher = torchrun(worker(0, member("loader")), env=slurm(trees, 0))

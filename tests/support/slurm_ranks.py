@@ -13,7 +13,8 @@ from support.slurm import Slurm
 
 _RANK = """#!/bin/sh
 # rank.sh SIGNALS: it catches these, and is not ended by them
-signals={folder}/signals.$SLURM_JOB_ID.${{SLURM_RESTART_COUNT:-0}}.${{SLURM_STEP_ID:-batch}}.$SLURM_PROCID
+case "$SLURM_STEP_ID" in *[!0-9]*) ;; *) step=$SLURM_STEP_ID;; esac
+signals={folder}/signals.$SLURM_JOB_ID.${{SLURM_RESTART_COUNT:-0}}.${{step:-batch}}.$SLURM_PROCID
 for signal in $1; do trap "echo $signal >>$signals" $signal; done
 echo up >>$signals
 while :; do /bin/sleep 1 & wait $!; done

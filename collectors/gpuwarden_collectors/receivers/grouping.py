@@ -90,6 +90,7 @@ class Gathering:
 
         for pid, group in groups.items():
             add(ProcessGroup(job=group.job, sluid=group.sluid, container=group.container), pid, group)
+        self._slurm_pids = _of_this_host(self._slurm_pids, groups)
         self._listed = {pid for pid in self._slurm_pids if pid not in groups}
         for pid in self._listed:
             add(ProcessGroup(job=self._slurm_pids[pid].job), pid, OUTSIDE)
@@ -202,6 +203,23 @@ class Gathering:
             parent = self._scanner.process(process.parent)
             self._stepds[process.parent] = parent is not None and _is_stepd(parent)
         return self._stepds[process.parent]
+
+
+def _of_this_host(slurm_pids: Mapping[int, ListedPid], groups: Mapping[int, Group]) -> Mapping[int, ListedPid]:
+    """Return what slurmd lists by numbers of this host: of a job that has control groups, what is in one of its own.
+
+    The processes of a job with a PID namespace of its own (namespace/linux, clone_ns_flags) are listed by their numbers in there
+    (seen with 26.05.3), which are those of other processes here. Without control groups that cannot be checked.
+    """
+    places = {pid: place for pid in slurm_pids if (place := groups.get(pid, OUTSIDE)).job is not None or place.sluid}
+    placed = {group.job for group in groups.values()} | {
+        slurm_pids[pid].job for pid, place in places.items() if place.job is None
+    }
+    return {
+        pid: listed
+        for pid, listed in slurm_pids.items()
+        if (places[pid].job in (None, listed.job) if pid in places else listed.job not in placed)
+    }
 
 
 def _is_stepd(process: Process) -> bool:

@@ -99,8 +99,9 @@ class Owners:
             listed = listed_pids(self._ask(("scontrol", "listpids")))
         except CollectorError:  # it fails while there are no steps, too
             return
-        for user in users:
-            if user.pid in listed:
+        placed = {job for job, source in self._known.values() if source == "cgroup"}
+        for user in users:  # a number outside of its job's control groups is one of the job's own PID namespace
+            if user.pid in listed and (listed[user.pid].job not in placed or _key(user) in self._sluids):
                 self._known[_key(user)] = listed[user.pid].job, "listpids"
 
     def is_open(self, user: Process) -> bool:

@@ -22,6 +22,8 @@ STALL = "GPUWARDEN_STALL"
 WATCH = "watch"
 _REFUSALS = ("ignore", "none", "no", "off", "0")
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
+_BATCH_STEP = "-5"
+"""SLURM_STEP_ID of a batch script from 26.05 on; before, it has none."""
 _READ = (b"SLURM_", b"ENVIRONMENT=", *(f"{name}=".encode() for name in (STALL, *_RANKS)))
 """ENVIRONMENT is BATCH in a batch script and in what it starts (Slurm, env_array_for_batch_job)."""
 
@@ -104,7 +106,8 @@ def claimed(variables: Mapping[str, str]) -> Claim | None:
     if not (job.isascii() and job.isdecimal() and len(job) < 12):
         return None
     gpus = variables.get("SLURM_STEP_GPUS", "")
-    if not gpus and ("SLURM_STEP_ID" not in variables or variables.get("SLURM_JOB_NUM_NODES") == "1"):
+    in_batch = variables.get("SLURM_STEP_ID", _BATCH_STEP) == _BATCH_STEP
+    if not gpus and (in_batch or variables.get("SLURM_JOB_NUM_NODES") == "1"):
         gpus = variables.get("SLURM_JOB_GPUS", "")  # of the batch host: a step on another node has inherited it
     name = "".join(char if char.isprintable() else "?" for char in variables.get("SLURM_JOB_NAME", "")[:200])
     return Claim(

@@ -23,6 +23,7 @@ ENDING = (
 _JOBS_MAX = 10_000
 _NUMBERS_MAX = 4096
 _DETAIL = re.compile(r"^\s*Nodes=(\S+) .*?GRES=(\S*)", re.MULTILINE)
+_SHARING = re.compile(r"^ +OverSubscribe=(\w+)(?: Exclusive=(\w+))?", re.MULTILINE | re.ASCII)
 _GPUS = re.compile(r"(?:^|,)gpu(?::[^,():]*)*\(IDX:([0-9,-]*)\)")
 
 
@@ -44,6 +45,17 @@ def gpus_of(text: str, node: str) -> tuple[int, ...] | None:
             indices = [index for found in _GPUS.findall(gres) for index in numbers(found)]
             return tuple(sorted(set(indices)))
     return None
+
+
+def is_exclusive(text: str) -> bool:
+    """Parses whether a job has its nodes for itself from `scontrol show job ID`; False where it does not say.
+
+    Up to 25.11 it has the word NO as OverSubscribe. From 26.05 on that is the word of most jobs, and a field Exclusive follows.
+    """
+    found = _SHARING.findall(text)  # a user can write another such line into a comment
+    return bool(found) and all(
+        exclusive in ("NODE", "TOPO") if exclusive else shared == "NO" for shared, exclusive in found
+    )
 
 
 def numbers(text: str) -> list[int]:

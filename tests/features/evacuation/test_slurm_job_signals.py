@@ -66,7 +66,7 @@ async def test_each_rank_on_each_node_gets_it_once_and_nothing_else_of_the_job_d
     step = "srun --overlap -N2 -n2 {rank}"
     number = ranks.start("-N2", "-w", "n[1-2]", ranks=4, batch=f"{step} & {step} & wait")
     bystanders = await others(commands, number)
-    assert {"extern", "batch"} <= {step for _, step in bystanders}
+    assert "batch" in {step for _, step in bystanders}  # up to 24.11 the extern step has a process, too
     outcome = await signal_job(commands, await the_job(commands, number), "USR1")
     assert (outcome.result, set(outcome.steps)) == (Signalling.SENT, {f"{number}.0", f"{number}.1"})
     elsewhere = await signal_job(commands, await the_job(commands, number), "USR1", steps={"2"})

@@ -21,7 +21,7 @@ from gpuwarden_collectors.slurm.client import SlurmClient
 from gpuwarden_collectors.slurm.departing_text import listed_pids
 from gpuwarden_collectors.slurm.errors import SlurmError
 from gpuwarden_collectors.slurm.jobs_cgroup import job_cgroup_of
-from gpuwarden_collectors.slurm.jobs_text import gpus_of
+from gpuwarden_collectors.slurm.jobs_text import gpus_of, is_exclusive
 from gpuwarden_collectors.slurm.nodes import jobs_on, read_node, without_ended_jobs
 
 JOB_VARIABLE = "SLURM_JOB_ID"
@@ -186,10 +186,10 @@ async def _own_job(client: SlurmClient, job: int, name: str, gpus: int) -> Occup
     words = dict(word.split("=", 1) for word in text.split() if "=" in word)
     if words.get("JobState") != "RUNNING":
         return Occupancy(Memory.NONE, f"job {job} is {words.get('JobState', 'gone')}: it is about to end")
-    given = len(gpus_of(text, name) or ())
-    if words.get("OverSubscribe") == "NO" and given >= gpus:
+    given, exclusive = len(gpus_of(text, name) or ()), is_exclusive(text)
+    if exclusive and given >= gpus:
         return Occupancy(Memory.ALL, f"job {job} has this node exclusively, with all {gpus} GPUs")
-    has = f"{given} of {gpus} GPUs" + ("" if words.get("OverSubscribe") == "NO" else ", not exclusively")
+    has = f"{given} of {gpus} GPUs" + ("" if exclusive else ", not exclusively")
     return Occupancy(Memory.NONE, f"job {job} has {has}: add --exclusive and --gres=gpu:{gpus} to it")
 
 

@@ -55,7 +55,8 @@ async def find_steps(commands: Commands, job: SlurmJob, here: Collection[str]) -
     if not steps:
         return SignalOutcome(result=Signalling.NO_STEPS, text="it has no step that could be signalled")
     found = tuple(step for step in steps if _number(step) in here)
-    if parts := [step for step in found if "+" in step]:  # `srun a : b`: scancel has no name for the second
+    # `srun a : b`: scancel has no name for the second. From 26.05 on (not in 25.11) squeue names the parts alike: one step, twice.
+    if parts := [step for step in found if "+" in step or found.count(step) > 1]:
         text = f"its step {parts[0]} is one of several parts, of which Slurm signals the first only"
         return SignalOutcome(result=Signalling.IN_PARTS, text=text)
     left = tuple(step for step in steps if step not in found)
