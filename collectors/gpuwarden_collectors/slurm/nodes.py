@@ -63,6 +63,9 @@ async def without_ended_jobs(commands: Commands, node: NodeFacts) -> NodeFacts:
     From 23.11 on an answer about one node counts the CPUs of jobs that have ended, until somebody asks for all nodes (seen with
     24.11.5 and 25.11.7; src/slurmctld/proc_req.c, _slurm_rpc_dump_node_single): on a quiet cluster it stays mixed for hours. So all are
     asked for. That squeue lists none proves nothing alone: with PrivateData it hides the jobs of other users.
+
+    While such CPUs count, mixed stands in place of any other base state, down included (seen with 22.05.8, 25.11.7 and 26.05.3;
+    src/api/node_info.c, _set_node_mixed).
     """
     if not node.says_jobs or await jobs_on(commands, node.name):
         return node

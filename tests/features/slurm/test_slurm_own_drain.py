@@ -54,3 +54,17 @@ async def test_what_an_administrator_brought_back_is_nobodys_when_slurm_drains_i
     ordered = replace(restore(Why.OPERATOR, ""), force=True, ended=done.since)
     assert (await attempt(slurm, ordered)).result is Result.DROPPED
     assert slurm.state("n1") == {"IDLE", "DRAIN"}
+
+
+async def test_a_node_that_an_administrator_sets_down_is_out_though_its_answer_counts_cpus_of_an_ended_job(
+    slurm: Slurm,
+) -> None:
+    """The answer is mixed for as long as nobody asks for all nodes."""
+    job = slurm.submit("sleep 300", "-w", "n1", "--no-requeue")
+    slurm.wait(lambda: slurm.job_state(job) == "RUNNING", "the job")
+    slurm.command("sinfo", "--noheader")
+    slurm.drain("n1", "a fan is replaced", state="DOWN")
+    slurm.wait(lambda: slurm.has_ended(job), "the job to end")
+    assert (await an_actuator(slurm).read()).owner is Owner.FOREIGN
+    assert (await attempt(slurm, exclude())).result is not Result.DONE
+    assert slurm.reason("n1") == "a fan is replaced"

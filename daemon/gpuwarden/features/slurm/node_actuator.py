@@ -63,7 +63,9 @@ class SlurmActuator:
     async def read(self) -> NodeState:
         name = await self.commands.node_name()
         node = await nodes.read_node(self.commands, name)
-        if node.is_out:  # a return gate waits for the end of its jobs
+        if (
+            node.is_out or node.reason
+        ):  # a return gate waits for the end of its jobs; and whoever set it down gave a reason
             node = await nodes.without_ended_jobs(self.commands, node)
         self._last = node
         now = self._clock()
