@@ -11,7 +11,7 @@ import pytest
 
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.slurm.client import Commands, SlurmClient, slurm_environment
-from gpuwarden_collectors.slurm.errors import OddAnswer, Refused, SlurmError, UnknownNode, Unreachable
+from gpuwarden_collectors.slurm.errors import OddAnswer, Refused, SlurmError, UnknownNode, Unreachable, failure
 from gpuwarden_collectors.slurm.nodes import find_name, is_node_name, is_partition_name, read_node
 from support.daemons import PATIENCE
 
@@ -128,6 +128,22 @@ async def test_a_refusal_is_distinguished_from_an_unreachable_controller(program
         await programs(scontrol="echo 'slurm_update error: Unable to contact slurm controller' >&2; exit 1").change(
             "cannot", "scontrol"
         )
+
+
+_NO_TOKEN = (
+    "sinfo: error: create_external: failed to create token\n"
+    "sinfo: error: slurm_buffers_pack_msg: auth_g_create: REQUEST_PARTITION_INFO has authentication error\n"
+    "slurm_load_partitions: Protocol authentication error\n"
+)
+
+
+@pytest.mark.parametrize("sockets", ["any sack sockets", "'SLURM_SACK_SOCKET=/run/gwsack/sack.socket'"])
+def test_who_cannot_reach_the_socket_of_auth_slurm_is_not_sent_to_munge(sockets: str) -> None:
+    """The lines are those of 26.05.3 with a sackd that had ended."""
+    error = failure("cannot read", "sinfo", f"sinfo: error: failed to connect to {sockets}\n{_NO_TOKEN}")
+    assert isinstance(error, Unreachable)
+    assert "systemctl status sackd slurmd" in str(error)
+    assert "munge" not in str(error)
 
 
 async def test_closing_ends_what_runs(programs: Programs) -> None:

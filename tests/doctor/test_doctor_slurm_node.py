@@ -87,3 +87,14 @@ async def test_the_advice_for_a_node_without_gpus_names_where_they_belong(
     controller = Controller(tmp_path)
     controller.shows(state=state, gres="(null)")
     assert (await controller.rows())["gres"].to_do == f"add Gres=gpu:N {where}"
+
+
+@pytest.mark.parametrize(
+    ("conf", "asked"),
+    [("", True), ("AuthType=auth/munge\n", True), ("#AuthType=auth/munge\n  authtype = auth/slurm\n", False)],
+)
+async def test_munge_is_examined_only_where_slurm_uses_it(conf: str, asked: bool, tmp_path: Path) -> None:
+    controller = Controller(tmp_path)
+    (tmp_path / "slurm.conf").write_text(conf)
+    (tmp_path / "scontrol").write_text("#!/bin/sh\necho 'Unable to contact slurm controller' >&2\nexit 1\n")
+    assert ("munge" in await controller.rows()) is asked

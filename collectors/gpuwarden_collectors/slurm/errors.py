@@ -52,6 +52,10 @@ _RIGHTS = (
 _NAME = "set slurm.node to the NodeName of this host: see 'scontrol show nodes'"
 _CONTROLLER = "see 'scontrol ping'; it is tried again"
 _MUNGE = "see 'systemctl status munge' here, and whether clocks and munge keys of all hosts agree; it is tried again"
+_SACK = (
+    "see 'systemctl status sackd slurmd' here: one of them serves auth/slurm, at /run/slurm/sack.socket or where "
+    "SLURM_SACK_SOCKET says; it is tried again"
+)
 _CONF = "set slurm.conf to where slurm.conf is, or see that slurmd has fetched it here"
 _PARTITION = "set slurm.partitions to partitions that there are: see 'sinfo --summarize'"
 _STATE = "its state has changed meanwhile; it is read again"
@@ -61,6 +65,7 @@ _MEANINGS: tuple[tuple[str, type[SlurmError], str], ...] = (
     (r"Invalid node name|Node \S+ not found", UnknownNode, _NAME),
     (r"Invalid partition", Refused, _PARTITION),
     (r"Invalid node state", SlurmError, _STATE),
+    (r"sack socket|SACK_SOCKET|create_external", Unreachable, _SACK),
     (r"[Mm]unge|authentication|auth_g_create", Unreachable, _MUNGE),
     (r"configuration|[Cc]onfig", Unreachable, _CONF),
     (r"Unable to contact|timed out|[Cc]onnect|Zero Bytes|standby", Unreachable, _CONTROLLER),

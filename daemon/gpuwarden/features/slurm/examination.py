@@ -13,6 +13,7 @@ from gpuwarden.base.threads import detached
 from gpuwarden.doctor.row import Row, fail, ok, warn
 from gpuwarden.features.slurm.scripts import scripts
 from gpuwarden.features.slurm.settings import settings
+from gpuwarden_collectors.host_files import read_text
 from gpuwarden_collectors.slurm import nodes
 from gpuwarden_collectors.slurm.client import SlurmClient
 from gpuwarden_collectors.slurm.errors import SlurmError, UnknownNode
@@ -28,6 +29,8 @@ _NO_NODE = (
     "set slurm.node to the NodeName of this host ('scontrol show nodes'); a dynamic node is not in slurm.conf:"
     " start its slurmd -Z first"
 )
+_AUTH_TYPE = re.compile(r"^\s*AuthType\s*=\s*\"?([\w/]+)", re.MULTILINE | re.IGNORECASE)
+_CONF_MOST = 4 << 20  # bytes
 _VERSION = re.compile(r"\bVersion=(\S+)")
 
 
@@ -83,7 +86,8 @@ class SlurmDoctor:
             keys = await read_config(self._commands)
         except SlurmError as error:
             to_do = "start slurmctld, or correct the network: until it responds the other Slurm rows are missing"
-            return [*rows, await self._munge(), fail("controller", str(error), to_do)]
+            munge = [await self._munge()] if await detached("slurm.conf", lambda: _uses_munge(path)) else []
+            return [*rows, *munge, fail("controller", str(error), to_do)]
         rows.append(ok("controller", "responds"))
         rows += [await self._authority(keys), *await self._node(keys), await self._clock()]
         return [*rows, *await detached("scripts of Slurm", lambda: self._scripts(keys))]
@@ -114,9 +118,7 @@ class SlurmDoctor:
         try:
             await self._read("munge", "--no-input")
         except SlurmError as error:
-            return warn(
-                "munge", str(error), "start munged and check that its key is that of the cluster, if Slurm uses munge"
-            )
+            return warn("munge", str(error), "start munged and check that its key is that of the cluster")
         return ok("munge", "creates credentials")
 
     async def _authority(self, keys: Mapping[str, str]) -> Row:
@@ -186,3 +188,12 @@ class SlurmDoctor:
             to_do = "synchronise it: these clocks decide the order of drains"
             return warn("clock", f"{skew:.0f} s away from the controller's", to_do)
         return ok("clock", "agrees with the controller's within a few seconds")
+
+
+def _uses_munge(path: Path) -> bool:
+    """Return False if this slurm.conf names another plugin; what it includes is not read, and munge is the default. May hang."""
+    try:
+        named = _AUTH_TYPE.findall(read_text(path, _CONF_MOST))
+    except OSError:
+        return True
+    return not named or named[-1].lower() == "auth/munge"
