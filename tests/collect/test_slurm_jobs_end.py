@@ -264,8 +264,9 @@ def test_what_still_completes_is_asked_once_more(node: Node) -> None:
     assert node.asked == [60, 60]
 
 
-def test_a_requeued_job_is_said_to_be_one_and_keeps_the_exit_of_its_script(node: Node) -> None:
-    node.answers = {60: answer(60, "PENDING")}
+@pytest.mark.parametrize("state", ["PENDING", "EXPEDITING", "RESV_DEL_HOLD"])
+def test_a_requeued_job_is_said_to_be_one_and_keeps_the_exit_of_its_script(node: Node, state: str) -> None:
+    node.answers = {60: answer(60, state)}
     node.ran(60, code="85:0")
     job = node.pass_by(60)[60]
     assert (job.state, job.exit_code) == ("REQUEUED", 85)

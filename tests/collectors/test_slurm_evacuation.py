@@ -76,6 +76,7 @@ def test_no_jobs_are_no_jobs() -> None:
         ("StartTime", "Unknown", "started", 0.0),
         ("BatchHost", "n/a", "batch_host", ""),
         ("BatchFlag", "0", "batch", False),
+        ("BatchFlag", "2", "batch", True),
         ("State", "COMPLETING", "state", "completing"),
         ("NodeList", "", "nodes", ""),
         ("ReqNodes", "rack[1-3]-n[07-12]", "pinned", "rack[1-3]-n[07-12]"),

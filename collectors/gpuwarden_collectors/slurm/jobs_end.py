@@ -44,6 +44,8 @@ _RUNS_AGAIN = (
     "REQUEUE_HOLD",
     "REQUEUE_FED",
     "SPECIAL_EXIT",
+    "EXPEDITING",  # from 25.11 on
+    "RESV_DEL_HOLD",
 )
 _SIGNAL_MOST = 64
 OUT_OF_MEMORY = 125
