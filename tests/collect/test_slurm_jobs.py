@@ -343,17 +343,19 @@ def test_slurmds_list_takes_precedence_over_the_environment(node: Node) -> None:
 
 def test_numbers_of_another_pid_namespace_are_no_processes_of_this_host(tmp_path: Path) -> None:
     """A job with a PID namespace of its own is listed by its numbers in there (seen with 26.05.3, namespace/linux)."""
-    for pid, group in ((70, "/system.slice/slurmstepd.scope/job_12/step_0/user/task_0"), (10, "/user.slice")):
+    steps = {70: "step_0/user/task_0", 71: "step_extern/user/task_special"}
+    for pid, group in ((10, "/user.slice"), *((pid, f"/slurm/uid_65534/job_12/{step}") for pid, step in steps.items())):
         folder = tmp_path / str(pid)
         folder.mkdir()
         (folder / "stat").write_text(f"{pid} (a) S 1 1 1 0 -1 4194560 1 0 0 0 1 1 0 0 20 0 1 0 500 1 1\n")
         (folder / "environ").write_bytes(b"")
-        (folder / "cgroup").write_text(f"0::{group}\n")
-        os.chown(folder, 65534, 65534)
+        (folder / "cgroup").write_text(f"9:freezer:{group}\n")
+        if os.geteuid() == 0:  # a service of root's is nobody's job
+            os.chown(folder, 65534, 65534)
     (tmp_path / "slurm.conf").touch()
 
     def ask(command: tuple[str, ...]) -> str:
-        return "PID JOBID STEPID LOCALID GLOBALID\n10 12 0 0 0\n" if "listpids" in command else ""
+        return "PID JOBID STEPID LOCALID GLOBALID\n10 12 0 0 0\n71 12 extern - -\n" if "listpids" in command else ""
 
     reader = JobsReader(tmp_path, tmp_path / "jobs", tmp_path / "slurm.conf", node="n1", pids=lambda: (70, 10), ask=ask)
     assert {process.pid: process.job for process in reader.read().processes} == {10: None, 70: 12}

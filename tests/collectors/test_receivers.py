@@ -248,13 +248,15 @@ def test_without_control_groups_slurmds_list_is_used(trees: Forest) -> None:
 
 def test_numbers_of_another_pid_namespace_are_no_processes_of_this_host(trees: Forest) -> None:
     """A job with a PID namespace of its own is listed by its numbers in there (seen with 26.05.3, namespace/linux)."""
-    group = trees.cgroup(f"system.slice/slurmstepd.scope/job_{trees.job}/step_0/user/task_0", version=2)
-    pids = trees.start(stepd(member("rank", catch=["TERM"], cgroup=group, env=slurm(trees, 0))))
+    group = f"system.slice/slurmstepd.scope/job_{trees.job}/step_{{}}"
+    rank = member("rank", catch=["TERM"], cgroup=trees.cgroup(group.format("0/user/task_0")), env=slurm(trees, 0))
+    pids = trees.start(stepd(rank, member("extern", cgroup=trees.cgroup(group.format("extern/user/task_special")))))
     pids |= trees.start(member("service", catch=["TERM"]))
-    listed = {pids["service"]: ListedPid(job=trees.job, step="0", local=0, rank=0)}
-    assert Found(pids, listed=listed).roles() == {"rank": RANK}
-    listed = {pids["rank"]: ListedPid(job=trees.job + 1, step="3", local=None, rank=None)}
-    assert (Found(pids, listed=listed)["rank"].leader, Found(pids, listed=listed)["rank"].step) == (True, "0")
+    own, other = ListedPid(job=trees.job, step="0", local=0, rank=0), ListedPid(job=trees.job + 1, step="3")
+    listed = {pids["service"]: own, pids["extern"]: ListedPid(job=trees.job, step="extern")}
+    found = Found(pids, listed=listed)
+    assert (found.ranks(), "service" in found.roles()) == ({"rank"}, False)
+    assert Found(pids, listed={pids["rank"]: other})["rank"].leader, "another job's process may have its number there"
 
 
 def test_where_nobody_lists_them_a_gpu_user_s_environment_names_its_job(trees: Forest) -> None:

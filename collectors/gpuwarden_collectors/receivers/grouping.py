@@ -206,19 +206,18 @@ class Gathering:
 
 
 def _of_this_host(slurm_pids: Mapping[int, ListedPid], groups: Mapping[int, Group]) -> Mapping[int, ListedPid]:
-    """Return what slurmd lists by numbers of this host: of a job that has control groups, what is in one of its own.
+    """Return what slurmd lists by numbers of this host: of a job with control groups, which one of its processes shows, what is in them.
 
     The processes of a job with a PID namespace of its own (namespace/linux, clone_ns_flags) are listed by their numbers in there
-    (seen with 26.05.3), which are those of other processes here. Without control groups that cannot be checked.
+    (seen with 26.05.3), which are those of other processes here; that of its extern step, which such a job has, is outside of it.
     """
     places = {pid: place for pid in slurm_pids if (place := groups.get(pid, OUTSIDE)).job is not None or place.sluid}
-    placed = {group.job for group in groups.values()} | {
-        slurm_pids[pid].job for pid, place in places.items() if place.job is None
-    }
+    theirs = {pid for pid, place in places.items() if place.job in (None, slurm_pids[pid].job)}
+    placed = {slurm_pids[pid].job for pid in theirs}
     return {
         pid: listed
         for pid, listed in slurm_pids.items()
-        if (places[pid].job in (None, listed.job) if pid in places else listed.job not in placed)
+        if pid in theirs or (pid not in places and listed.job not in placed)
     }
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from gpuwarden_collectors.base import CollectorError
 from gpuwarden_collectors.control_groups import RootFolders
+from gpuwarden_collectors.slurm.departing_facts import ListedPid
 from gpuwarden_collectors.slurm.departing_text import listed_pids
-from gpuwarden_collectors.slurm.jobs_cgroup import job_cgroup_of
+from gpuwarden_collectors.slurm.jobs_cgroup import NO_JOB, job_cgroup_of
 from gpuwarden_collectors.slurm.jobs_facts import Job, JobProcess
 from gpuwarden_collectors.slurm.jobs_process import Claim, Process, claim
 
@@ -99,10 +100,17 @@ class Owners:
             listed = listed_pids(self._ask(("scontrol", "listpids")))
         except CollectorError:  # it fails while there are no steps, too
             return
-        placed = {job for job, source in self._known.values() if source == "cgroup"}
-        for user in users:  # a number outside of its job's control groups is one of the job's own PID namespace
-            if user.pid in listed and (listed[user.pid].job not in placed or _key(user) in self._sluids):
+        for user in users:
+            if user.pid in listed and not self._is_of_another_namespace(user, listed):
                 self._known[_key(user)] = listed[user.pid].job, "listpids"
+
+    def _is_of_another_namespace(self, user: Process, listed: Mapping[int, ListedPid]) -> bool:
+        """Return True if the job has control groups, and this process is in none of them: a job with a PID namespace of its own
+        is listed by its numbers in there (seen with 26.05.3).
+        """
+        job = listed[user.pid].job
+        theirs = (pid for pid, other in listed.items() if other.job == job)
+        return _key(user) not in self._sluids and any(job_cgroup_of(self._proc, pid) != NO_JOB for pid in theirs)
 
     def is_open(self, user: Process) -> bool:
         """True if nothing is known about the process and it may be a job's; a service of root's is none."""
