@@ -94,10 +94,9 @@ test-torch: $(VENV)-torch/.torch
 	$(VENV)-torch/bin/python -m pytest -n 3 tests/job/test_torch*.py $(PYTEST)
 	$(VENV)-torch/bin/python -m pytest -n 2 tests/job/test_forged_files.py $(PYTEST)
 
-# The host's Slurm, whatever it is, has its tests in `make test-all`.
-SLURM_TESTS ?= -m slurm
+# The host's Slurm, whatever it is, has its tests in `make test-all`. PyTorch has tests of its own.
 test-slurm: $(VENV)/.dev
-	PYTHONPATH=tests $(BIN)/python -m support.newer_slurm $(BIN)/python -m pytest -n 2 --dist loadgroup $(SLURM_TESTS) $(PYTEST)
+	PYTHONPATH=tests $(BIN)/python -m support.newer_slurm $(BIN)/python -m pytest -n 3 --dist loadgroup -m slurm --ignore-glob='tests/job/test_torch*.py' $(PYTEST)
 
 # The same for every Python: it is no Python package but for its name.
 ptxas: .venv-ptxas/.ptxas
