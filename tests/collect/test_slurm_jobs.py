@@ -79,7 +79,7 @@ SHOW_JOB = """JobId=12 JobName=two nodes
         ("OverSubscribe=USER Contiguous=0", False),
         ("OverSubscribe=NO Exclusive=NO Contiguous=0", False),
         ("OverSubscribe=NO Exclusive=NODE Contiguous=0", True),
-        ("OverSubscribe=NO Exclusive=TOPO Contiguous=0", True),
+        ("OverSubscribe=NO Exclusive=TOPO Contiguous=0", False),
         ("OverSubscribe=NO Exclusive=USER Contiguous=0", False),
         ("OverSubscribe=YES Exclusive=NO Contiguous=0", False),
         ("Contiguous=0 Comment=OverSubscribe=NO", False),

@@ -17,6 +17,7 @@ from gpuwarden_collectors.receivers.roles import Member
 from gpuwarden_collectors.receivers.scan import Scanner
 from gpuwarden_collectors.receivers.unmanaged import trees
 from gpuwarden_collectors.slurm.departing_facts import ListedPid
+from gpuwarden_collectors.slurm.own_pids import own_pids
 
 _STEPD = "slurmstepd"
 
@@ -90,7 +91,12 @@ class Gathering:
 
         for pid, group in groups.items():
             add(ProcessGroup(job=group.job, sluid=group.sluid, container=group.container), pid, group)
-        self._slurm_pids = _of_this_host(self._slurm_pids, groups)
+        of_slurm = {
+            pid: (group.job, group.sluid) for pid, group in groups.items() if group.job is not None or group.sluid
+        }
+        self._slurm_pids = own_pids(
+            self._slurm_pids, {pid: of_slurm[pid] for pid in self._slurm_pids if pid in of_slurm}
+        )
         self._listed = {pid for pid in self._slurm_pids if pid not in groups}
         for pid in self._listed:
             add(ProcessGroup(job=self._slurm_pids[pid].job), pid, OUTSIDE)
@@ -203,22 +209,6 @@ class Gathering:
             parent = self._scanner.process(process.parent)
             self._stepds[process.parent] = parent is not None and _is_stepd(parent)
         return self._stepds[process.parent]
-
-
-def _of_this_host(slurm_pids: Mapping[int, ListedPid], groups: Mapping[int, Group]) -> Mapping[int, ListedPid]:
-    """Return what slurmd lists by numbers of this host: of a job with control groups, which one of its processes shows, what is in them.
-
-    The processes of a job with a PID namespace of its own (namespace/linux, clone_ns_flags) are listed by their numbers in there
-    (seen with 26.05.3), which are those of other processes here; that of its extern step, which such a job has, is outside of it.
-    """
-    places = {pid: place for pid in slurm_pids if (place := groups.get(pid, OUTSIDE)).job is not None or place.sluid}
-    theirs = {pid for pid, place in places.items() if place.job in (None, slurm_pids[pid].job)}
-    placed = {slurm_pids[pid].job for pid in theirs}
-    return {
-        pid: listed
-        for pid, listed in slurm_pids.items()
-        if pid in theirs or (pid not in places and listed.job not in placed)
-    }
 
 
 def _is_stepd(process: Process) -> bool:

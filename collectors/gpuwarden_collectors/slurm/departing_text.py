@@ -78,7 +78,7 @@ def _job(record: dict[str, str]) -> SlurmJob:
         nodes=_text(record["NodeList"], _LONGEST_LIST),
         node_count=_number(record, "NumNodes"),
         partition=_text(record["Partition"]),
-        batch=_number(record, "BatchFlag") > 0,  # it counts launches: 2 after a prolog refused the job once (24.11 on)
+        batch=_number(record, "BatchFlag") > 0,  # it counts launches: 2 once a prolog has refused it (seen with 25.11)
         batch_host=_text(record["BatchHost"]),
         requeue=record["Requeue"] == "1",
         restarts=_number(record, "RestartCnt"),

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from gpuwarden_collectors.base import CollectorError
 from gpuwarden_collectors.control_groups import RootFolders
-from gpuwarden_collectors.slurm.departing_facts import ListedPid
 from gpuwarden_collectors.slurm.departing_text import listed_pids
-from gpuwarden_collectors.slurm.jobs_cgroup import NO_JOB, job_cgroup_of
+from gpuwarden_collectors.slurm.jobs_cgroup import job_cgroup_of
 from gpuwarden_collectors.slurm.jobs_facts import Job, JobProcess
 from gpuwarden_collectors.slurm.jobs_process import Claim, Process, claim
+from gpuwarden_collectors.slurm.own_pids import own_pids
 
 Ask = Callable[[tuple[str, ...]], str]
 """Runs one of Slurm's commands, by its arguments, and returns what it prints. Raises CollectorError."""
@@ -46,7 +46,7 @@ class Owners:
         folders = RootFolders(self._proc)
         for user in users:
             self._locate(user, folders)
-        self._list([user for user in users if self.is_open(user)], now)
+        self._list([user for user in users if self.is_open(user)], now, folders)
         self._believe(users, jobs)
         self._share()
 
@@ -92,7 +92,7 @@ class Owners:
         if key not in self._claims and not user.stuck:
             self._claims[key] = claim(self._proc, user)
 
-    def _list(self, users: Sequence[Process], now: float) -> None:
+    def _list(self, users: Sequence[Process], now: float, folders: RootFolders) -> None:
         if self._ask is None or not users or now - self._listed < LISTPIDS_SPACING:
             return
         self._listed = now
@@ -100,17 +100,12 @@ class Owners:
             listed = listed_pids(self._ask(("scontrol", "listpids")))
         except CollectorError:  # it fails while there are no steps, too
             return
+        groups = ((pid, job_cgroup_of(self._proc, pid, folders)) for pid in listed)
+        places = {pid: (group.job, group.sluid) for pid, group in groups if group.job is not None or group.sluid}
+        own = own_pids(listed, places)
         for user in users:
-            if user.pid in listed and not self._is_of_another_namespace(user, listed):
-                self._known[_key(user)] = listed[user.pid].job, "listpids"
-
-    def _is_of_another_namespace(self, user: Process, listed: Mapping[int, ListedPid]) -> bool:
-        """Return True if the job has control groups, and this process is in none of them: a job with a PID namespace of its own
-        is listed by its numbers in there (seen with 26.05.3).
-        """
-        job = listed[user.pid].job
-        theirs = (pid for pid, other in listed.items() if other.job == job)
-        return _key(user) not in self._sluids and any(job_cgroup_of(self._proc, pid) != NO_JOB for pid in theirs)
+            if user.pid in own:
+                self._known[_key(user)] = own[user.pid].job, "listpids"
 
     def is_open(self, user: Process) -> bool:
         """True if nothing is known about the process and it may be a job's; a service of root's is none."""

@@ -50,12 +50,11 @@ def gpus_of(text: str, node: str) -> tuple[int, ...] | None:
 def is_exclusive(text: str) -> bool:
     """Parses whether a job has its nodes for itself from `scontrol show job ID`; False where it does not say.
 
-    Up to 25.11 it has the word NO as OverSubscribe. From 26.05 on that is the word of most jobs, and a field Exclusive follows.
+    Up to 25.11 it has the word NO as OverSubscribe. From 26.05 on that is the word of most jobs, and a field Exclusive follows. TOPO there
+    is not enough: it is shown, too, where the topology does nothing for it (flat, tree; select/cons_tres, job_test.c).
     """
     found = _SHARING.findall(text)  # a user can write another such line into a comment
-    return bool(found) and all(
-        exclusive in ("NODE", "TOPO") if exclusive else shared == "NO" for shared, exclusive in found
-    )
+    return bool(found) and all(exclusive == "NODE" if exclusive else shared == "NO" for shared, exclusive in found)
 
 
 def numbers(text: str) -> list[int]:

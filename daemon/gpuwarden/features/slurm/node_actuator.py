@@ -49,6 +49,7 @@ class SlurmActuator:
         self._pool: int | None = None
         self._pool_at = 0.0
         self._last: NodeFacts | None = None
+        self._noted: tuple[str, float | None] | None = None  # reason, and its time, of a node that runs jobs
         self._stood: float | None = None  # Unix time of the last read if it showed our exclusion, else 0; None: no read
         self._started = 0.0
 
@@ -63,10 +64,10 @@ class SlurmActuator:
     async def read(self) -> NodeState:
         name = await self.commands.node_name()
         node = await nodes.read_node(self.commands, name)
-        if (
-            node.is_out or node.reason
-        ):  # a return gate waits for the end of its jobs; and whoever set it down gave a reason
+        if node.is_out:  # a return gate waits for the end of its jobs
             node = await nodes.without_ended_jobs(self.commands, node)
+        elif node.reason and node.says_jobs:
+            node = await self._unmasked(node)
         self._last = node
         now = self._clock()
         if self._pool is None or now.boottime - self._pool_at >= _POOL_AGE:
@@ -78,6 +79,23 @@ class SlurmActuator:
             self._started = await self._start_after(self._stood or 0.0)
         self._stood = now.wall if state.owner is Owner.OURS else 0.0
         return replace(state, started=self._started)
+
+    async def _unmasked(self, node: NodeFacts) -> NodeFacts:
+        """Return the node with the state that mixed stands in place of. Whoever sets a node down by scontrol gives a reason.
+
+        One whose reason was there while a job ran is not asked for again: what is down runs none. What squeue does not answer keeps
+        nobody from draining the node: it then is as it was read.
+        """
+        noted = node.reason, node.reason_at
+        if noted == self._noted:
+            return node
+        try:
+            if await nodes.runs_jobs(self.commands, node.name):
+                self._noted = noted
+                return node
+            return await nodes.without_ended_jobs(self.commands, node)
+        except errors.SlurmError:
+            return node
 
     async def _start_after(self, stood: float) -> float:
         """Return when the controller started, if that was after `stood`, else 0. Slurm keeps whole seconds."""

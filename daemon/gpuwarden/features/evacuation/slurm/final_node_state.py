@@ -68,9 +68,12 @@ async def set_final_state(
     except CalledOff as error:
         return FinalStateOutcome(result=FinalStateResult.CALLED_OFF, text=str(error))
     found = await read_node(commands, node)
-    if not _has(found, final) and not _may_have(found, final):
-        raise OddAnswer(f"{undone}: Slurm accepted it, and it is {found.state}; see the log of slurmctld")
-    return FinalStateOutcome(result=FinalStateResult.DONE, text=f"{node} is {found.state}")
+    if _has(found, final):
+        return FinalStateOutcome(result=FinalStateResult.DONE, text=f"{node} is {found.state}")
+    if _may_have(found, final):
+        text = f"Slurm accepted it for {node}, which is shown as {found.state} until Slurm counts its jobs again"
+        return FinalStateOutcome(result=FinalStateResult.DONE, text=text)
+    raise OddAnswer(f"{undone}: Slurm accepted it, and it is {found.state}; see the log of slurmctld")
 
 
 def _is_own_termination(node: NodeFacts) -> bool:

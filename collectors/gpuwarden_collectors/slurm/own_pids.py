@@ -1,0 +1,43 @@
+"""Which of the numbers that slurmd lists as processes of jobs are those of this host.
+
+The processes of a job with a PID namespace of its own (namespace/linux, clone_ns_flags) are listed by their numbers in there (seen with
+26.05.3), which are those of other processes here. Only that of its extern step, which such a job has, is outside of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from gpuwarden_collectors.slurm.departing_facts import ListedPid
+
+Place = tuple[int | None, str]
+"""The job's number, or None and its SLUID, of a control group."""
+_EXTERN = "extern"
+
+
+def own_pids(listed: Mapping[int, ListedPid], places: Mapping[int, Place]) -> dict[int, ListedPid]:
+    """Return those of this host: of a job with control groups, which one of its processes shows, what is in them.
+
+    `places`: of the listed numbers, those in a control group of Slurm's. Without control groups nothing can be checked. Another Slurm of
+    this host may have a job of the same number: that its group is there shows nothing.
+    """
+    sluids = dict(_believed(listed, places))
+    theirs = {
+        pid
+        for pid, (job, sluid) in places.items()
+        if job == listed[pid].job or (job is None and sluids.get(listed[pid].job) == sluid)
+    }
+    placed = {listed[pid].job for pid in theirs}
+    return {pid: one for pid, one in listed.items() if pid in theirs or (pid not in places and one.job not in placed)}
+
+
+def _believed(listed: Mapping[int, ListedPid], places: Mapping[int, Place]) -> Iterator[tuple[int, str]]:
+    """Yield jobs with their SLUIDs: those of extern steps, and of the others those that nothing else contradicts."""
+    named = {(listed[pid].job, sluid): False for pid, (job, sluid) in places.items() if job is None}
+    for pid, (job, sluid) in places.items():
+        if job is None and listed[pid].step == _EXTERN:
+            named[listed[pid].job, sluid] = True
+    for (job, sluid), certain in named.items():
+        rivals = [pair for pair in named if pair != (job, sluid) and (pair[0] == job or pair[1] == sluid)]
+        if certain or not rivals:
+            yield job, sluid
