@@ -1,5 +1,8 @@
 """What is used of aiohttp's server. `aiohttp.web` would bring applications, routes, static files and sessions: 1 MiB."""
 
+import gpuwarden.publish.web.plain_aiohttp  # noqa: F401 - before aiohttp is imported in another way
+
+# isort: split
 from aiohttp import web_protocol
 from aiohttp.web_protocol import RequestHandler
 from aiohttp.web_request import BaseRequest
