@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuwarden_collectors.default_route import DefaultRoute
+from support.needs import needed
 from support.trees import plant
 
 HEAD = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT"
@@ -110,8 +110,10 @@ print(*sorted(DefaultRoute(Path("/proc"), Path("/sys")).carriers()))'
 
 
 def test_a_real_bridge_is_carried_by_its_port() -> None:
-    if os.geteuid() != 0 or shutil.which("ip") is None:
-        pytest.skip("this test makes a network of its own and did not run: it needs root and iproute2")
+    if os.geteuid() != 0:
+        pytest.skip("only root can make a network of its own")
+    needed("ip")
+    needed("mount")
     command = ["unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "sh", "-c", REAL, sys.executable]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if "Unknown device type" in done.stderr:

@@ -223,7 +223,7 @@ async def test_without_a_kubelet_there_is_nothing_to_read(path: Path) -> None:
 
 def test_who_may_not_open_the_socket_reads_what_to_do(asked: Kubelet, path: Path, tmp_path: Path) -> None:
     if os.geteuid() != 0:
-        pytest.skip("SKIPPED: only root can become another user")
+        pytest.skip("only root can become another user")
     path.chmod(0o600)
     for folder in (tmp_path, *tmp_path.parents[:-1]):
         folder.chmod(folder.stat().st_mode | 0o055)

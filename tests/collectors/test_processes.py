@@ -19,6 +19,7 @@ from gpuwarden_collectors.host_facts import ProcessesFacts, StuckProcess
 from gpuwarden_collectors.process_stat import process_ids, process_stat
 from support.daemons import children
 from support.job_world import until
+from support.needs import needed
 from support.stuck_processes import stuck_process
 from support.trees import plant
 
@@ -299,6 +300,7 @@ def test_a_reader_in_a_pid_namespace_of_its_own_knows_that_it_does_not_see_all()
 @pytest.mark.parametrize("hidepid", ["1", "2"])
 def test_a_reader_from_whom_processes_are_hidden_knows_that_it_does_not_see_all(tmp_path: Path, hidepid: str) -> None:
     require_namespaces()
+    needed("mount")
     code = f"{READ}os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534); "
     code += f"print(ProcessesCollector(Path('{tmp_path}')).read().fabric_manager)"
     tmp_path.chmod(0o755)

@@ -42,7 +42,8 @@ from support.slurm_rig_hooks import Rig
 GPUS = 16
 WAITS = 300.0
 """Seconds after which a death is given up that does not come."""
-PREFIX = "dying"
+PREFIX = f"dying{os.getpid()}x"
+"""Of control groups, which all Slurms of this host share: each run has names of its own."""
 CGROUPS = Path("/sys/fs/cgroup")
 CGROUP = "CgroupPlugin=cgroup/v1\nConstrainRAMSpace=yes\nConstrainSwapSpace=yes"
 MORE = """ProctrackType=proctrack/cgroup

@@ -51,7 +51,8 @@ def _install(folder: Path, packages: Sequence[str], options: Sequence[str]) -> N
     if done.returncode == 0:
         new.replace(folder)
         return
-    unmet(f"cannot install {' '.join(packages)}: {done.stderr[-2000:]}")
+    more = f" and {len(packages) - 1} more" if len(packages) > 1 else ""
+    unmet(f"pip cannot install {packages[0]}{more}: {done.stderr.strip()[-300:]}")
 
 
 def python_of(folder: Path, script: str, *words: str) -> subprocess.Popen[str]:

@@ -22,7 +22,7 @@ Objects = dict[str, dict[str, Any]]
 def program(name: str) -> Path:
     """helm, kubectl or kubernetes-validate, of the environment that `make helm` makes."""
     if not (ENVIRONMENT / name).exists():
-        unmet(f"{REASON}: {ENVIRONMENT / name} is not there")
+        unmet(REASON)
     return ENVIRONMENT / name
 
 

@@ -24,7 +24,7 @@ HELM = "helm is not installed"
 
 
 PACKAGES = {
-    "chromium": "chromium", "dbus-daemon": "dbus-daemon", "git": "git", "jq": "jq", "ps": "procps", "strace": "strace", "systemd-analyze": "systemd", "zstd": "zstd",
+    "chromium": "chromium", "dbus-daemon": "dbus-daemon", "git": "git", "ip": "iproute2", "jq": "jq", "mount": "mount", "ps": "procps", "strace": "strace", "systemd-analyze": "systemd", "zstd": "zstd",
 }  # fmt: skip
 """Debian's package of each command that single tests need."""
 

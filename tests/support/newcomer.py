@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 USER = 1000
 HOME = "/home/newcomer"
 WHEELS = BUILD / "newcomer" / "wheels"
-TIMEOUT = 1_800
+TIMEOUT = 2_400
 _FETCH = ("--quiet", "--disable-pip-version-check", "--only-binary=:all:", "--python-version=3.11", f"--dest={WHEELS}")
 
 

@@ -25,7 +25,7 @@ PACKAGES = "apt-get install prometheus prometheus-alertmanager"
 
 
 def program(name: str) -> str:
-    return shutil.which(name) or unmet(f"no {name}: {PACKAGES}")
+    return shutil.which(name) or unmet(f"needs Prometheus, promtool and Alertmanager ({PACKAGES})")
 
 
 def promtool(*words: str | Path) -> subprocess.CompletedProcess[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.needs import unmet
+from support.needs import needed, unmet
 from support.slurm_hooks import SCRIPTS, SHELLS, HookHost, require_root
 
 
@@ -20,7 +20,7 @@ def host(tmp_path: Path) -> HookHost:
 
 def births(host: HookHost, script: str, shell: Sequence[str], **more: str) -> int:
     """Return how many processes the script starts."""
-    strace = shutil.which("strace") or unmet("this test counts system calls: apt-get install strace")
+    strace = needed("strace")
     if subprocess.run([strace, "-qq", "-o", "/dev/null", "true"], capture_output=True, check=False).returncode:
         unmet("this test counts system calls, and no process may be traced here")
     calls = host.folder / "strace"

@@ -11,8 +11,8 @@ import pytest
 from gpuwarden.features.why.model import Cause
 from gpuwarden.notify.messages import Origin, message
 from support.jobs_ended import job_ended
-from support.needs import unmet
 
+pytestmark = pytest.mark.needs("jq")
 PAGE = Path(__file__).parents[3] / "docs/use/why.md"
 
 
@@ -38,12 +38,6 @@ def written(folder: Path, name: str, comment: str) -> str:
     )
     assert (done.returncode, done.stderr) == (0, "")
     return called.read_text() if called.exists() else ""
-
-
-@pytest.fixture(autouse=True)
-def _needs_jq() -> None:
-    if not any(os.access(f"{folder}/jq", os.X_OK) for folder in os.environ["PATH"].split(":")):
-        unmet("no jq: apt-get install jq")
 
 
 def test_one_line_is_written_where_the_comment_is_empty(tmp_path: Path) -> None:
