@@ -21,6 +21,7 @@ from gpuwarden.service.installation import MANIFEST, Installation, ServiceError,
 from gpuwarden_deb.contents import LINKS as PACKAGED_LINKS
 from gpuwarden_deb.contents import TABLE
 from support.commands import gpuwarden
+from support.needs import checkout_of_root
 from support.trees import DATA
 
 COMMAND, PYTHON = Path("/srv/tools/gpuwarden/bin/gpuwarden"), Path("/srv/tools/gpuwarden/bin/python")
@@ -212,8 +213,8 @@ def test_a_folder_above_with_the_sticky_bit_is_its_owner_s_all_the_same(tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.geteuid() != 0, reason="as root, since it gives files to others")
 def test_code_that_others_than_root_can_change_is_refused_each_by_its_name(tmp_path: Path) -> None:
+    checkout_of_root()
     tmp_path.chmod(0o755)
     installed = virtual_environment(tmp_path / "opt/gw")
     packages = site(tmp_path / "opt/gw")
@@ -248,9 +249,9 @@ def test_code_that_others_than_root_can_change_is_refused_each_by_its_name(tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.geteuid() != 0, reason="as root, since it gives files to others")
 def test_an_editable_install_of_a_users_checkout_is_refused(tmp_path: Path) -> None:
     """Setuptools makes such an install: a .pth file loads a finder, and sys.path has no folder of it."""
+    checkout_of_root()
     tmp_path.chmod(0o755)
     installed = virtual_environment(tmp_path / "gw")
     packages, module = site(tmp_path / "gw"), tmp_path / "alice/theirs.py"

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from support.commands import COMMAND, environment, gpuwarden
-from support.needs import needed
+from support.needs import systemd_analyze
 from support.responders import Activated, activated, marker, memory, tcp, unix, verdict, waited
 from support.shims import HEALTH, shim
 
@@ -173,7 +173,7 @@ UNITS = sorted((ROOT / "systemd").glob("gpuwarden-*.s*"))
 
 def test_the_units_are_sound(tmp_path: Path) -> None:
     """The units are read by systemd; the command that they start is checked where there is one."""
-    needed("systemd-analyze")
+    systemd_analyze()
     own = [unit for unit in UNITS if unit.name.startswith(("gpuwarden-dstack.", "gpuwarden-nvhcd."))]
     assert len(own) == 4
     for unit in own:

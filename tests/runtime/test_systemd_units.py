@@ -17,7 +17,7 @@ from gpuwarden.features.repair.helper import services
 from gpuwarden.features.repair.helper.gpus import DRIVER_WITHIN, HOST_WITHIN
 from gpuwarden.features.repair.helper.host import Host
 from gpuwarden.features.repair.helper.table import LOADED_WITHIN, MODULES, PERSISTENCE_WITHIN, STEPS
-from support.needs import needed
+from support.needs import systemd_analyze
 
 UNITS = Path(__file__).parents[2] / "systemd"
 SERVICE = UNITS / "gpuwarden.service"
@@ -50,7 +50,7 @@ def profile(name: str) -> Path:
 
 
 def exposure(unit: str, root: Path) -> float:
-    needed("systemd-analyze")
+    systemd_analyze()
     done = subprocess.run(
         ["systemd-analyze", "security", "--offline=true", f"--root={root}", "--no-pager", unit],
         capture_output=True, text=True, timeout=60, check=False,

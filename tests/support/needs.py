@@ -34,6 +34,19 @@ def needed(command: str) -> str:
     return shutil.which(command) or unmet(f"needs {command} (apt-get install {PACKAGES[command]})")
 
 
+def systemd_analyze() -> None:
+    """Require the command, and the folder that it makes where systemd runs, or root makes it."""
+    needed("systemd-analyze")
+    if os.geteuid() != 0 and not Path("/run/systemd").is_dir():
+        unmet("needs /run/systemd, for systemd-analyze (a host that systemd has booted, or root)")
+
+
+def checkout_of_root() -> None:
+    """Require that nobody but root can change this checkout, which a Python that runs from it loads."""
+    if os.geteuid() != 0 or Path(__file__).stat().st_uid != 0:
+        unmet("needs root, in a checkout that is root's")
+
+
 def host_pid_namespace() -> None:
     """Require the PID namespace of the host, in which processes have the kernel's numbers; a container has another."""
     if Path("/proc/self/ns/pid").stat().st_ino != FIRST_PIDS:

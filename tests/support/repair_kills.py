@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from gpuwarden.features.repair.helper.notebook import Notebook
 from support.fake_nvml_library import uuid_of
 from support.repair_helper import BEFORE, MODULES, SLOTS, RepairHost
 
@@ -68,6 +69,8 @@ def killed_after(host: RepairHost, step: str, seconds: float) -> str:
 def check(host: RepairHost, step: str) -> None:
     """Check what must hold after a helper was killed, or was not."""
     said = host.settled()
+    notebook = Notebook(host.folder / "state")
+    host.wait(lambda: not notebook.is_locked("commands"))  # of a helper killed before it had an entry
     was_done = host.effects.count(DOES[step])
     assert was_done <= 1
     if said["state"] == "unknown":
