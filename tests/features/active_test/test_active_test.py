@@ -414,6 +414,7 @@ def test_the_order_that_nobody_is_here_is_refused_where_a_scheduler_is(host: Act
     ("steps", "obstacle", "text"),
     [
         ([{"signal": int(signal.SIGSEGV)}], "crashed", "SIGSEGV"),
+        ([{"signal": int(signal.SIGTERM)}], "interrupted", "ended by SIGTERM"),
         ([{"raw": "[" * 5000}], "crashed", "something else than the protocol"),
         ([{"flood": True}], "crashed", "line of more than"),
         ([{"write": {"measured": {"memory": 5}}}], "crashed", "cannot be read: memory"),

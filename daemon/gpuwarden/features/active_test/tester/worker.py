@@ -38,6 +38,8 @@ LATE = 1.0
 `scontrol suspend`, gang scheduling or a pause of the guest.
 """
 _STDERR_KEPT = 2000
+_FROM_OUTSIDE = (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
+"""How a worker ends that somebody has ended."""
 
 Answer = Callable[[str], Awaitable[str]]
 """Maps a request of a worker ("start", "compute", "memory") to the one line that it gets."""
@@ -211,7 +213,9 @@ class WorkerProcess:
         how = f"by {_signal(-code)}" if code is not None and code < 0 else f"with exit code {code}"
         lines = self._stderr.decode("utf-8", "replace").strip().splitlines()
         last = "".join(char if char.isprintable() else " " for char in (lines[-1] if lines else ""))[:200]
-        return Failed(Obstacle.CRASHED, f"its worker ended {how} without a result{f': {last}' if last else ''}")
+        # A scheduler that cancels the test signals all of it, and this process may be the last that notices.
+        obstacle = Obstacle.INTERRUPTED if code in _FROM_OUTSIDE else Obstacle.CRASHED
+        return Failed(obstacle, f"its worker ended {how} without a result{f': {last}' if last else ''}")
 
     async def _keep_stderr(self, process: asyncio.subprocess.Process) -> None:
         assert process.stderr is not None  # noqa: S101 - it was asked for
