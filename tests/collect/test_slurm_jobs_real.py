@@ -137,9 +137,8 @@ def test_a_batch_job_is_watched_and_what_opts_out_or_is_interactive_is_not(
         words = ("runuser", "-u", "nobody", "--", "srun", *where, "--chdir=/tmp", *step[1:])
         by_hand = subprocess.Popen(words, env=rig.slurm.environment, stdin=subprocess.DEVNULL)
     else:
-        opted = (
-            "GPUWARDEN_STALL=ignore " if "opted" in how else ""
-        )  # --export would have Slurm ask nobody's login shell
+        # In the command: of --export, Slurm from 25.11 on asks the login shell, which nobody does not have.
+        opted = "GPUWARDEN_STALL=ignore " if "opted" in how else ""
         rig.slurm.submit(opted + shlex.join(step), *where)
     try:
         rig.slurm.wait(pid_file.exists, "the step")
