@@ -14,8 +14,8 @@ from gpuwarden.features.why.sentences import Board
 from gpuwarden.features.why.touches import touched
 from gpuwarden.features.why.use import written
 from gpuwarden.health.memory import State
-from gpuwarden.health.model import Key
 from gpuwarden.health.view import Sight
+from gpuwarden.health.xid.bursts import OF_A_DAY
 from gpuwarden.health.xid.witnesses import contradicted
 from gpuwarden_collectors.facts import Stamp
 
@@ -25,9 +25,8 @@ def recorded(
 ) -> Record:
     """Return the record of a job. `others`: the jobs that go on; `before`: the records that there are already."""
     epoch = _whole(one, end, state, sight.now)
-    raised = {str(key): key for key, track in state.tracks.items() if track.raised and key.code == "xid"}
     touches = [touch for touch in epoch.touches if _is_its_own(touch, end, others)]
-    touches += _suspected(touches, raised)
+    touches += _suspected(touches, state)
     follows = {str(key): str(cause) for key, (cause, _) in state.moments.follows.items()}
     epoch = replace(epoch, touches=with_follows(touches, follows)[:TOUCHES_MOST])
     around = ALONE
@@ -72,11 +71,13 @@ def _is_its_own(touch: Touch, end: End, others: Sequence[Live]) -> bool:
     return not any(touch.slot in other.epoch.slots and other.epoch.began.boottime <= at for other in others)
 
 
-def _suspected(touches: Sequence[Touch], raised: Mapping[str, Key]) -> list[Touch]:
+def _suspected(touches: Sequence[Touch], state: State) -> list[Touch]:
     """Return the findings from before the job that its Xids repeat: the same error at the same place, of other jobs."""
     known = {touch.detail for touch in touches}
+    tracks = ((key, track) for key, track in state.tracks.items() if key.code == "xid" and track.raised)
+    repeats = {str(key) for key, track in tracks if OF_A_DAY in track.evidence}
     found = {id_of(touch): touch for touch in touches if touch.what == "xid"}
-    suspected = [one for name, one in found.items() if name in raised.keys() - known and is_of_programs(one)]
+    suspected = [one for name, one in found.items() if name in repeats - known and is_of_programs(one)]
     return [replace(touch, what="finding", detail=id_of(touch), pid=None, count=1, until=None) for touch in suspected]
 
 

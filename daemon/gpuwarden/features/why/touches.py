@@ -18,6 +18,7 @@ from gpuwarden.health.events import Lines, OomKilled, Raised, Reset
 from gpuwarden.health.memory import State
 from gpuwarden.health.model import Event, EventKind, Severity
 from gpuwarden.health.runbooks import PAGES
+from gpuwarden.health.xid.bursts import OF_A_DAY
 from gpuwarden.health.xid.catalogue import XidClass, xid_row
 from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
@@ -181,12 +182,12 @@ def _finding(event: Event, _: State) -> Touching | None:
     key = event.key
     if key is None or key.code in _OWN or key.code in _LINES or (row := condition(key.code)) is None:
         return None
-    if key.code == "xid" and not (key.detail.isdecimal() and xid_row(int(key.detail)).klass is XidClass.RECORD):
-        return None  # one that an application can cause is a finding only once it keeps coming back
+    ends = event.kind in (EventKind.SUBSIDED, EventKind.CLEARED, EventKind.ACKNOWLEDGED)
+    if key.code == "xid" and not (_of_application(key.detail) and (ends or OF_A_DAY in read(Raised, event).evidence)):
+        return None  # its line touched the job already; that it comes back on this GPU alone is what other jobs had
     what = "rising" if event.kind in (EventKind.RISING, EventKind.SUBSIDED) else "finding"
     if what == "rising" and (row.severity is not Severity.FAILURE or row.jobs_go_on):
         return None
-    ends = event.kind in (EventKind.SUBSIDED, EventKind.CLEARED, EventKind.ACKNOWLEDGED)
     first = event.at if ends else read(Raised, event).first or event.at
     subject = key.subject
     slot = subject.slot if subject.kind in ("gpu", "link") else ""
@@ -194,6 +195,10 @@ def _finding(event: Event, _: State) -> Touching | None:
     return Touching(
         touch=Touch(what=what, detail=_clean(str(key)), at=first, slot=slot), boot_id=event.boot_id, job=job, ends=ends
     )
+
+
+def _of_application(xid: str) -> bool:
+    return xid.isdecimal() and xid_row(int(xid)).klass is XidClass.RECORD
 
 
 def _job(part: str) -> str:

@@ -18,6 +18,8 @@ BURSTS_KEPT = 8
 SIGNS_KEPT, SIGNS_KEPT_LONG = 12, 2
 SIGN_MAX = 56  # characters
 PIDS_KEPT = 2
+OF_A_DAY = "bursts_within_a_day"
+"""What the evidence calls their number in a finding that is due to their coming back."""
 
 _BURST, _SIGN, _PART, _PID, _PIDS = "|", ";", " ", ",", "pid="  # none of the first two is ever part of a sign
 

@@ -8,7 +8,7 @@ from gpuwarden.health.inventory import known_count
 from gpuwarden.health.memory import Record, State
 from gpuwarden.health.model import Advice, Evidence
 from gpuwarden.health.view import Sight
-from gpuwarden.health.xid.bursts import Burst
+from gpuwarden.health.xid.bursts import OF_A_DAY, Burst
 from gpuwarden.health.xid.catalogue import Xid, XidClass
 from gpuwarden.health.xid.ruling import Ruling, newest_signs, of_boot, plain
 
@@ -30,7 +30,7 @@ def repeated(state: State, record: Record, given: Ruling, row: Xid, advice: Advi
     times = len(_of_a_day(record.bursts, record))
     if row.repeated is None or times < BURSTS_OF_A_DAY or _elsewhere(state, record) * 2 >= times:
         return given
-    evidence: Evidence = {**given.evidence, "bursts_within_a_day": times}
+    evidence: Evidence = {**given.evidence, OF_A_DAY: times}
     return Ruling(row.repeated, advice, evidence)
 
 
@@ -50,7 +50,7 @@ def of_place(state: State, sight: Sight, record: Record, row: Xid) -> Ruling:
     again = len(jobs) >= BURSTS_OF_A_DAY or any(jobs[-1].began - burst.ended > HOUR for burst in jobs[:-1])
     if not again or _elsewhere(state, record) * 2 >= len(here):
         return plain(row)
-    evidence: Evidence = {"place": place[0], "bursts_within_a_day": len(here), "jobs": len(jobs)}
+    evidence: Evidence = {"place": place[0], OF_A_DAY: len(here), "jobs": len(jobs)}
     return Ruling(XidClass.WARNING, row.escalation, evidence)
 
 
@@ -70,7 +70,7 @@ def of_nvlink(_: State, __: Sight, record: Record, row: Xid) -> Ruling:
     times = len(_of_a_day(record.bursts, record))
     if times < NVLINK_BURSTS:
         return plain(row)
-    return Ruling(row.repeated or row.klass, Advice.RESET_GPU, {"bursts_within_a_day": times})
+    return Ruling(row.repeated or row.klass, Advice.RESET_GPU, {OF_A_DAY: times})
 
 
 def _of_a_day(bursts: Sequence[Burst], record: Record) -> list[Burst]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from gpuwarden.health.memory import Record, State, Track
 from gpuwarden.health.model import Evidence, Severity
+from gpuwarden.health.xid.bursts import OF_A_DAY
 from gpuwarden.health.xid.catalogue import XidClass
 from gpuwarden.health.xid.repeats import BURSTS_OF_A_DAY
 from gpuwarden.health.xid.ruling import Ruling
@@ -51,7 +52,7 @@ def sxid_ruling(state: State, record: Record, row: Sxid) -> Ruling:
     if row.fatal:
         return _nonfatal(state, record)
     often = sum(record.last.boottime - burst.ended <= DAY for burst in record.bursts)
-    evidence: Evidence = {"bursts_within_a_day": often} if often > 1 else {}
+    evidence: Evidence = {OF_A_DAY: often} if often > 1 else {}
     return Ruling(XidClass.WARNING if often >= BURSTS_OF_A_DAY else klass, sxid_advice(fatal=False), evidence)
 
 
