@@ -16,7 +16,7 @@ from hypothesis import settings
 from support.disposable import require_disposable_host
 from support.docker import docker, image  # noqa: F401 - fixtures
 from support.loops import close_leftover_connections
-from support.needs import needed, not_run, unmet
+from support.needs import needed, not_run, root_rights, unmet
 from support.slurm import slurm, slurm_rig  # noqa: F401 - fixtures
 
 if TYPE_CHECKING:
@@ -87,8 +87,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("disposable"):
         require_disposable_host()
     for mark in item.iter_markers("needs"):
-        for command in mark.args:
-            needed(command)
+        for thing in mark.args:
+            root_rights() if thing == "root" else needed(thing)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

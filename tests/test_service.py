@@ -191,7 +191,7 @@ def of_group(path: Path) -> None:
     path.chmod(path.stat().st_mode | 0o020)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="as root, whose files these must be")
+@pytest.mark.needs("root")
 def test_the_files_beside_a_package_are_looked_at_whichever_folder_comes_first(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     package = tmp_path / "site/package"
@@ -203,7 +203,7 @@ def test_the_files_beside_a_package_are_looked_at_whichever_folder_comes_first(t
         assert line in [each.path for each in writable(paths)], paths
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="as root, since it gives files to others")
+@pytest.mark.needs("root")
 def test_a_folder_above_with_the_sticky_bit_is_its_owner_s_all_the_same(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     (tmp_path / "theirs/site").mkdir(parents=True)
@@ -298,7 +298,7 @@ def test_a_unit_starts_only_what_stays_and_can_be_run(tmp_path: Path) -> None:
     assert "was not installed as a command" in refusals(Executables(tmp_path / "none", good.python, good.base))[0]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="as root: anybody else is refused before")
+@pytest.mark.needs("root")
 def test_the_command_refuses_and_writes_nothing(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     installed = virtual_environment(tmp_path / "gw")

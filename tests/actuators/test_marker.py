@@ -142,7 +142,7 @@ async def test_a_missing_folder_does_not_mean_that_the_exclusion_was_lifted(tmp_
     assert (await own.read()).owner is Owner.NONE
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+@pytest.mark.needs("root")
 async def test_where_anybody_may_write_only_what_belongs_to_us_counts(tmp_path: Path) -> None:
     path, one = tmp_path / "out", marker(tmp_path / "out")
     await applied(one, intent())

@@ -98,7 +98,7 @@ def test_a_daemon_with_simulated_gpus_is_mentioned_only_where_one_listens(run_di
         daemon(run_dir).call("status")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="takes on another user's id, which only root may")
+@pytest.mark.needs("root")
 def test_a_client_without_permission_is_shown_who_has_it(run_dir: Path) -> None:
     with serving(run_dir, lambda _: result(None)):
         (run_dir / "control.sock").chmod(0o600)

@@ -31,6 +31,7 @@ from gpuwarden_collectors.slurm.jobs_gres import expanded, gpu_files, minors
 from gpuwarden_collectors.slurm.jobs_process import Claim, claimed
 from gpuwarden_collectors.slurm.jobs_register import FILES_MAX, KEPT, KEPT_FOR, parse, registered, tidy
 from gpuwarden_collectors.slurm.options import SlurmOptions
+from support.needs import root_rights
 
 CGROUP_PATHS = {
     "4:devices:/slurm/uid_1001/job_4711/step_0/task_0": JobCgroup(job=4711, step="0", task="0", owner=1001),
@@ -143,8 +144,7 @@ def test_gres_conf_gives_the_order_in_which_slurm_counts() -> None:
 
 def test_a_device_gives_its_own_minor_number(tmp_path: Path) -> None:
     """Its name may be another: only where there is no device the name has to do."""
-    if os.geteuid():
-        pytest.skip("only root can make a device")
+    root_rights()
     os.mknod(tmp_path / "nvidia0", 0o20000 | 0o666, os.makedev(195, 5))
     conf = tmp_path / "gres.conf"
     conf.write_text(f"Name=gpu File={tmp_path}/nvidia[0-1]\n")
@@ -245,8 +245,7 @@ class Node:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
-    if os.geteuid():
-        pytest.skip("only root sees and makes the processes of others")
+    root_rights()
     return Node(tmp_path)
 
 

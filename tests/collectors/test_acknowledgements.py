@@ -22,7 +22,7 @@ from support.ranks import NOBODY, rank
 
 PATIENCE = 60.0
 ME = os.geteuid()
-ROOT_ONLY = pytest.mark.skipif(ME != 0, reason="needs root, to become other users")
+ROOT_ONLY = pytest.mark.needs("root")
 NOTICE = "aws/spot:stop@1000"
 CONTENT = {"notice": NOTICE, "rank": 3, "saved": True, "step": 1200}
 

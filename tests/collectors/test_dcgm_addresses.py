@@ -68,7 +68,7 @@ def test_a_file_or_a_link_is_no_engine(listener: Path, tmp_path: Path) -> None:
     assert running_engine((f"unix://{tmp_path}/file", f"unix://{tmp_path}/link"), tmp_path) is None
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a socket away")
+@pytest.mark.needs("root")
 def test_a_socket_of_another_user_is_not_trusted(listener: Path, tmp_path: Path) -> None:
     os.chown(listener, STRANGER, -1)
     assert running_engine((f"unix://{listener}",), tmp_path) is None

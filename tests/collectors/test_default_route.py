@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpuwarden_collectors.default_route import DefaultRoute
-from support.needs import needed
+from support.needs import needed, root_rights
 from support.trees import plant
 
 HEAD = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT"
@@ -110,8 +109,7 @@ print(*sorted(DefaultRoute(Path("/proc"), Path("/sys")).carriers()))'
 
 
 def test_a_real_bridge_is_carried_by_its_port() -> None:
-    if os.geteuid() != 0:
-        pytest.skip("only root can make a network of its own")
+    root_rights()
     needed("ip")
     needed("mount")
     command = ["unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "sh", "-c", REAL, sys.executable]

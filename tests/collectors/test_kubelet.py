@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from gpuwarden_collectors.kubelet.client import ANSWER_MOST, PodsReader
 from gpuwarden_collectors.kubelet.facts import PodContainer, PodsFacts
 from gpuwarden_collectors.kubelet.wire import CONTAINERS_MOST, Malformed, decoded
 from support.kubelet import Kubelet, answer, container, devices, kubelet, pod, together, training
+from support.needs import root_rights
 
 RECORDED = Path(__file__).parents[1] / "data/kubelet"
 
@@ -222,8 +222,7 @@ async def test_without_a_kubelet_there_is_nothing_to_read(path: Path) -> None:
 
 
 def test_who_may_not_open_the_socket_reads_what_to_do(asked: Kubelet, path: Path, tmp_path: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("only root can become another user")
+    root_rights()
     path.chmod(0o600)
     for folder in (tmp_path, *tmp_path.parents[:-1]):
         folder.chmod(folder.stat().st_mode | 0o055)

@@ -16,10 +16,9 @@ from gpuwarden_collectors.base import CollectorError, SourceAbsent
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.host_collectors.processes import ProcessesCollector
 from gpuwarden_collectors.host_facts import ProcessesFacts, StuckProcess
-from gpuwarden_collectors.process_stat import process_ids, process_stat
 from support.daemons import children
 from support.job_world import until
-from support.needs import needed
+from support.needs import host_pid_namespace, needed, root_rights
 from support.stuck_processes import stuck_process
 from support.trees import plant
 
@@ -239,7 +238,7 @@ def test_a_real_process_that_is_asleep_like_any_other_is_not_stuck() -> None:
         assert os.getpid() not in _by_pid(collector.read())
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts processes of other users")
+@pytest.mark.needs("root")
 def test_a_real_process_that_pretends_to_be_the_drivers_is_known_by_its_user() -> None:
     """A process that waits for a child of vfork(2) sleeps as in a driver. If it changed its user, it is not dumpable."""
     script = (
@@ -268,9 +267,8 @@ def test_a_real_zombie_is_counted() -> None:
 
 
 def require_namespaces() -> None:
-    found = (process_stat(PROC, pid) for pid in process_ids(str(PROC), 100_000))
-    if os.geteuid() != 0 or not any(stat.flags & KERNEL_THREAD for stat in found if stat is not None):
-        pytest.skip("this test makes PID namespaces and did not run: it needs root in the first PID namespace")
+    root_rights()
+    host_pid_namespace()
 
 
 def test_a_real_process_in_another_pid_namespace_is_seen_by_its_name(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from gpuwarden_collectors.receivers.facts import Kind, LocalJob, Receiver, Role
 from gpuwarden_collectors.receivers.reader import ReceiversReader
 from gpuwarden_collectors.slurm.departing_facts import ListedPid
 from support.job_trees import Forest, forest, member
+from support.needs import root_rights
 
 PROC = Path("/proc")
 USER = 65534
@@ -28,8 +29,7 @@ def trees() -> Iterator[Forest]:
 
 def stepd(*below: Spec) -> Spec:
     """Return a slurmstepd, which starts the tasks of a step. Needs root, to whom slurmstepd belongs."""
-    if os.geteuid():
-        pytest.skip("slurmstepd is root's")
+    root_rights()
     return member("stepd", *below, program="slurmstepd")
 
 

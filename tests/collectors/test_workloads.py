@@ -17,6 +17,7 @@ from gpuwarden_collectors.process_stat import process_stat
 from gpuwarden_collectors.receivers.workloads import KEPT_FOR, SESSIONS_MAX, WORKLOADS_MAX, WorkloadsReader
 from gpuwarden_collectors.receivers.workloads_facts import Workload, WorkloadProcess, WorkloadsFacts
 from support.job_trees import Forest, forest, member
+from support.needs import root_rights
 from support.waiting import until
 
 ID, OTHER = "0123456789ab" + "cd" * 26, "ab" * 32
@@ -90,8 +91,7 @@ class Proc:
 
 @pytest.fixture
 def proc(tmp_path: Path) -> Proc:
-    if os.geteuid():
-        pytest.skip("folders of root's can be made by root alone")
+    root_rights()
     return Proc(tmp_path)
 
 

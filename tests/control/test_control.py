@@ -25,7 +25,7 @@ from gpuwarden_collectors.facts import Stamp
 from support.socket_talk import ask, client
 
 PATIENCE = 60.0
-ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become other users")
+ROOT_ONLY = pytest.mark.needs("root")
 GROUP, OTHER_GROUP, NOBODY = "adm", "mail", 65534
 
 

@@ -44,7 +44,7 @@ def test_the_device_node_of_uvm_must_be_there_and_open_to_this_user(tmp_path: Pa
     assert active_test.uvm(node, absent).grade is Grade.OK
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="a program of root's is needed")
+@pytest.mark.needs("root")
 @pytest.mark.parametrize(("mode", "grade"), [(0o4755, Grade.OK), (0o755, Grade.WARN)])
 def test_a_device_node_of_uvm_that_the_first_program_makes_is_not_missed(
     tmp_path: Path, mode: int, grade: Grade

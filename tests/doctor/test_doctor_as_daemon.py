@@ -6,7 +6,6 @@ import grp
 import json
 import os
 import pwd
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 from gpuwarden.doctor.as_daemon import become_user_of_unit
 from gpuwarden.doctor.unit import identity
 from support.daemons import FakeHost, RunningDaemon
-from support.needs import unmet
+from support.needs import needed, root_rights
 
 OTHER = 65534
 CAPABILITIES = "+syslog,+dac_read_search"
@@ -29,8 +28,8 @@ AS_OTHER = (
 
 @pytest.fixture
 def host(tmp_path: Path) -> FakeHost:
-    if os.geteuid() != 0 or not shutil.which("setpriv"):
-        unmet("it takes root, and setpriv of util-linux, to run a daemon as another user")
+    root_rights()
+    needed("setpriv")
     host = FakeHost(tmp_path, 2)
     for path in (tmp_path, *tmp_path.rglob("*")):
         os.chown(path, OTHER, OTHER, follow_symlinks=False)

@@ -59,7 +59,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.needs("root")
 def test_a_user_without_permissions_is_shown_what_is_missing_and_how_to_get_it(tmp_path: Path) -> None:
     host = FakeHost(tmp_path, 1)
     tmp_path.chmod(0o755)
@@ -127,7 +127,7 @@ def test_a_daemon_that_listens_and_does_not_answer_is_not_to_be_started_but_rest
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.needs("root")
 def test_a_user_who_may_not_ask_the_daemon_is_told_so_and_not_to_start_it_or_to_end_it(tmp_path: Path) -> None:
     host = FakeHost(tmp_path, 1)
     tmp_path.chmod(0o755)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -28,7 +27,7 @@ def rows(environment: dict[str, str], **tables: object) -> dict[str, Row]:
     return {row.check: row for row in pod.pod(config)}
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="as root, which a pod's process is")
+@pytest.mark.needs("root")
 def test_a_pod_as_the_chart_makes_it_by_default_lacks_the_mounts_of_the_host_alone() -> None:
     found = rows(POD, state={"dir": "/dev/shm/x"}, run={"dir": "/dev/shm/y"}, mode="enforce")
     assert found["pod"].found == "in a pod of node gpu-7"
@@ -67,7 +66,7 @@ def test_outside_of_a_pod_there_is_no_row(monkeypatch: pytest.MonkeyPatch) -> No
     assert list(pod.pod(Config())) == []
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give capabilities up")
+@pytest.mark.needs("root")
 @pytest.mark.parametrize(
     ("lost", "value"),
     first_quick(

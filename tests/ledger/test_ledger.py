@@ -312,7 +312,7 @@ def test_an_empty_file_is_no_ledger_yet(path: Path) -> None:
         read_only(path)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.needs("root")
 @pytest.mark.parametrize("running", [True, False], ids=["while a daemon runs", "while none runs"])
 def test_another_user_of_the_group_may_read(*, running: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:  # pytest's own are closed to others

@@ -17,7 +17,8 @@ from gpuwarden_collectors.base import host_clock
 from gpuwarden_collectors.facts import Stamp
 from support.disposable import require_disposable_host
 from support.mounts import remount, tmpfs
-from support.slurm_hooks import SHELLS, HookHost, boot, require_root
+from support.needs import root_rights
+from support.slurm_hooks import SHELLS, HookHost, boot
 
 
 def snapshot(
@@ -101,7 +102,7 @@ def test_on_a_read_only_disk_nothing_is_raised_and_the_mark_goes_as_soon_as_it_c
 
 @pytest.mark.parametrize("shell", SHELLS.values(), ids=SHELLS)
 async def test_the_health_check_believes_the_mark_that_the_daemon_makes(tmp_path: Path, shell: list[str]) -> None:
-    require_root()
+    root_rights()
     host = HookHost(tmp_path)
     host.give_away()
     file = VerdictFile(host.run_dir)

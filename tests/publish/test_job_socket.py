@@ -32,7 +32,7 @@ from support.socket_talk import ask, client
 from support.waiting import until
 
 PATIENCE = 60.0
-ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become other users")
+ROOT_ONLY = pytest.mark.needs("root")
 NOBODY = 65534
 NOTICE = "aws/spot:stop@1000"
 ACKNOWLEDGE = {"verb": "acknowledge", "notice": NOTICE, "rank": 3, "saved": True, "step": 1200}

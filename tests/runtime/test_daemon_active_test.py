@@ -266,7 +266,7 @@ def test_results_of_gpus_that_are_not_here_are_judged_and_not_kept(refusing: Run
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
+@pytest.mark.needs("root")
 def test_results_are_believed_from_root_and_gpuwarden_only(host: FakeHost) -> None:
     """Members of the control group may do what operators may; a healthy GPU by their word is not among it."""
     host.configure('[control]\ngroup = "nogroup"\n')

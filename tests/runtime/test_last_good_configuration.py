@@ -14,6 +14,7 @@ from gpuwarden.config.last_good import NAME, NoneKept, keep, kept
 from gpuwarden.config.model import load
 from gpuwarden.config.sources import Sources
 from support.daemons import FakeHost, RunningDaemon
+from support.needs import root_rights
 
 
 @pytest.fixture
@@ -110,8 +111,7 @@ def test_a_copy_that_others_could_have_written_is_not_used(tmp_path: Path, plant
     copy = folder(state) / NAME
     assert copy.stat().st_mode & 0o777 == 0o600
     if planted == "owner":
-        if os.geteuid() != 0:
-            pytest.skip("as root, since it gives the file to another user")
+        root_rights()
         os.chown(copy, 1000, 1000)
     elif planted == "writable file":
         copy.chmod(0o620)

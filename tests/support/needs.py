@@ -24,7 +24,7 @@ HELM = "helm is not installed"
 
 
 PACKAGES = {
-    "chromium": "chromium", "dbus-daemon": "dbus-daemon", "git": "git", "ip": "iproute2", "jq": "jq", "mount": "mount", "ps": "procps", "strace": "strace", "systemd-analyze": "systemd", "zstd": "zstd",
+    "chromium": "chromium", "dbus-daemon": "dbus-daemon", "git": "git", "ip": "iproute2", "jq": "jq", "mount": "mount", "ps": "procps", "setpriv": "util-linux", "strace": "strace", "systemd-analyze": "systemd", "zstd": "zstd",
 }  # fmt: skip
 """Debian's package of each command that single tests need."""
 
@@ -32,6 +32,12 @@ PACKAGES = {
 def needed(command: str) -> str:
     """Return the path of the command, or skip or fail the test if this host lacks it."""
     return shutil.which(command) or unmet(f"needs {command} (apt-get install {PACKAGES[command]})")
+
+
+def root_rights() -> None:
+    """Require root, who alone becomes another user, gives files away, and makes devices and namespaces. A test has it as the mark `needs("root")`, too."""
+    if os.geteuid() != 0:
+        unmet("needs root (sudo make test)")
 
 
 def systemd_analyze() -> None:

@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-import pytest
-
 PATIENCE = 60.0
 NOBODY = 65534
 SCRIPTS = Path(__file__).parents[2] / "systemd/slurm"
@@ -25,11 +23,6 @@ SHELLS: dict[str, Sequence[str]] = {
     }.items()
     if shutil.which(words[0])
 }
-
-
-def require_root() -> None:
-    if os.geteuid():
-        pytest.skip("only root can give a folder away")
 
 
 def uptime() -> int:

@@ -119,7 +119,7 @@ def test_worker_that_does_not_see_itself_on_the_gpu_does_not_test_it(fake: FakeC
     assert measured.kernels == ()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="as root, who alone makes a PID namespace")
+@pytest.mark.needs("root")
 def test_worker_in_a_pid_namespace_of_its_own_does_not_test(fake: FakeCuda) -> None:
     """There the driver lists this worker, and leaves out whoever is outside."""
     asked = request(fake, parent=0)  # nobody's child there

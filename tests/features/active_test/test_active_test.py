@@ -242,7 +242,7 @@ def test_a_cache_that_others_may_write_is_not_used(host: ActiveHost) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts processes of other users")
+@pytest.mark.needs("root")
 def test_workers_of_a_test_that_root_starts_run_as_the_user_of_the_package(host: ActiveHost, tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     line = json.dumps({"measured": MEASURED})
@@ -482,7 +482,7 @@ def test_a_worker_that_sleeps_in_the_kernel_is_left_behind_and_named(host: Activ
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts processes of other users")
+@pytest.mark.needs("root")
 def test_a_users_process_with_the_name_of_a_worker_keeps_no_test_away(host: ActiveHost) -> None:
     """A process that waits for a child of vfork(2) sleeps as in a driver."""
     script = (
@@ -552,7 +552,7 @@ def test_a_test_with_another_run_directory_is_the_same_node_s(host: ActiveHost, 
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts processes of other users")
+@pytest.mark.needs("root")
 @pytest.mark.parametrize(
     "then",
     [
@@ -569,7 +569,7 @@ def test_who_may_not_test_keeps_no_test_away_by_taking_its_name(host: ActiveHost
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root has capabilities to drop")
+@pytest.mark.needs("root")
 def test_a_test_of_root_is_one_also_for_the_gate_s_service_which_has_fewer_capabilities(
     host: ActiveHost, tmp_path: Path
 ) -> None:
@@ -611,7 +611,7 @@ def test_a_lock_that_cannot_be_taken_is_3(host: ActiveHost) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.geteuid() != 0, reason="as root, since it gives a folder to another user")
+@pytest.mark.needs("root")
 def test_a_lock_that_is_another_name_of_a_file_is_not_taken_and_that_file_keeps_its_owner(host: ActiveHost) -> None:
     """The daemon's user owns the folder, and root gives a lock that it makes there to that user."""
     host.run_dir.mkdir()
@@ -623,7 +623,7 @@ def test_a_lock_that_is_another_name_of_a_file_is_not_taken_and_that_file_keeps_
     assert (code, document["obstacle"], of_root.stat().st_uid) == (3, "unsupported", 0)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+@pytest.mark.needs("root")
 def test_a_file_of_root_s_that_lost_its_other_name_is_not_given_to_the_owner_of_the_folder(tmp_path: Path) -> None:
     """If fs.protected_hardlinks is 0, the daemon's user can link this name to a file of root's, whose other name root removes later."""
     folder, of_root = tmp_path / "run", tmp_path / "of-root"

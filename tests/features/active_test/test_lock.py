@@ -22,7 +22,7 @@ from gpuwarden.features.active_test.tester.lock import NAME, Held, node_lock
 from support.commands import PATIENCE
 
 PROC = Path("/proc")
-ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root changes capabilities and PID namespaces")
+ROOT = pytest.mark.needs("root")
 TAKEN = "name = socket.socket(socket.AF_UNIX); name.bind(chr(0) + sys.argv[1]); name.listen()"
 TEST = """
 import sys

@@ -404,7 +404,7 @@ def test_a_gpu_that_is_lost_is_held_by_those_who_had_it_for_as_long_as_they_live
 NOBODY = 65_534
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else, or put a capability aside")
+@pytest.mark.needs("root")
 @pytest.mark.parametrize(("lost", "name"), [(KILL, "CAP_KILL"), (SYS_PTRACE, "CAP_SYS_PTRACE")])
 async def test_that_processes_of_others_cannot_be_signalled_is_reported_with_what_is_missing(
     lost: Capability, name: str, tmp_path: Path
@@ -424,7 +424,7 @@ async def test_that_processes_of_others_cannot_be_signalled_is_reported_with_wha
             assert other.received_all() == []
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can put a capability aside")
+@pytest.mark.needs("root")
 async def test_its_own_users_processes_are_signalled_without_any_capability(tmp_path: Path, one: Rank) -> None:
     with without(KILL.bit, SYS_PTRACE.bit):
         async with running(Rig(tmp_path, one)) as rig:

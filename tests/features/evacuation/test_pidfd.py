@@ -16,7 +16,7 @@ from gpuwarden.features.evacuation.pidfd import Order, Result, send, send_all
 from support.ranks import NOBODY, Rank, rank, traced
 
 PATIENCE = 60.0
-ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become other users")
+ROOT_ONLY = pytest.mark.needs("root")
 
 
 def order(to: Rank, name: str = "TERM", uid: int | None = None) -> Order:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from support.slurm_hooks import NOBODY, PATIENCE, SCRIPTS, HookHost, require_root
+from support.needs import root_rights
+from support.slurm_hooks import NOBODY, PATIENCE, SCRIPTS, HookHost
 
 
 def with_a_daemon(host: HookHost) -> socket.socket:
@@ -82,7 +83,7 @@ def test_it_never_fails_whatever_is_in_its_way(host: HookHost, shell: Sequence[s
 def test_in_a_run_directory_of_another_user_it_writes_nothing_and_asks_all_the_same(
     host: HookHost, shell: Sequence[str]
 ) -> None:
-    require_root()
+    root_rights()
     (host.run_dir / "jobs").mkdir()
     host.give_away()
     assert host.run("epilog", shell, SLURM_JOB_ID="4711").returncode == 0
@@ -92,7 +93,7 @@ def test_in_a_run_directory_of_another_user_it_writes_nothing_and_asks_all_the_s
 
 
 def test_notes_of_another_user_are_not_written(host: HookHost, shell: Sequence[str]) -> None:
-    require_root()
+    root_rights()
     os.chown(host.notes.parent, NOBODY, NOBODY)
     assert host.run("epilog", shell, SLURM_JOB_ID="4711").returncode == 0
     assert list(host.notes.iterdir()) == []

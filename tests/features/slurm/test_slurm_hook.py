@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from gpuwarden.publish.files.healthy_mark import PERIOD
-from support.slurm_hooks import PATIENCE, SCRIPTS, HookHost, require_root, uptime
+from support.needs import root_rights
+from support.slurm_hooks import PATIENCE, SCRIPTS, HookHost, uptime
 
 
 def printed(host: HookHost, shell: Sequence[str], **more: str) -> str:
@@ -138,7 +139,7 @@ def test_what_it_starts_is_waited_for_by_nobody_and_outlives_its_group(host: Hoo
 
 
 def test_a_verdict_of_another_user_is_repeated_too(host: HookHost, shell: Sequence[str]) -> None:
-    require_root()
+    root_rights()
     host.verdict(gpus=dict.fromkeys(range(16), "healthy"))
     host.give_away()
     assert printed(host, shell) == "gpuwarden: healthy"
@@ -150,7 +151,7 @@ def test_a_verdict_of_another_user_is_repeated_too(host: HookHost, shell: Sequen
 def test_what_another_user_put_in_its_place_is_neither_followed_nor_waited_for(
     host: HookHost, shell: Sequence[str], instead: str
 ) -> None:
-    require_root()
+    root_rights()
     host.put_in_place_of_the_verdict(instead)
     host.give_away()
     assert printed(host, shell).startswith("gpuwarden: there is no verdict")
@@ -161,7 +162,7 @@ def test_what_another_user_put_in_its_place_is_neither_followed_nor_waited_for(
 
 def marked(host: HookHost, shell: Sequence[str], **mark: Any) -> str:
     """Return the output of the hook with this mark beside a verdict that is unknown."""
-    require_root()
+    root_rights()
     host.verdict(state="unknown", reason="starting")
     host.mark_healthy(**mark)
     host.give_away()

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from support.needs import needed, unmet
-from support.slurm_hooks import SCRIPTS, SHELLS, HookHost, require_root
+from support.needs import needed, root_rights, unmet
+from support.slurm_hooks import SCRIPTS, SHELLS, HookHost
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_the_epilog_starts_nothing_where_no_daemon_listens(host: HookHost, shell
 def test_in_a_run_directory_of_another_user_the_prolog_starts_nothing_either(
     host: HookHost, shell: Sequence[str]
 ) -> None:
-    require_root()
+    root_rights()
     host.verdict(state="failure")
     host.give_away()
     assert births(host, "prolog", shell, **JOB) == 0
@@ -64,7 +64,7 @@ def test_in_a_run_directory_of_another_user_the_prolog_starts_nothing_either(
 def test_a_healthy_node_is_known_in_a_run_directory_of_another_user_without_a_process(
     host: HookHost, shell: Sequence[str]
 ) -> None:
-    require_root()
+    root_rights()
     host.verdict()
     host.mark_healthy(periods=1)
     host.give_away()

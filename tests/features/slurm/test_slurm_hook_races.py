@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from support.hook_races import RaceHost, race
-from support.slurm_hooks import require_root
+from support.needs import root_rights
 
 ROUNDS = 300
 
 
 @pytest.mark.slow
 def test_an_intruder_in_the_daemon_cannot_make_root_run_or_write_anything() -> None:
-    require_root()
+    root_rights()
     with tempfile.TemporaryDirectory(prefix="gw-") as folder:
         races = race(RaceHost(Path(folder)), ROUNDS)
     assert (races.ran, races.written, races.followed, races.hung, races.refused) == (0, [], 0, 0, 0), races

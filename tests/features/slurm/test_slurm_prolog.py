@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from gpuwarden_collectors.slurm.jobs_register import parse
-from support.slurm_hooks import NOBODY, HookHost, require_root
+from support.needs import root_rights
+from support.slurm_hooks import NOBODY, HookHost
 
 BAD_GPU: Mapping[str, object] = {
     "state": "failure",
@@ -120,7 +121,7 @@ def test_even_on_request_simulated_gpus_refuse_nobody(host: HookHost, shell: Seq
 def test_what_another_user_could_have_asked_for_refuses_nobody(
     host: HookHost, shell: Sequence[str], folder: str
 ) -> None:
-    require_root()
+    root_rights()
     host.refuse()
     os.chown(host.folder / folder, NOBODY, NOBODY)
     assert prolog(host, shell) == (0, "gpuwarden: job 4711: starts: there is no verdict")
@@ -131,7 +132,7 @@ def test_a_verdict_of_another_user_refuses_nobody(
     host: HookHost, shell: Sequence[str], bad: Mapping[str, object]
 ) -> None:
     """An intruder in a daemon that may not drain could otherwise have Slurm drain the node, past the breaker."""
-    require_root()
+    root_rights()
     host.verdict(bad, gpus=GPUS)
     host.give_away()
     assert prolog(host, shell) == (0, "")
@@ -139,7 +140,7 @@ def test_a_verdict_of_another_user_refuses_nobody(
 
 @pytest.mark.parametrize("instead", ["pipe", "link to a pipe", "link to nothing", "endless file"])
 def test_it_does_not_wait_for_what_another_user_put_there(host: HookHost, shell: Sequence[str], instead: str) -> None:
-    require_root()
+    root_rights()
     host.put_in_place_of_the_verdict(instead)
     host.give_away()
     assert prolog(host, shell) == (0, "")
@@ -218,7 +219,7 @@ def test_a_note_that_cannot_be_written_starts_the_job(host: HookHost, shell: Seq
 
 
 def test_nothing_is_written_where_another_user_could_have_put_a_link(host: HookHost, shell: Sequence[str]) -> None:
-    require_root()
+    root_rights()
     precious = host.folder / "precious"
     precious.write_text("of root's")
     (host.notes / "4711").symlink_to(precious)

@@ -38,7 +38,7 @@ from support.snapshots import slot, snapshot
 from support.socket_talk import ask
 
 PATIENCE = 60.0
-ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become other users")
+ROOT_ONLY = pytest.mark.needs("root")
 ALICE, BOB = 61_001, 61_002
 GROUP = "daemon"
 CONTAINER = "3f9a0c1b2d4e" + "5" * 52

@@ -19,7 +19,7 @@ from gpuwarden.features.why.names import NO_SUCH_JOB
 from gpuwarden.publish.sockets.unix_socket import TRY_AGAIN
 from support.daemons import OTHERS, PATIENCE, FakeHost, RunningDaemon, slots
 
-ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
+ROOT_ONLY = pytest.mark.needs("root")
 ALICE, BOB = 61_001, 61_002
 BESIDE = "".join(f"[collectors.{name}]\nenabled = false\n" for name in OTHERS if name != "workloads")
 CLIENT = """
