@@ -52,6 +52,16 @@ def test_the_manifest_grants_exactly_the_rights_that_are_checked() -> None:
     assert role["metadata"]["namespace"] == EVENTS
 
 
+def test_the_policy_holds_each_field_of_a_nodes_spec_that_the_server_lets_others_set() -> None:
+    """An update may set a providerID and address ranges where there are none (run on 1.36); taints and cordon have rules of their own."""
+    manifest = (Path(__file__).parents[2] / "kubernetes/rbac.yaml").read_text()
+    policy = next(one for one in yaml.safe_load_all(manifest) if one["kind"] == "ValidatingAdmissionPolicy")
+    held = " ".join(rule["expression"] for rule in policy["spec"]["validations"])
+    for field in ("providerID", "podCIDRs"):
+        assert f"has(object.spec.{field})" in held
+        assert f"has(oldObject.spec.{field})" in held
+
+
 POLICY = "nodes \"n1\" is forbidden: ValidatingAdmissionPolicy 'no-taints' with binding 'no-taints' denied request: only the platform team taints"
 WEBHOOK = 'admission webhook "nodes.example.com" denied the request: no'
 OURS = (
