@@ -111,6 +111,23 @@ async def test_conditions_that_gpuwarden_no_longer_keeps_are_removed_and_no_othe
                 await until(functools.partial(_has_types, server, wanted))
 
 
+async def test_what_was_left_is_cleared_with_the_first_verdict_though_no_condition_is_kept(tmp_path: Path) -> None:
+    """A daemon has no verdict when it starts; the next heartbeat is minutes later."""
+    async with ApiServer(node("n1")) as server:
+        async with keeper(server, tmp_path) as keeps:
+            keeps.publish(shown(Health.HEALTHY))
+            await until(functools.partial(_has_types, server, ["Ready", TYPE, OSMO_TYPE]))
+        async with keeper(server, tmp_path, condition=False) as keeps:
+            keeps.publish(replace(shown(Health.HEALTHY), ready=False))
+            await asyncio.sleep(0.05)
+            keeps.publish(shown(Health.HEALTHY))
+            await until(functools.partial(_has_types, server, ["Ready"]))
+            requests = len(server.requests)
+            keeps.publish(shown(Health.FAILURE, "xid"))
+            await asyncio.sleep(0.05)
+            assert len(server.requests) == requests
+
+
 async def test_an_exclusion_under_an_old_key_moves_to_the_new_one_and_keeps_its_time(tmp_path: Path) -> None:
     async with ApiServer(node("n1")) as server:
         old = {

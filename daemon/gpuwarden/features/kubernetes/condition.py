@@ -97,7 +97,7 @@ class ConditionWriter:
         self._clock = clock
         self._chance = random.Random()  # noqa: S311 - spreads load, guards nothing
         self._snapshot: Snapshot | None = None
-        self._written: Mapping[str, Condition] = {}
+        self._written: Mapping[str, Condition] | None = None
         # Own heartbeats that the node may have: the last, and those whose write failed since.
         self._stamps: tuple[str, ...] = ()
         self._wake = asyncio.Event()
@@ -109,9 +109,7 @@ class ConditionWriter:
 
     def publish(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
-        if snapshot.ready and self._key(conditions_of(snapshot, self._options, self._clock())) != self._key(
-            self._written
-        ):
+        if snapshot.ready and self._differs(conditions_of(snapshot, self._options, self._clock())):
             self._wake.set()
 
     async def stop(self) -> None:
@@ -201,6 +199,10 @@ class ConditionWriter:
             for entry in objects(mapping(node.get("status")).get("conditions"))
             if entry.get("type") in self._types
         }
+
+    def _differs(self, wanted: Mapping[str, Condition]) -> bool:
+        """True if they are to be written at once. The first write is, though there may be none to keep: it clears what was left."""
+        return self._written is None or self._key(wanted) != self._key(self._written)
 
     @staticmethod
     def _key(conditions: Mapping[str, Condition]) -> dict[str, tuple[str, str]]:
