@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from aiohttp import web
 
 from gpuwarden.config.model import Config
 from gpuwarden.doctor.row import Grade, Row
@@ -90,6 +91,33 @@ async def test_a_rule_of_the_cluster_that_refuses_the_write_is_found_without_a_w
         Grade.OK, "the server would take taint, label and annotation, condition (a trial, not stored)",
     )  # fmt: skip
     assert server.nodes == before
+
+
+async def test_what_a_refused_trial_prevents_is_said_and_a_foreign_taint_is_no_success(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    async def no_condition(_: web.Request) -> web.StreamResponse:
+        server.of_patch = refusing(422, POLICY)
+        return web.json_response({})
+
+    server.of_patch = no_condition
+    row = (await rows(server, tmp_path))["admission"]
+    assert (row.grade, "cannot write the condition" in row.found) == (Grade.FAIL, True)
+    assert row.to_do.endswith("until then no condition is written")
+    server.edit(
+        "n1", lambda live: live["spec"]["taints"].append({"key": "gpuwarden.io/failure", "effect": "NoSchedule"})
+    )
+    row = (await rows(server, tmp_path))["admission"]
+    assert (row.grade, row.found.partition(":")[0]) == (Grade.WARN, "not tried")
+
+
+async def test_a_pool_that_is_no_selector_is_for_the_configuration_to_correct(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    """Until then no failed node is taken out: the count of the breaker needs the pool."""
+    row = (await rows(server, tmp_path, pool="a in ("))["pool"]
+    assert (row.grade, "kubernetes.pool" in row.found) == (Grade.FAIL, True)
+    assert row.to_do.startswith("correct what it names")
 
 
 async def test_each_right_that_is_missing_is_named_with_what_to_type(server: ApiServer, tmp_path: Path) -> None:

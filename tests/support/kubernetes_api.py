@@ -149,7 +149,10 @@ class ApiServer:
         return web.json_response(self.nodes[parts[0]])
 
     def _list(self, request: web.Request) -> web.Response:
-        key, _, value = request.query.get("labelSelector", "").partition("=")
+        selector = request.query.get("labelSelector", "")
+        if selector.count("(") != selector.count(")"):
+            return status(400, "unable to parse requirement: found '', expected: ',', ')' or identifier")
+        key, _, value = selector.partition("=")
         found = [
             n for n in self.nodes.values()
             if not key or (key in n["metadata"]["labels"] and value in ("", n["metadata"]["labels"][key]))

@@ -66,6 +66,8 @@ async def _more(actuator: KubernetesActuator, config: Config) -> AsyncIterator[R
     for check in checks:
         try:
             yield await check(actuator, config)
+        except ActuatorRefused as error:
+            yield fail(check.__name__.strip("_"), str(error), "correct what it names, and run the doctor again")
         except ActuatorError as error:
             yield warn(
                 check.__name__.strip("_"),
@@ -107,9 +109,12 @@ async def _rights(actuator: KubernetesActuator, _config: Config) -> Row:
 
 async def _admission(actuator: KubernetesActuator, config: Config) -> Row:
     """Sends the real patches for a trial: rules of the cluster, which no review of the permissions shows, may refuse them."""
+    undone = "no failed node is taken out"
+    options = config.of(KubernetesOptions)
     try:
-        tried = [await actuator.try_change()]
-        if config.of(KubernetesOptions).condition:
+        tried = await actuator.try_change()
+        undone = "no condition is written"
+        if options.condition:
             at = "1970-01-01T00:00:00Z"
             entry = {
                 "type": TYPE,
@@ -119,10 +124,13 @@ async def _admission(actuator: KubernetesActuator, config: Config) -> Row:
                 "lastTransitionTime": at,
             }
             await actuator.api.patch_status(actuator.node, {"status": {"conditions": [entry]}}, dry=True)
-            tried.append("condition")
     except ActuatorRefused as error:
-        return fail("admission", str(error), "change that rule, or the token: until then no failed node is taken out")
-    return ok("admission", f"the server would take {', '.join(filter(None, tried))} (a trial, not stored)")
+        return fail("admission", str(error), f"change that rule, or the token: until then {undone}")
+    if not tried:
+        found = f"not tried: the node has the taint {options.key} of another party, beside which gpuwarden writes none"
+        return warn("admission", found, "remove that taint if nobody needs it, and run the doctor again")
+    accepted = f"{tried}, condition" if options.condition else tried
+    return ok("admission", f"the server would take {accepted} (a trial, not stored)")
 
 
 async def _pool(actuator: KubernetesActuator, config: Config) -> Row:
