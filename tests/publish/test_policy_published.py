@@ -79,6 +79,12 @@ def test_an_open_breaker_is_shown_everywhere_and_the_heartbeat_is_still_failure(
     assert why in text_of(shown)
 
 
+def test_a_restoration_that_waits_for_the_scheduler_is_shown_without_the_reason_that_it_has_not() -> None:
+    ordered = Intent(act=Act.RESTORE, actuator="slurm", why=Why.OPERATOR, reason="", key="1", at=NOW)
+    shown = enforced(snapshot(), pending=(Wanted(intent=ordered, text="no answer"),))
+    assert "slurm: restore is pending: no answer" in text_of(shown)
+
+
 def test_what_mode_observe_would_do_is_shown_and_excludes_nobody() -> None:
     shown = enforced(FAILING, would=(wanted("mode is observe"),), counts={"exclude_observed": 1})
     assert heartbeat(shown, NOW)[1]["excluded_by"] == []

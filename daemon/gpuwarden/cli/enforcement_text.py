@@ -21,7 +21,10 @@ def enforcement_lines(status: Document) -> Iterator[str]:
     for scheduler in enforcement.get("schedulers", ()):
         yield _scheduler(scheduler)
     for one in enforcement.get("wanted", ()):
-        yield f"{clean(one['actuator'])}: {clean(one['intent'])} is pending ({clean(one['reason'])}): {clean(one['text'])}"
+        reason = (
+            f" ({clean(one['reason'])})" if one["reason"] else ""
+        )  # a restoration that an operator ordered has none
+        yield f"{clean(one['actuator'])}: {clean(one['intent'])} is pending{reason}: {clean(one['text'])}"
     for one in enforcement.get("would", ()):
         yield f"{clean(one['actuator'])}: would {clean(one['intent'])} ({clean(one['reason'])}), but {clean(one['text'])}"
     yield from _blocked(status, enforcement)
