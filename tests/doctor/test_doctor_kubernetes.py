@@ -69,6 +69,7 @@ OURS = (
     "nodes \"n1\" is forbidden: ValidatingAdmissionPolicy 'gpuwarden-own-node' with binding 'gpuwarden-own-node' denied request: "
     "gpuwarden may change the node it runs on, and no other"
 )
+KEYS = OURS.replace("the node it runs on, and no other", "only labels of its own keys")
 
 
 @pytest.mark.parametrize(
@@ -91,6 +92,13 @@ async def test_a_rule_of_the_cluster_that_refuses_the_write_is_found_without_a_w
         Grade.OK, "the server would take taint, label and annotation, condition (a trial, not stored)",
     )  # fmt: skip
     assert server.nodes == before
+
+
+async def test_a_refusal_by_key_names_an_earlier_key_too(server: ApiServer, tmp_path: Path) -> None:
+    """The present one may be listed, and a taint under the one before it be what cannot be removed."""
+    server.of_patch = refusing(403, KEYS)
+    row = (await rows(server, tmp_path))["admission"]
+    assert (row.grade, "kubernetes.key, or an earlier one whose taint is left" in row.found) == (Grade.FAIL, True)
 
 
 async def test_what_a_refused_trial_prevents_is_said_and_a_foreign_taint_is_no_success(

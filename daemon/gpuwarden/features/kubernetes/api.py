@@ -102,7 +102,7 @@ _ADMISSION: tuple[tuple[str, str], ...] = (
     ("gpuwarden may change the node", "the token is bound to another node: give this one its own"),
     (
         "gpuwarden may change only",
-        "kubernetes.key is not among the keys of its policy (rbac.keys of the chart), or the policy is old: apply the present kubernetes/rbac.yaml",
+        "kubernetes.key, or an earlier one whose taint is left, is not in rbac.keys of the chart; or the policy is old: apply kubernetes/rbac.yaml",
     ),
     ("ValidatingAdmissionPolicy", "an admission policy of the cluster refuses it: except gpuwarden's account from it"),
     ("admission webhook", "an admission webhook of the cluster refuses it: except gpuwarden's account from it"),
