@@ -21,9 +21,8 @@ def enforcement_lines(status: Document) -> Iterator[str]:
     for scheduler in enforcement.get("schedulers", ()):
         yield _scheduler(scheduler)
     for one in enforcement.get("wanted", ()):
-        reason = (
-            f" ({clean(one['reason'])})" if one["reason"] else ""
-        )  # a restoration that an operator ordered has none
+        # A restoration that an operator ordered has none.
+        reason = f" ({clean(one['reason'])})" if one["reason"] else ""
         yield f"{clean(one['actuator'])}: {clean(one['intent'])} is pending{reason}: {clean(one['text'])}"
     for one in enforcement.get("would", ()):
         yield f"{clean(one['actuator'])}: would {clean(one['intent'])} ({clean(one['reason'])}), but {clean(one['text'])}"
