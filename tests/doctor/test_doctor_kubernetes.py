@@ -122,7 +122,7 @@ async def test_what_a_refused_trial_prevents_is_said_and_a_foreign_taint_is_no_s
 async def test_a_pool_that_is_no_selector_is_for_the_configuration_to_correct(
     server: ApiServer, tmp_path: Path
 ) -> None:
-    """Until then no failed node is taken out: the count of the breaker needs the pool."""
+    """The breaker counts the nodes of the pool: without one no failed node is taken out."""
     row = (await rows(server, tmp_path, pool="a in ("))["pool"]
     assert (row.grade, "kubernetes.pool" in row.found) == (Grade.FAIL, True)
     assert row.to_do.startswith("correct what it names")
