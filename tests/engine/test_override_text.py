@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from gpuwarden.actuators.base import ActuatorRefused
 from gpuwarden.base.peer import Peer
 from gpuwarden.control.orders import order_verbs
 from gpuwarden.engine.enforcement import Enforcement
@@ -50,7 +51,7 @@ def test_every_answer_lists_the_failure_with_what_it_means_for_jobs(code: str, s
     failures = [finding(code, subject)]
     line = f"  {failures[0].key} (the title of {code}): {effect}"
     assert line in refusal(failures, VERDICT, enforce=True).splitlines()
-    assert line in stays_out(failures, VERDICT, ["slurm: done"]).splitlines()
+    assert line in stays_out(failures, VERDICT, ["slurm: done"], done=True).splitlines()
     assert line in list(overridden(failures, VERDICT))
 
 
@@ -58,7 +59,7 @@ def test_of_many_failures_eight_are_listed_and_the_others_counted() -> None:
     failures = [finding("nvlink_down", link(slot(3), number)) for number in range(11)]
     for text in (
         refusal(failures, VERDICT, enforce=True),
-        stays_out(failures, VERDICT, []),
+        stays_out(failures, VERDICT, [], done=True),
         "\n".join(overridden(failures, VERDICT)),
     ):
         assert text.count("jobs that use GPU 3 with others") == 8
@@ -136,4 +137,18 @@ async def test_an_operator_s_exclusion_that_ends_over_a_failure_exits_with_1_and
         "the operator's exclusion has ended, and the node stays out for active failures; fake: done",
     )
     assert text.endswith(f"; to start jobs here in spite of them: {FORCE}")
+    await rig.kill()
+
+
+async def test_a_node_that_a_scheduler_refuses_to_take_out_is_not_called_out() -> None:
+    rig = rig_of(enforce=True)
+    rig.enforcement.run()
+    await rig.enforcement.orders.exclude("alice", "replacing a fan")
+    rig.client.away = ActuatorRefused("cannot drain n1: Invalid user id")
+    rig.passes(xid())
+    code, text = await refused(rig)
+    assert (code, text.splitlines()[0]) == (
+        1,
+        "the operator's exclusion has ended, and the node is to stay out for active failures; fake: refused: cannot drain n1: Invalid user id",
+    )
     await rig.kill()

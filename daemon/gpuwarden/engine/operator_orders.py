@@ -120,8 +120,9 @@ class Orders:
         if force:
             answer = await self._order(ordered, Act.RESTORE)
             return "\n".join(("; ".join((answer, *forgotten)), *override_text.overridden(failures, verdict)))
-        outcomes = [*map(_line, (await self._outcomes_of(ordered, Act.EXCLUDE)).items()), *forgotten]
-        raise StaysOut(override_text.stays_out(failures, verdict, outcomes))
+        outcomes = await self._outcomes_of(ordered, Act.EXCLUDE)
+        lines = [*map(_line, outcomes.items()), *forgotten]
+        raise StaysOut(override_text.stays_out(failures, verdict, lines, done=_done(outcomes.values())))
 
     def announce(self, within: float, text: str, by: str) -> str:
         """Announce the end of this machine. Returns what follows from it, for people."""
@@ -170,6 +171,10 @@ class Orders:
 
 def _undone(outcomes: Iterable[Outcome | None]) -> bool:
     return any(one is not None and one.result in (Result.DROPPED, Result.REFUSED) for one in outcomes)
+
+
+def _done(outcomes: Iterable[Outcome | None]) -> bool:
+    return all(one is not None and one.result in (Result.DONE, Result.ALREADY) for one in outcomes)
 
 
 def _line(outcome: tuple[str, Outcome | None]) -> str:

@@ -19,10 +19,11 @@ def refusal(failures: Sequence[Finding], verdict: Verdict, *, enforce: bool) -> 
     return "\n".join((f"nothing was restored: {why}", *_listed(failures, verdict), _to_do(failures, enforce=enforce)))
 
 
-def stays_out(failures: Sequence[Finding], verdict: Verdict, outcomes: Iterable[str]) -> str:
-    """Return what was done, and why the node stays out."""
-    done = "; ".join(("the operator's exclusion has ended, and the node stays out for active failures", *outcomes))
-    return "\n".join((done, *_listed(failures, verdict), _to_do(failures, enforce=True)))
+def stays_out(failures: Sequence[Finding], verdict: Verdict, outcomes: Iterable[str], *, done: bool) -> str:
+    """Return what was done, and why the node stays out. `done`: each scheduler has done its part; else the node may be open."""
+    stays = "stays" if done else "is to stay"
+    what = "; ".join((f"the operator's exclusion has ended, and the node {stays} out for active failures", *outcomes))
+    return "\n".join((what, *_listed(failures, verdict), _to_do(failures, enforce=True)))
 
 
 def overridden(failures: Sequence[Finding], verdict: Verdict) -> Iterator[str]:
