@@ -26,6 +26,7 @@ from gpuwarden.ledger.rows import event_of, row_of
 from gpuwarden.publish import status
 from gpuwarden_collectors.facts import Stamp
 from support.bundling import answering
+from support.repair_scenes import remembered
 from support.snapshots import UPTIME, at, finding, slot, snapshot
 
 NOW = at(UPTIME)
@@ -120,8 +121,21 @@ async def test_failures_of_one_minute_are_one_archive_which_names_all_and_each_g
     assert [json.loads(one) for one in asked] == [{"findings": [ID, str(two.key)]}]
     data = {"file": "/var/x.tar.zst", "missing": "a, b"}
     assert [(event.kind, str(event.key), event.data) for event in events] == [
-        (EventKind.BUNDLE_MADE, ident, {"finding": ident, **data}) for ident in (ID, str(two.key))
+        (EventKind.BUNDLE_MADE, ident, {"finding": ident, **data, "since": ONE.first_seen.wall})
+        for ident in (ID, str(two.key))
     ]
+
+
+async def test_a_clock_that_is_set_back_before_the_answer_makes_no_failure_unanswered(tmp_path: Path) -> None:
+    with answering(tmp_path / "s", b'{"file": "/var/x.tar.zst", "missing": []}'):
+        node = Node(tmp_path / "s")
+        node.fails(ONE, at_second=UPTIME)
+        node.now = Stamp(NOW.boottime + TOGETHER, NOW.wall - 3600)
+        node.part.step()
+        event = await node.event()
+        await node.part.stop()
+    assert unanswered([ONE], answers_of(node.state), ()) == []
+    assert remembered(event).bundles[ID] >= ONE.first_seen.wall  # a repair waits for it
 
 
 async def test_a_failure_that_the_service_has_not_found_has_no_archive_and_the_others_have(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def unanswered(findings: Iterable[Finding], answers: Answers, asked: Container[F
         name, since = str(one.key), one.first_seen.wall
         answer = answers.get(name)
         counts = one.severity is Severity.FAILURE and one.confirmed and not one.shadow
-        if counts and (name, since) not in asked and (answer is None or answer.at.wall < since):
+        if counts and (name, since) not in asked and (answer is None or not answer.is_for(since)):
             found.append((name, since))
     return found[:FINDINGS_MOST]
 
@@ -72,24 +72,24 @@ class Bundles(Part):
         if now.boottime - self._since >= TOGETHER:
             self._since = None
             self._asked |= frozenset(wanted)
-            names = [name for name, _ in wanted]
-            self._task = asyncio.create_task(self._made(names))
+            self._task = asyncio.create_task(self._made(wanted))
 
-    async def _made(self, findings: Sequence[str]) -> None:
+    async def _made(self, failing: Sequence[Failing]) -> None:
+        findings = [name for name, _ in failing]
         log.info("archive for the vendor begins", findings=", ".join(findings))
         try:
             made = await ask(self._options.socket, findings, ANSWERED_WITHIN)
         except NoBundle as error:
             whats: list[BundleMade | BundleFailed] = [
-                BundleFailed(finding=one, why=str(error)[:TEXT_MOST]) for one in findings
+                BundleFailed(finding=one, why=str(error)[:TEXT_MOST], since=since) for one, since in failing
             ]
         else:
             missing = ", ".join(made.missing)[:TEXT_MOST]
             whats = [
-                BundleFailed(finding=one, why=NOT_FOUND)
+                BundleFailed(finding=one, why=NOT_FOUND, since=since)
                 if one in made.not_found
-                else BundleMade(finding=one, file=made.file, missing=missing)
-                for one in findings
+                else BundleMade(finding=one, file=made.file, missing=missing, since=since)
+                for one, since in failing
             ]
         at = self._clock()
         self._service.journal.append([answered(what, at, self._boot_id) for what in whats], step=Step.SOON)

@@ -29,6 +29,8 @@ class BundleMade:
     """Path of the archive."""
     missing: Annotated[str, cut(TEXT_MOST)] = ""
     """Names of what is not in it, with a comma between them."""
+    since: float = 0.0
+    """Since when the finding was there, wall time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +41,8 @@ class BundleFailed:
     """Id of the finding that an archive was wanted for."""
     why: Annotated[str, cut(TEXT_MOST)]
     """Why there is none."""
+    since: float = 0.0
+    """Since when the finding was there, wall time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +55,10 @@ class Answer:
     """The boot of that."""
     what: BundleMade | BundleFailed
     """The archive, or why there is none."""
+
+    def is_for(self, since: float) -> bool:
+        """Return True if it is for the failure that is there since then, even if the clock was set back in between."""
+        return max(self.at.wall, self.what.since) >= since
 
 
 Answers = Mapping[str, Answer]

@@ -30,7 +30,7 @@ class Memory:
     counts: Mapping[str, int] = field(default_factory=dict)
     """How many steps came to what since the ledger began, as `reset_gpu_done`."""
     bundles: Mapping[str, float] = field(default_factory=dict)
-    """By finding, when a bundle was made for it, or failed (Unix time)."""
+    """By finding, when a bundle was made for it, or failed; or since when it was there by then, if the clock was set back in between (Unix time)."""
 
     @property
     def open(self) -> Try | None:
@@ -65,7 +65,9 @@ def fold(memory: Memory, event: Event, _: State) -> Memory:
             bundles = {name: float(at) for name, at in event.data.items() if isinstance(at, int | float)}
             return replace(memory, bundles=dict(list(bundles.items())[-BUNDLES_MOST:]))
         case kind if kind in _BUNDLED and isinstance(finding := event.data.get("finding"), str):
-            bundles = {**{name: at for name, at in memory.bundles.items() if name != finding}, finding: event.at.wall}
+            since = event.data.get("since")
+            made = max(event.at.wall, since if isinstance(since, int | float) else 0.0)
+            bundles = {**{name: at for name, at in memory.bundles.items() if name != finding}, finding: made}
             return replace(memory, bundles=dict(list(bundles.items())[-BUNDLES_MOST:]))
     return memory
 
