@@ -151,6 +151,11 @@ def test_an_operator_s_order_ignores_quiet_hours_and_nothing_else() -> None:
         assert barred(**{**more, "ordered": True}) == (set() if refused else expected - {P.QUIET_HOURS}), name
 
 
+def test_a_clock_that_is_set_back_does_not_lengthen_the_pause_after_a_refusal() -> None:
+    assert barred(memory=tried(1, hours=0.1, outcome=Outcome.REFUSED)) == {P.SETTLING}
+    assert not barred(memory=tried(1, hours=-8.0, outcome=Outcome.REFUSED))
+
+
 def test_a_bundle_of_before_the_failure_does_not_count_and_one_after_it_does() -> None:
     first = FINDING.first_seen.wall
     for made, expected in ((first - 1.0, {P.BUNDLE}), (first + 1.0, set())):

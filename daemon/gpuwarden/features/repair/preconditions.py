@@ -240,7 +240,7 @@ def _settling(scene: Scene, plan: Plan) -> str:
         return why
     for one in of_case(scene.memory, plan.board, plan.finding.key, scene.now):
         refused = one.outcome is Outcome.REFUSED and not scene.ordered
-        if refused and one.ended is not None and now - one.ended.wall < REFUSED_AGAIN:
+        if refused and one.ended is not None and 0.0 <= now - one.ended.wall < REFUSED_AGAIN:
             return f"the helper refused it, and is asked again after {REFUSED_AGAIN / 60:.0f} minutes: {one.text}"
     return ""
 
