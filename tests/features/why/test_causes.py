@@ -75,6 +75,11 @@ def why(ends: Ends, *touches: Touch, uid: int = 1001) -> Answer:
 
 GONE = f"gpu_missing@gpu/{GPU}"
 SILENT = replace(finding(f"gpu_unresponsive@gpu/{GPU}", -1), follows=GONE)
+CALLED_OFF = (
+    replace(touch("notice", "aws/stop", 90), until=at(600)),
+    touch("signalled", "sent", 91),
+    touch("saved", "saved", 99),
+)
 TABLE: dict[str, tuple[Ends, tuple[Touch, ...], Cause, Certainty, str]] = {
     # --- it ended well
     "exit code 0": (WELL, (), Cause.NONE, Y, ""),
@@ -162,6 +167,11 @@ TABLE: dict[str, tuple[Ends, tuple[Touch, ...], Cause, Certainty, str]] = {
     "told, nothing saved": (FAILED, (touch("notice", "aws/stop", -90), touch("signalled", "sent", -80)), Cause.NOTICE, Y, "notice"),
     "announced, not told": (Ends(known_from="boot"), (touch("notice", "aws/stop", -90),), Cause.NOTICE, L, "notice"),
     "announced, and called off": (FAILED, (replace(touch("notice", "aws/stop", -90), until=at(-60)),), J, L, ""),
+    "told, called off, its own error hours later": (FAILED, (*CALLED_OFF, xid(31, pid=OWN)), J, Y, "xid.31"),
+    "told, called off, it ended well hours later": (WELL, CALLED_OFF, Cause.NONE, Y, ""),
+    "told, called off, put back hours later": (Ends("REQUEUED"), CALLED_OFF, Cause.SCHEDULER, Y, "REQUEUED"),
+    "told, called off, it ends all the same": (FAILED, (replace(touch("notice", "aws/stop", -90), until=at(-60)), touch("signalled", "sent", -80)), Cause.NOTICE, Y, "notice"),
+    "told long before, still announced": (FAILED, (*CALLED_OFF[1:], replace(CALLED_OFF[0], until=None)), Cause.NOTICE, Y, "notice"),
     "another node": (Ends("NODE_FAIL"), (), Cause.OTHER_NODE, L, "NODE_FAIL"),
     "another node, which is named": (Ends("NODE_FAIL", nodes=2, failed_node="n7"), (), Cause.OTHER_NODE, L, "NODE_FAIL"),
     "this node, its only one": (Ends("NODE_FAIL", nodes=1), (), Cause.HOST, L, "NODE_FAIL"),

@@ -15,7 +15,7 @@ from dataclasses import field
 from gpuwarden.features.why.follows import code_of
 from gpuwarden.features.why.model import Answer, Cause, Certainty, End, Epoch, Touch
 from gpuwarden.features.why.sentences import Board, sentence, values_of
-from gpuwarden.features.why.signs import Sign, signs_of
+from gpuwarden.features.why.signs import Sign, in_time, signs_of
 from gpuwarden_collectors.dataclass import dataclass
 
 ENDED_WELL = frozenset({"", "COMPLETED", "COMPLETING"})
@@ -102,11 +102,14 @@ def _signalled_before_end(case: Case) -> Found | None:
     signal = case.last("signalled", "requeued")
     if signal is None or (signal.what == "signalled" and signal.detail not in ("sent", "watched", "unknown")):
         return None
-    if case.last("notice") is None and case.first_fault(_of_hardware) is not None:
+    notice = case.last("notice")
+    if notice is None and case.first_fault(_of_hardware) is not None:
         return None  # it was signalled since its GPU fails
+    if not any(in_time(one, case.end) for one in (signal, notice) if one is not None):
+        return None  # the end was called off, and the job outlived that
     saved = case.last("saved")
     kept = saved is not None and saved.detail == "saved"
-    return Found(touch=case.last("notice") or signal, template=_SAVED if kept else None)
+    return Found(touch=notice or signal, template=_SAVED if kept else None)
 
 
 _SAVED = "This machine was announced to end{notice}; the job was signalled, and acknowledged that it saved its work"

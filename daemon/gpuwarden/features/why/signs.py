@@ -191,12 +191,12 @@ def signs_of(
 
     `others`: processes of other jobs. `denied`: ids of findings that other readings contradict.
     """
-    ids = {id_of(touch) for touch in epoch.touches if _in_time(touch, end)} - {""}
+    ids = {id_of(touch) for touch in epoch.touches if in_time(touch, end)} - {""}
     repeated = {id_of(touch) for touch in epoch.touches if _repeated(touch, epoch)}
     found = (
         sign
         for touch in epoch.touches
-        if touch.follows not in ids - {id_of(touch)} and id_of(touch) not in denied and _in_time(touch, end)
+        if touch.follows not in ids - {id_of(touch)} and id_of(touch) not in denied and in_time(touch, end)
         if touch.what != "xid" or id_of(touch) not in repeated
         for sign in _signs(touch, epoch, end, others)
     )
@@ -244,7 +244,7 @@ def _perhaps_unused(touch: Touch, end: End) -> bool:
     return code in _MOUNTS or (code in _BETWEEN_NODES and (end.nodes is None or end.nodes == 1))
 
 
-def _in_time(touch: Touch, end: End) -> bool:
+def in_time(touch: Touch, end: End) -> bool:
     """True if it was in force at the end, or so shortly before that the job may have waited for it."""
     if end.known_from == "boot":
         ago = end.at.wall - (touch.until or touch.at).wall
