@@ -140,6 +140,17 @@ def test_the_warning_ends_a_day_after_the_errors_do() -> None:
     assert host.ids == []
 
 
+def test_a_clock_that_is_set_back_hides_no_link_and_keeps_no_warning() -> None:
+    host = started()
+    host.every(420, 3, (0, 14))
+    host.booted -= 30 * 24 * HOUR
+    host.every(420, 27, (0, 14))
+    assert host.ids == [SUSPECT]
+    host.booted -= 30 * 24 * HOUR
+    host.run(30 * HOUR, every=300)
+    assert host.ids == []
+
+
 def test_a_window_of_hours_survives_restarts_and_a_checkpoint() -> None:
     host = started()
     for n in range(8):

@@ -104,7 +104,7 @@ def _of_gpu(
         before = known.get(link.link)
         if before is None or value < before.value or (training and value != before.value):
             begun.append(f"{link.link}:{value}")
-        elif value > before.value and cell > before.cell:
+        elif value > before.value and cell != before.cell:  # lower after the clock was set back
             (settled if before.settles == cell else grown).append(f"{link.link}:{value}")
     if begun or grown or settled:
         data = Counted(begun=_text(begun), grown=_text(grown), settled=_text(settled))

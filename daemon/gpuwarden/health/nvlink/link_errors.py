@@ -62,7 +62,7 @@ def nvlink_link_errors(state: State, sight: Sight) -> Detection:
         counts = state.links.get(facts.slot, {})
         for each in facts.links:
             if (count := counts.get(each.link)) is not None:
-                marks = tuple(mark for mark in count.marks if mark > cell - DAY)
+                marks = tuple(mark for mark in count.marks if cell - DAY < mark <= cell)
                 groups.setdefault(facts.name, []).append(_Member(facts, each, count, marks))
     found = [sighting for group in groups.values() for sighting in _suspects(group)]
     return Detection(
