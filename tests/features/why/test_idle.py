@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpuwarden.features.why.idle import IDLE_AFTER, JOB_IDLE
 from gpuwarden.health.model import Finding, Health, Key, Subject
+from gpuwarden_collectors.facts import GpuAnswer
 from support.job_hosts import JOB, UID
 from support.why_hosts import WhyHost
 
@@ -68,3 +69,16 @@ def test_a_restart_of_the_daemon_clears_nothing_until_the_job_has_a_process() ->
     host.gpus, host.job_facts = busy.gpus, busy.job_facts
     host.minutes(2)
     assert not found(host)
+
+
+def test_a_job_whose_gpus_do_not_answer_is_not_found() -> None:
+    """Its processes may hang on them, and nobody can list them."""
+    for lost in ((0, 1), (0,)):
+        host = WhyHost(2)
+        host.minutes(5)
+        host.all(utilization_gpu=0, gpm_graphics_active=0.0)
+        host.free()
+        for n in lost:
+            host.answer(n, GpuAnswer.LOST)
+        host.minutes(2 * MINUTES)
+        assert not found(host)

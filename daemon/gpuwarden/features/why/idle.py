@@ -29,7 +29,7 @@ def job_idle(state: State, sight: Sight) -> Detection:
         if one.end is not None or one.epoch.kind != JobKind.SLURM:
             continue
         if since is None and one.seen:
-            continue  # it is in use
+            continue  # it is in use, or that is not known of all its GPUs
         if since is None or (seconds := sight.now.boottime - since) < IDLE_AFTER:
             held.add(subject)
             continue

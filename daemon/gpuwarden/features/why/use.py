@@ -122,7 +122,10 @@ def metered(meter: Meter, epoch: Epoch, read: Pass, with_process: Collection[str
             last[slot] = Last(read.at, r.energy_mj)
         if r.memory_used_bytes is not None and (peak is None or r.memory_used_bytes > peak):
             peak = r.memory_used_bytes
-    return Meter(sums=sums, peak=peak, last=last, idle_since=None if is_used else meter.idle_since or read.at)
+    idle_since = meter.idle_since
+    if idle_since is None and all(slot in read.gpus for slot in epoch.slots):
+        idle_since = read.at  # of a GPU that does not answer it is not known
+    return Meter(sums=sums, peak=peak, last=last, idle_since=None if is_used else idle_since)
 
 
 def _added(sums: Sums, r: GpuReadings, before: Last, read: Pass, by_dcgm: float | None) -> Sums:
