@@ -80,6 +80,8 @@ CALLED_OFF = (
     touch("signalled", "sent", 91),
     touch("saved", "saved", 99),
 )
+FOR_GPU = replace(touch("signalled", "sent", -50), slot=GPU)
+REMAP = finding(f"row_remap_failed@gpu/{GPU}")
 TABLE: dict[str, tuple[Ends, tuple[Touch, ...], Cause, Certainty, str]] = {
     # --- it ended well
     "exit code 0": (WELL, (), Cause.NONE, Y, ""),
@@ -172,6 +174,18 @@ TABLE: dict[str, tuple[Ends, tuple[Touch, ...], Cause, Certainty, str]] = {
     "told, called off, put back hours later": (Ends("REQUEUED"), CALLED_OFF, Cause.SCHEDULER, Y, "REQUEUED"),
     "told, called off, it ends all the same": (FAILED, (replace(touch("notice", "aws/stop", -90), until=at(-60)), touch("signalled", "sent", -80)), Cause.NOTICE, Y, "notice"),
     "told long before, still announced": (FAILED, (*CALLED_OFF[1:], replace(CALLED_OFF[0], until=None)), Cause.NOTICE, Y, "notice"),
+    "told since its GPU fails": (FAILED, (REMAP, FOR_GPU), H, L, "row_remap_failed"),
+    "told since its GPU fails, by nothing that is known": (FAILED, (FOR_GPU,), H, L, "signalled"),
+    "told since its GPU fails, and put back": (Ends("REQUEUED"), (REMAP, FOR_GPU, touch("requeued")), H, L, "row_remap_failed"),
+    "deaf, and put back since its GPU fails": (Ends("REQUEUED"), (REMAP, replace(FOR_GPU, detail="unsent"), touch("requeued")), H, L, "row_remap_failed"),
+    "told since its GPU fails, and it ended well": (WELL, (REMAP, FOR_GPU, touch("saved", "saved")), Cause.NONE, Y, ""),
+    "told since a link of its GPU fails": (FAILED, (finding(f"nvlink_down@link/{GPU}/3"), FOR_GPU), Cause.FABRIC, L, "nvlink_down"),
+    "told since its GPU fails, and its time limit": (TIMEOUT, (REMAP, FOR_GPU), Cause.SCHEDULER, Y, "TIMEOUT"),
+    "told since its GPU fails, and its own error": (FAILED, (REMAP, FOR_GPU, xid(31, pid=OWN)), J, Y, "xid.31"),
+    "deaf, while its GPU fails": (FAILED, (REMAP, replace(FOR_GPU, detail="unsent")), J, L, ""),
+    "told for a notice that was called off, then since its GPU fails": (FAILED, (*CALLED_OFF, REMAP, FOR_GPU), H, L, "row_remap_failed"),
+    "told since its GPU failed, an hour before its own error": (FAILED, (replace(FOR_GPU, at=at(-3600)), xid(31, pid=OWN)), J, Y, "xid.31"),
+    "told since its GPU fails, while the machine ends": (FAILED, (touch("notice", "aws/stop", -90), REMAP, FOR_GPU), Cause.NOTICE, Y, "notice"),
     "another node": (Ends("NODE_FAIL"), (), Cause.OTHER_NODE, L, "NODE_FAIL"),
     "another node, which is named": (Ends("NODE_FAIL", nodes=2, failed_node="n7"), (), Cause.OTHER_NODE, L, "NODE_FAIL"),
     "this node, its only one": (Ends("NODE_FAIL", nodes=1), (), Cause.HOST, L, "NODE_FAIL"),

@@ -7,12 +7,19 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuwarden.features.evacuation.active_notices import GPU
+from gpuwarden.features.evacuation.policy.budget import FAILING_GPU
+from gpuwarden.features.evacuation.policy.delivery import Way
+from gpuwarden.features.evacuation.policy.events import signalled
+from gpuwarden.features.evacuation.policy.model import Sent
 from gpuwarden.features.why.memory import EPOCHS_MOST, RECORDS_MOST, begun, ended, memory_of, record_of, used
 from gpuwarden.features.why.model import TOUCHES_MOST, Answer, Cause, Certainty, End, Epoch, Record, Touch, Use
 from gpuwarden.health.checkpoint import checkpoint
 from gpuwarden.health.model import NODE, Event, EventKind, Json, Key, Subject, gpu
 from gpuwarden.health.state import State, fold
 from gpuwarden.ledger.rows import event_of, row_of
+from gpuwarden.policy.model import Notice
+from gpuwarden.policy.notices import id_of
 from gpuwarden_collectors.facts import Stamp
 
 SLOTS = ("0000:10:00.0", "0000:11:00.0")
@@ -214,6 +221,14 @@ def test_a_process_that_was_told_of_the_end_of_the_machine_is_found_in_its_sessi
         "session/4711": 1,
         "session/4712": 0,
     }
+
+
+def test_a_signal_since_a_gpu_fails_names_that_gpu() -> None:
+    for source, name, slot in ((GPU, SLOTS[0], SLOTS[0]), ("aws", "spot", "")):
+        notice = Notice(source=source, kind=FAILING_GPU, at=at(1), boot_id=BOOT, id=name)
+        told = signalled(id_of(notice), "slurm/7", Way.LOCAL, Sent.SENT, boot_id=BOOT, now=at(5))
+        (touch,) = memory_of(folded(begun(epoch()), told)).epochs["slurm/7"].touches
+        assert (touch.what, touch.detail, touch.slot) == ("signalled", "sent", slot)
 
 
 def test_events_of_other_versions_end_nothing() -> None:

@@ -25,6 +25,8 @@ TOGETHER = 60.0
 """Seconds in which what touches a job is one fault."""
 WHOLE = 1.0
 """Seconds by which an end may be later than it is noted: the epilog has whole ones, cut off."""
+_SENT = ("sent", "watched", "unknown")
+"""Results of a signal that a job may have got."""
 _SHELL = 128
 """Added to the number of a signal in the exit code of a shell, and of a container."""
 _OWN_SIGNALS = frozenset({4, 5, 6, 7, 8, 11, 24, 25, 31})
@@ -54,6 +56,24 @@ class Case:
     def last(self, *what: str) -> Touch | None:
         """The newest touch of one of these kinds before its end."""
         found = [one for one in self.epoch.touches if one.what in what and _before_end(one, self.end)]
+        return found[-1] if found else None
+
+    @property
+    def notice(self) -> Touch | None:
+        """The newest notice before its end, unless it was called off and the job outlived that."""
+        found = self.last("notice")
+        return found if found is not None and in_time(found, self.end) else None
+
+    @property
+    def for_gpu(self) -> Touch | None:
+        """The newest signal before its end that was due since a GPU of the job fails, unless the job outlived that."""
+        is_requeued = self.last("requeued") is not None
+        found = [
+            one
+            for one in self.epoch.touches
+            if one.what == "signalled" and one.slot and (one.detail in _SENT or is_requeued)
+            if in_time(one, self.end) and _before_end(one, self.end)
+        ]
         return found[-1] if found else None
 
     def first_fault(self, among: Callable[[Sign], bool] = lambda _: True) -> Sign | None:
@@ -99,14 +119,13 @@ HERE = Found()
 
 
 def _signalled_before_end(case: Case) -> Found | None:
-    signal = case.last("signalled", "requeued")
-    if signal is None or (signal.what == "signalled" and signal.detail not in ("sent", "watched", "unknown")):
+    signal, notice = case.last("signalled", "requeued"), case.notice
+    if signal is None or (signal.what == "signalled" and signal.detail not in _SENT):
         return None
-    notice = case.last("notice")
-    if notice is None and case.first_fault(_of_hardware) is not None:
+    if notice is None and (case.first_fault(_of_hardware) is not None or case.for_gpu is not None):
         return None  # it was signalled since its GPU fails
-    if not any(in_time(one, case.end) for one in (signal, notice) if one is not None):
-        return None  # the end was called off, and the job outlived that
+    if notice is None and not in_time(signal, case.end):
+        return None  # the job outlived it
     saved = case.last("saved")
     kept = saved is not None and saved.detail == "saved"
     return Found(touch=notice or signal, template=_SAVED if kept else None)
@@ -120,11 +139,35 @@ def _of_hardware(sign: Sign) -> bool:
 
 
 def _hangs(sign: Sign) -> bool:
-    return sign.cause is not Cause.JOB and sign.certainty is not Certainty.POSSIBLE
+    return sign.cause is not Cause.JOB and _is_sure(sign)
+
+
+def _is_sure(sign: Sign) -> bool:
+    return sign.certainty is not Certainty.POSSIBLE
 
 
 def _scheduled_fault(case: Case) -> Found | None:
     return _of_sign(case.first_fault(_hangs)) if case.end.state in SCHEDULED else None
+
+
+def _signalled_for_gpu(case: Case) -> Found | None:
+    """The finding that the GPU has is of a kind that ends no job by itself: else it is a sign. So what can have ended it is asked first."""
+    signal = case.for_gpu
+    if signal is None or case.notice is not None:
+        return None
+    if case.end.state not in SCHEDULED and (fault := case.first_fault(_is_sure)) is not None:
+        return _of_sign(fault)
+    findings = [
+        one
+        for one in case.epoch.touches
+        if one.what == "finding" and one.slot == signal.slot and _before_end(one, case.end)
+    ]
+    return Found(touch=findings[-1], template=_FINDING) if findings else Found(touch=signal)
+
+
+_FINDING = (
+    "{gpu} failed: {meaning}; for that the job was signalled to save its work, or requeued; run it again on other GPUs"
+)
 
 
 def _fault(case: Case) -> Found | None:
@@ -232,6 +275,11 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="cancelled", asks=_cancelled, cause=Cause.SCHEDULER, certainty=C.CERTAIN, template="It was cancelled",
         source="Slurm, job state CANCELLED, with the user who did it",
+    ),
+    Rule(
+        name="failing_gpu", asks=_signalled_for_gpu, cause=Cause.HARDWARE, certainty=C.LIKELY,
+        template="{gpu} failed, and for that the job was signalled to save its work, or requeued; run it again on other GPUs",
+        source="the events of the evacuation itself, which name the job and the GPU; docs/use/termination.md, A failing GPU",
     ),
     Rule(
         name="requeued", asks=_state("REQUEUED"), cause=Cause.SCHEDULER, certainty=C.CERTAIN, template="It was put back into the queue, and runs again",

@@ -70,7 +70,7 @@ class Touch:
     until: Stamp | None = None
     """When it was over, of what lasts (a finding, a notice); the newest time of what was repeated; else None."""
     slot: str = ""
-    """PCI address of the GPU; empty for the node."""
+    """PCI address of the GPU; empty for the node. Of `signalled` the GPU that fails, where that is why."""
     pid: int | None = None
     """The process that it names; None if it names none."""
     count: int = 1

@@ -35,6 +35,7 @@ SEVERAL = 2
 EXCLUSIONS = frozenset({EventKind.EXCLUDED.value, EventKind.EXCLUDED_BY_OTHERS.value})
 """A job goes on while its node is taken out of scheduling."""
 _PROCESS = "process/"  # as an evacuation names what is in no job
+_GPU = "gpu/"  # as an evacuation names the notice of a GPU that fails, with its slot and, behind an @, its time
 _CONTAINER = "container-"  # as `job_stall` names a container
 _clean = printable(NAME_MOST)
 
@@ -252,7 +253,15 @@ def _of_job(what: str) -> Callable[[Event, State], Touching | None]:
         }
         pid = job.removeprefix(_PROCESS)
         is_process = job.startswith(_PROCESS) and pid.isascii() and pid.isdigit() and len(pid) < 10
-        touch = Touch(what=what, detail=_clean(detail.get(what, "")), at=event.at, pid=int(pid) if is_process else None)
+        notice = str(event.data.get("notice") or "") if what == "signalled" else ""
+        slot = _clean(notice.removeprefix(_GPU).partition("@")[0]) if notice.startswith(_GPU) else ""
+        touch = Touch(
+            what=what,
+            detail=_clean(detail.get(what, "")),
+            at=event.at,
+            slot=slot,
+            pid=int(pid) if is_process else None,
+        )
         return Touching(touch=touch, boot_id=event.boot_id, job=_clean(job), of_process=is_process)
 
     return found
