@@ -170,6 +170,8 @@ def test_a_node_that_was_lost_with_the_job_is_named_and_one_that_runs_it_is_last
         "nodes": [sample(instance="a", node="n1"), sample(instance="c", node="n3"), sample(instance="d", node="n4")],
         "named": [],
         "ended": [sample(instance="a", cause="other_node", certainty="likely", code="", pci_bus_id="")],
+        "ended_now": [],
+        "ended_until": [],
         "ended_at": [sample(900.0, instance="a")],
         "cause_at": [sample(890.0, instance="a")],
         "seen": [
@@ -195,10 +197,26 @@ def test_a_node_that_was_lost_with_the_job_is_named_and_one_that_runs_it_is_last
     assert headline("slurm/7", running) == "slurm/7 is running on 1 node"
 
 
+@pytest.mark.parametrize("silent", [False, True])
+@pytest.mark.parametrize("backwards", [False, True])
+def test_of_a_job_that_a_node_had_twice_the_newest_end_is_shown(silent: bool, backwards: bool) -> None:
+    def end(cause: str, value: float = 1.0) -> Sample:
+        return sample(value, instance="a", cause=cause, certainty="certain", code="", pci_bus_id="")
+
+    ends = [end("hardware"), end("scheduler")]
+    samples = {
+        **{key: [] for key in ("nodes", "named", "seen", "ended_at", "cause_at", "had")},
+        "ended": ends[::-1] if backwards else ends,
+        "ended_now": [] if silent else [end("hardware")],
+        "ended_until": [end("scheduler", 880.0), *([end("hardware", 940.0)] if silent else [])],
+    }
+    assert [one.cause for one in nodes_of(samples)] == ["hardware"]
+
+
 def test_labels_of_prometheus_cannot_move_the_cursor() -> None:
     evil = "\x1b[2J\n"
     samples: dict[str, list[Sample]] = {
-        **{key: [] for key in ("nodes", "named", "seen", "ended_at", "cause_at", "had")},
+        **{key: [] for key in ("nodes", "named", "seen", "ended_now", "ended_until", "ended_at", "cause_at", "had")},
         "ended": [
             sample(instance=evil, cluster=one, cause=evil, certainty=evil, code=evil, pci_bus_id=evil)
             for one in (evil, "b")

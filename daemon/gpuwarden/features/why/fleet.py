@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -63,13 +63,18 @@ class NodeOfJob:
 def queries(name: str) -> dict[str, str]:
     """Return the queries for a job. Its label is `exported_job`, since `job` is the scrape's own, unless that honours labels."""
 
+    def each(series: str, value: str, form: str) -> str:
+        return " or ".join(form.format(f'{series}{{{label}="{value}"}}') for label in ("exported_job", "job"))
+
     def of(series: str, value: str) -> str:
-        return f'(last_over_time({series}{{exported_job="{value}"}}[{WITHIN}]) or last_over_time({series}{{job="{value}"}}[{WITHIN}]))'
+        return f"({each(series, value, f'last_over_time({{}}[{WITHIN}])')})"
 
     kind, _, number = name.partition("/")
     found = {
         "nodes": "group by (cluster, instance, node) (gpuwarden_node_info)",
         "ended": of(ENDED, name),
+        "ended_now": each(ENDED, name, "{}"),
+        "ended_until": each(ENDED, name, f"max_over_time(timestamp({{}})[{WITHIN}:1m])"),
         "ended_at": of(ENDED_AT, name),
         "cause_at": of(CAUSE_AT, name),
         "seen": SEEN,
@@ -78,7 +83,7 @@ def queries(name: str) -> dict[str, str]:
     if kind == JobKind.SLURM:
         given = "gpuwarden_gpu_job_info"
         found["had"] = f"group by (cluster, instance) {of(given, number)}"
-        found["has"] = f'group by (cluster, instance) ({given}{{exported_job="{number}"}} or {given}{{job="{number}"}})'
+        found["has"] = f"group by (cluster, instance) ({each(given, number, '{}')})"
     return found
 
 
@@ -116,7 +121,7 @@ def nodes_of(samples: Mapping[str, Sequence[Sample]]) -> list[NodeOfJob]:
     here = {_key(sample) for sample in samples["nodes"]}
     ended_at = {_key(sample): sample.value for sample in samples["ended_at"]}
     cause_at = {_key(sample): sample.value for sample in samples["cause_at"]}
-    ended = {key: sample for sample in _by_end(samples["ended"], ended_at) for key in (_key(sample),)}
+    ended = {_key(sample): sample for sample in _newest_last(samples)}
     found = [_ended(key, sample, names, ended_at, cause_at) for key, sample in ended.items()]
     has = {_key(sample) for sample in samples.get("has", ())}
     for sample in samples.get("had", ()):
@@ -130,9 +135,15 @@ def nodes_of(samples: Mapping[str, Sequence[Sample]]) -> list[NodeOfJob]:
     return sorted(found, key=lambda node: (node.state != "ended" and not node.begins, node.at, node.node))
 
 
-def _by_end(samples: Iterable[Sample], ended_at: Mapping[Key, float]) -> Iterable[Sample]:
-    """Return them in order, so that of several of one node the newest is last."""
-    return sorted(samples, key=lambda sample: ended_at.get(_key(sample), 0.0))
+def _newest_last(samples: Mapping[str, Sequence[Sample]]) -> list[Sample]:
+    """Return the ends of the job in order: a node had it several times if it was requeued, and publishes the newest end only."""
+    now = {_series(sample) for sample in samples["ended_now"]}
+    until = {_series(sample): sample.value for sample in samples["ended_until"]}
+    return sorted(samples["ended"], key=lambda sample: (_series(sample) in now, until.get(_series(sample), 0.0)))
+
+
+def _series(sample: Sample) -> frozenset[tuple[str, str]]:
+    return frozenset((name, value) for name, value in sample.labels.items() if name != "__name__")
 
 
 def _names(samples: Mapping[str, Sequence[Sample]]) -> dict[Key, str]:
