@@ -164,17 +164,36 @@ def test_whom_a_signal_for_a_step_reaches(
 # --- steps
 
 
+def shown(*names: str) -> str:
+    return "".join(f"StepId={name} UserId=65534 State=RUNNING Name=train.sh SrunHost:Pid=vm:22799\n" for name in names)
+
+
 def test_the_steps_of_a_job_are_those_of_its_lines() -> None:
-    assert steps("7.0\n7.12\n7.batch\n 7.interactive \n", "7") == {"0", "12", "batch", "interactive"}
-    assert steps("7_3.0\n7_3.batch\n", "7_3") == {"0", "batch"}
-    assert steps("", "7") == frozenset()
+    assert steps(shown("7.0", "7.12", "7.batch", "7.interactive"), "7") == ("0", "12", "batch", "interactive")
+    assert steps(shown("7_2.0", "7_3.batch", "7_3.0"), "7_3") == ("batch", "0"), "of an array's last task, of all tasks"
+    assert steps(shown("7.0+0", "7.0+1"), "7") == ("0+0", "0+1")
+    assert steps(shown("7.0", "7.0"), "7") == ("0", "0"), "its parts from 26.05 on"
+    assert steps("", "7") == ()
 
 
-@pytest.mark.parametrize("line", ["71.0", "7", "7.", "7.0 x", "slurm_load_jobs error", "7_3.0", "\n"])
-def test_a_line_that_is_no_step_of_the_job_is_no_answer(line: str) -> None:
+def test_the_name_of_a_step_may_have_several_lines() -> None:
+    text = shown("7.0", "7.1").replace("train.sh", "a\nStepId=7.5 b\nStepId=8.3 UserId=0 \n")
+    assert steps(text, "7") == ("0", "1")
+
+
+@pytest.mark.parametrize(
+    "line", ["scontrol: error: no answer", "slurm_load_jobs error", "7.0", "StepId=7.0", "StepId= UserId=0"]
+)
+def test_a_line_that_is_no_step_is_no_answer(line: str) -> None:
     """The line does not mean either that no step runs."""
     with pytest.raises(OddAnswer):
-        steps(f"7.batch\n{line}\n", "7")
+        steps(f"{line}\n{shown('7.batch')}", "7")
+
+
+@pytest.mark.parametrize("name", ["7", "7.", "7.0x", "7.+1", "7.0.1"])
+def test_a_step_of_the_job_with_an_odd_name_is_no_answer(name: str) -> None:
+    with pytest.raises(OddAnswer):
+        steps(shown("7.batch", name), "7")
 
 
 def test_a_part_of_a_heterogeneous_job_and_a_job_of_two_nodes_end_elsewhere_too() -> None:

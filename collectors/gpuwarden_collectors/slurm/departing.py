@@ -7,6 +7,7 @@ near. Each call takes about 10 ms on a quiet controller, and ends with the time 
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from gpuwarden_collectors.slurm.errors import SlurmError
 
 _NO_STEPS = "No job steps exist"
 _NO_JOB = "Invalid job id"
+_NO_STEP = re.compile(r"Job step \S+ not found")
 _CONF_MOST = 65_536  # bytes
 
 
@@ -43,21 +45,30 @@ async def read_job(commands: Commands, job: SlurmJob) -> SlurmJob | None:
     return departing_text.jobs(text, token).get(job.id)
 
 
-async def read_steps(commands: Commands, job: SlurmJob) -> frozenset[str]:
+async def read_steps(commands: Commands, job: SlurmJob) -> tuple[str, ...]:
     """The names of its steps that run on any of its nodes: numbers, and Slurm's own such as batch, which lasts as long as the
-    script. None at all: the controller does not know the job, or not any more. Raises SlurmError.
+    script; parts of a step as `departing_text.steps` has them. None at all: it has none. Raises SlurmError, also where the
+    controller does not know the job, or not any more.
+
+    From 24.05 on a node of the job can manage its numbered steps (`sbatch --stepmgr`, enable_stepmgr). squeue, which asks for those of
+    all jobs, lists none of them; asked for one job, Slurm's client asks that node. While that does not answer, they are missing without a
+    word (src/api/job_step_info.c, _get_stepmgr_steps): see `manages_steps`.
     """
-    text = await commands.ask(
-        f"cannot read the steps of job {job.called}",
-        "squeue",
-        "--local",
-        "--all",
-        "--noheader",
-        "--steps",
-        f"--jobs={job.called}",
-        "--format=%i",
-    )
-    return departing_text.steps(text, job.called)
+    undone = f"cannot read the steps of job {job.called}"
+    try:
+        text = await commands.ask(undone, "scontrol", "--local", "--all", "--oneliner", "show", "step", str(job.id))
+    except SlurmError as error:
+        if _NO_STEP.search(str(error)):
+            return ()
+        raise
+    return departing_text.steps(text, job.in_steps)
+
+
+async def manages_steps(commands: Commands, job: SlurmJob) -> bool:
+    """True if a node of the job, not the controller, knows its numbered steps. Raises SlurmError."""
+    undone = f"cannot read who manages the steps of job {job.called}"
+    text = await commands.ask(undone, "scontrol", "--local", "--all", "show", "job", job.in_steps)
+    return "StepMgrEnabled=Yes" in text
 
 
 def _squeue(token: str) -> tuple[str, ...]:

@@ -59,6 +59,11 @@ class SlurmJob:
         return "+" in self.called
 
     @property
+    def in_steps(self) -> str:
+        """Its name in those of its steps: a plain number for a part of a heterogeneous job, JOB_TASK for an array's."""
+        return self.called if "_" in self.called else str(self.id)
+
+    @property
     def several(self) -> bool:
         """True if the job has more than one node and ends on all of them at once."""
         return self.node_count > 1 or self.part

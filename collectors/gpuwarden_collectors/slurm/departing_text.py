@@ -36,6 +36,7 @@ _LONGEST_TEXT = 4096  # characters of what users write
 _LONGEST_LIST = 65_536  # characters: a list of 8,000 nodes of odd names
 _LINES_MAX = 100_000
 _STEP = re.compile(r"\d{1,10}(\+\d{1,10})?|[a-z]{1,16}")
+_STEP_ID = re.compile(r"^StepId=(?=\S{1,64} UserId=)", re.MULTILINE)
 _TREES = {"proctrack/linuxproc": True, "proctrack/pgid": True}
 """Process tracking that hands a signal for a step to all its processes; proctrack/cgroup, to the leaders of its tasks, unless SignalChildrenProcesses is set."""
 _CHILDREN_SIGNALLED_FROM = (23, 11)
@@ -126,15 +127,23 @@ def listed_pids(text: str) -> dict[int, ListedPid]:
     return found
 
 
-def steps(text: str, called: str) -> frozenset[str]:
-    """Parses `squeue --steps --format=%i`, whose lines are such as 7.0, 7.batch or 7_3.0. Raises OddAnswer."""
-    found = set()
-    for line in text.splitlines()[:_LINES_MAX]:
-        job, _, step = line.strip().partition(".")
-        if job != called or not _STEP.fullmatch(step):
-            raise OddAnswer(f"squeue says that {one_line(line)!r} is a step of job {called}")
-        found.add(step)
-    return frozenset(found)
+def steps(text: str, job: str) -> tuple[str, ...]:
+    """Parses `scontrol --oneliner show step`, whose lines begin with such as StepId=7.0, 7.batch or 7_3.0, for the steps of `job`.
+
+    Parts of a step are there several times. Of an array's last task the answer has the steps of all tasks. Raises OddAnswer, also for what
+    precedes the first step; what follows may be the rest of a step's name, in which its user can write line breaks.
+    """
+    before, *shown = _STEP_ID.split(text)
+    found = list[str]()
+    for line in shown[:_LINES_MAX]:
+        name = line.partition(" ")[0]
+        of, _, step = name.partition(".")
+        if of == job and not _STEP.fullmatch(step):
+            raise OddAnswer(f"scontrol says that {one_line(name)!r} is a step of job {job}")
+        found += [step] if of == job else []
+    if before.strip():
+        raise OddAnswer(f"scontrol says of the steps of job {job} {one_line(before)!r}")
+    return tuple(found)
 
 
 def whole_trees(config: str, cgroup_conf: str | None) -> bool | None:

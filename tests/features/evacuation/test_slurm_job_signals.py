@@ -12,6 +12,7 @@ import pytest
 from gpuwarden.features.evacuation.policy.delivery import DeliveryRules, delivery
 from gpuwarden.features.evacuation.policy.model import Sent
 from gpuwarden.features.evacuation.policy.steps import SignalJob
+from gpuwarden.features.evacuation.scheduler import steps_ended
 from gpuwarden.features.evacuation.signalling import signal_through_slurm
 from gpuwarden.features.evacuation.slurm.job_scan import SlurmJobScan
 from gpuwarden.features.evacuation.slurm.job_signals import Signalling, signal_batch, signal_steps
@@ -75,6 +76,36 @@ async def test_each_rank_on_each_node_gets_it_once_and_nothing_else_of_the_job_d
     assert await others(commands, number) == bystanders
     assert slurm.job_state(number) == "RUNNING"
     assert ranks.received(number) == {name: {"USR1": 1} for name in ("0.0", "0.1", "1.0", "1.1")}
+
+
+@pytest.fixture
+def managed() -> Iterator[Slurm]:
+    """Yield a Slurm of which, from 24.05 on, the first node of a job manages its steps."""
+    require_slurm()
+    with (
+        tempfile.TemporaryDirectory(prefix="gw-slurm-", ignore_cleanup_errors=True) as folder,
+        running(Slurm(Path(folder), more="PrologFlags=Contain\nSlurmctldParameters=enable_stepmgr")) as slurm,
+    ):
+        yield slurm
+
+
+@pytest.mark.slow
+async def test_steps_that_a_node_of_the_job_manages_are_signalled_and_count_while_they_run(
+    managed: Slurm, tmp_path: Path
+) -> None:
+    """The controller alone does not list them; nor does anybody while that node does not answer."""
+    ranks = Ranks(managed)
+    scan = SlurmJobScan(SlurmClient(node="n2", conf=managed.conf, timeout=60.0), tmp_path / "signals")
+    number = ranks.start("-N2", "-w", "n[1-2]", batch="srun -N2 -n2 {rank} & wait; sleep 300")
+    job = await the_job(scan.commands, number)
+    assert not await steps_ended(scan, job)
+    outcome = await signal_job(scan.commands, job, "USR1")
+    assert (outcome.result, outcome.steps) == (Signalling.SENT, (f"{number}.0",))
+    ranks.wait_received(number, "USR1")
+    managed.stop("n1")
+    assert not await steps_ended(scan, job)
+    managed.start("n1")
+    await scan.close()
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from gpuwarden.features.evacuation.slurm.job_scan import SlurmJobScan
 from gpuwarden.features.evacuation.slurm.requeue import SETTLES_AFTER, Requeueing, requeue
 from gpuwarden.policy.model import Result
 from gpuwarden_collectors.dataclass import dataclass
-from gpuwarden_collectors.slurm.departing import read_job, read_steps
+from gpuwarden_collectors.slurm.departing import manages_steps, read_job, read_steps
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 from gpuwarden_collectors.slurm.errors import Refused, SlurmError
 
@@ -58,9 +58,12 @@ async def put_elsewhere(
 
 
 async def steps_ended(slurm: SlurmJobScan, job: SlurmJob) -> bool:
-    """True if no step of `job` runs any more, on any of its nodes, though its script does. Raises SlurmError."""
+    """True if no step of `job` runs any more, on any of its nodes, though its script does. Raises SlurmError.
+
+    Never of a job that manages its own steps: that none is shown may mean that the node which knows them does not answer.
+    """
     steps = await read_steps(slurm.commands, job)
-    if not steps or any(step[:1].isdigit() for step in steps):
+    if not steps or any(step[:1].isdigit() for step in steps) or await manages_steps(slurm.commands, job):
         return False
     found = await read_job(slurm.commands, job)  # it may run again, and its ranks not yet
     return found is not None and found.restarts == job.restarts and found.state in ALIVE

@@ -136,7 +136,7 @@ def _through_slurm(
         return Sent.UNSENT, ""
     return (
         Sent.UNKNOWN,
-        f"scancel --signal={known.signal} {number}.STEP for each STEP of squeue --steps --jobs={number} that has ranks here",
+        f"scancel --signal={known.signal} {number}.STEP for each STEP of scontrol show step {number} that has ranks here",
     )
 
 

@@ -8,7 +8,6 @@ TERM. Success of the command is no proof: it also succeeds during a prolog, when
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 from enum import StrEnum
 
@@ -16,12 +15,12 @@ from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.receivers.facts import SIGNALS
 from gpuwarden_collectors.slurm.client import Commands
 from gpuwarden_collectors.slurm.command_record import of_several
+from gpuwarden_collectors.slurm.departing import read_steps
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 from gpuwarden_collectors.slurm.errors import SlurmError
 
 _STEPS_AT_ONCE = 64
 _STEPS_MOST = 1024
-_STEP = re.compile(r"\d{1,10}(_\d{1,10})?\.\d{1,10}(\+\d{1,10})?")
 _ENDED = ("Invalid job id", "Invalid job step", "already completing or completed")
 
 
@@ -55,7 +54,7 @@ async def find_steps(commands: Commands, job: SlurmJob, here: Collection[str]) -
     if not steps:
         return SignalOutcome(result=Signalling.NO_STEPS, text="it has no step that could be signalled")
     found = tuple(step for step in steps if _number(step) in here)
-    # `srun a : b`: scancel has no name for the second. From 26.05 on (not in 25.11) squeue names the parts alike: one step, twice.
+    # `srun a : b`: scancel has no name for the second. From 26.05 on (not in 25.11) Slurm names the parts alike: one step, twice.
     if parts := [step for step in found if "+" in step or found.count(step) > 1]:
         text = f"its step {parts[0]} is one of several parts, of which Slurm signals the first only"
         return SignalOutcome(result=Signalling.IN_PARTS, text=text)
@@ -92,7 +91,7 @@ async def signal_batch(commands: Commands, job: SlurmJob, signal: str, record: i
     """
     _allowed(signal)
     undone = f"cannot signal the batch script of job {job.called}"
-    if not await _sent(commands, undone, "scancel", f"--signal={signal}", "--batch", _name(job), record=record):
+    if not await _sent(commands, undone, "scancel", f"--signal={signal}", "--batch", job.in_steps, record=record):
         return SignalOutcome(result=Signalling.GONE, text="it had ended")
     return SignalOutcome(
         result=Signalling.SENT, text=f"SIG{signal} to the batch script", steps=(f"{job.called}.batch",)
@@ -115,16 +114,13 @@ def _named(steps: Sequence[str]) -> str:
 
 async def _steps(commands: Commands, job: SlurmJob) -> tuple[str, ...] | None:
     """Steps of the job that have a number; None if there is no such job any more."""
-    undone = f"cannot read the steps of job {job.called}"
     try:
-        text = await commands.ask(
-            undone, "squeue", "--local", "--all", "--steps", "--noheader", f"--jobs={_name(job)}", "--format=%i"
-        )
+        steps = await read_steps(commands, job)
     except SlurmError as error:
         if _has_ended(error):
             return None
         raise
-    return tuple(step for step in text.split()[:_STEPS_MOST] if _STEP.fullmatch(step))
+    return tuple(f"{job.in_steps}.{step}" for step in steps if step[0].isdigit())[:_STEPS_MOST]
 
 
 async def _sent(commands: Commands, undone: str, *command: str, record: int | None) -> bool:
@@ -140,8 +136,3 @@ async def _sent(commands: Commands, undone: str, *command: str, record: int | No
 
 def _has_ended(error: SlurmError) -> bool:
     return any(text in str(error) for text in _ENDED)
-
-
-def _name(job: SlurmJob) -> str:
-    """The name that squeue and scancel take for steps: a plain number for a part of a heterogeneous job, JOB_TASK for an array's."""
-    return job.called if "_" in job.called else str(job.id)
