@@ -227,7 +227,10 @@ def test_a_real_process_stuck_in_the_kernel_with_a_device_open_is_seen(tmp_path:
         collector.read()
         first = _by_pid(collector.read())[pid]
         assert (first.gpu, first.comm) == (True, "python")
-        assert first.wait_channel
+        until(
+            lambda: _by_pid(collector.read())[pid].wait_channel,
+            "the kernel to name it; it does not of what is on a processor",
+        )
         assert _by_pid(collector.read())[pid].seen_for > first.seen_for > 0
     assert pid not in _by_pid(collector.read())
 
