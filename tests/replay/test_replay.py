@@ -15,6 +15,7 @@ from evaluate.classes import CLASSES
 from evaluate.jury import Jury
 from evaluate.measure import cut
 from evaluate.node import Node
+from gpuwarden.cli.replay_main import Side
 from gpuwarden.health.checkpoint import checkpoint
 from gpuwarden.health.model import Health
 from gpuwarden.health.view import Rules
@@ -97,6 +98,26 @@ def test_a_trace_begins_with_what_the_ledger_knew() -> None:
     (step,) = Replay().take(Began(at=host.now, boot_id=host.boot_id, memory=memory))
     assert [str(finding.key) for finding in step.verdict.findings] == [f"xid.95@gpu/{slot(2)}"]
     assert step.verdict.expected == 4
+
+
+def test_what_an_operator_did_is_reported_and_policy_knows_of_it() -> None:
+    """Xid 54 needs a person: without the acknowledgement the node would never come back."""
+    records = story("Xid 54", 900.0)
+    then = next(n for n, record in enumerate(records) if record.at.boottime > records[0].at.boottime + 180)
+    finding = f"xid.54@gpu/{slot(1)}"
+    acknowledged = Acknowledged(at=records[then].at, finding=finding, by="root")
+
+    def shown(*order: Record) -> list[tuple[str, str]]:
+        side = Side(None)
+        events = (e for r in [*records[:then], *order, *records[then:]] for step in side.take(r) for e in step)
+        return [
+            (event.kind, str(event.data.get("intent", event.key)))
+            for event in events
+            if event.kind in ("intended", "acknowledged")
+        ]
+
+    assert shown() == [("intended", "exclude")]
+    assert shown(acknowledged) == [("intended", "exclude"), ("acknowledged", finding), ("intended", "restore")]
 
 
 def test_an_acknowledgement_ends_a_finding_as_it_did_then_and_is_passed_over_where_there_is_none() -> None:

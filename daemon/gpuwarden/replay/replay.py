@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import field, replace
 
 from gpuwarden.engine.engine import Engine
 from gpuwarden.health.checkpoint import checkpoint
@@ -49,6 +49,8 @@ class Replay:
     def __init__(self, rules: Rules | None = None) -> None:
         self._rules = rules
         self._events: list[Event] = []
+        self._ordered: tuple[Event, ...] = ()
+        """The events of an operator's order or of an active test, which no step makes."""
         self._now = Stamp(0.0, 0.0)
         self._silent_steps = 0
         self.engine = Engine("", rules or Rules())
@@ -59,12 +61,14 @@ class Replay:
         return self._silent_steps > SILENT_STEPS_OVERALL
 
     def take(self, record: Record) -> list[Step]:
-        """The judge's steps for this record, and for the silence before it."""
+        """The judge's steps for this record, with the events that the record itself makes, and for the silence before it."""
         if isinstance(record, Began):
             return [self._begin(record)]
         steps = list(self._silence(record.at))
+        self._ordered = ()
         if self._arrives(record):
-            steps.append(self._step(record.at))
+            step = self._step(record.at)
+            steps.append(replace(step, events=(*self._ordered, *step.events)))
         return steps
 
     def _begin(self, record: Began) -> Step:
@@ -101,6 +105,7 @@ class Replay:
         for event in events:
             self.engine.fold(event)
         self._events += events
+        self._ordered = tuple(events)
 
     def _silence(self, until: Stamp) -> Iterator[Step]:
         for _ in range(SILENT_STEPS_MOST):
