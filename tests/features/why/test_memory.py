@@ -19,7 +19,7 @@ from gpuwarden.health.model import NODE, Event, EventKind, Json, Key, Subject, g
 from gpuwarden.health.state import State, fold
 from gpuwarden.ledger.rows import event_of, row_of
 from gpuwarden.policy.model import Notice
-from gpuwarden.policy.notices import id_of
+from gpuwarden.policy.notices import id_of, noticed
 from gpuwarden_collectors.facts import Stamp
 
 SLOTS = ("0000:10:00.0", "0000:11:00.0")
@@ -229,6 +229,29 @@ def test_a_signal_since_a_gpu_fails_names_that_gpu() -> None:
         told = signalled(id_of(notice), "slurm/7", Way.LOCAL, Sent.SENT, boot_id=BOOT, now=at(5))
         (touch,) = memory_of(folded(begun(epoch()), told)).epochs["slurm/7"].touches
         assert (touch.what, touch.detail, touch.slot) == ("signalled", "sent", slot)
+
+
+def test_each_notice_that_is_withdrawn_ends() -> None:
+    told = [
+        noticed(Notice(source=source, kind=kind, at=at(1), boot_id=BOOT, id=kind, deadline=at(2 + seconds)))
+        for source, kind, seconds in (
+            ("aws", "interruption", 120),
+            ("aws", "maintenance", 1e6),
+            ("azure", "scale_in", 5),
+        )
+    ]
+    for by, left in (({"source": "aws"}, ["azure/scale_in"]), ({}, [])):
+        over = _node(EventKind.NOTICE_ENDED, 9, **by)
+        touches = memory_of(folded(begun(epoch()), *told, over)).epochs["slurm/7"].touches
+        assert [touch.detail for touch in touches if touch.until is None] == left
+
+
+def test_a_notice_of_an_end_that_is_far_away_is_only_listed() -> None:
+    for seconds, what in ((None, "notice"), (120.0, "notice"), (14 * 86_400.0, "announced")):
+        deadline = None if seconds is None else at(1 + seconds)
+        notice = Notice(source="aws", kind="maintenance", at=at(1), boot_id=BOOT, id="i", deadline=deadline)
+        (touch,) = memory_of(folded(begun(epoch()), noticed(notice))).epochs["slurm/7"].touches
+        assert (touch.what, touch.detail) == (what, "aws/maintenance")
 
 
 def test_events_of_other_versions_end_nothing() -> None:

@@ -210,6 +210,8 @@ def _out_of_memory(case: Case) -> Found | None:
 
 def _announced(case: Case) -> Found | None:
     notice = case.last("notice")
+    if notice is None and case.end.known_from == "boot":
+        notice = case.last("announced")
     return None if notice is None or notice.until is not None else Found(touch=notice)
 
 

@@ -22,7 +22,7 @@ REQUEUED = "REQUEUED"
 """State of a job that was put back into the queue, where the scheduler has no word of its own for the end of that run."""
 TOUCHES_MOST = 24
 """Kept of one job: the first ones, since a cause comes before what follows from it. Repetitions are counted, not kept."""
-LASTING = frozenset({"finding", "rising", "notice"})
+LASTING = frozenset({"finding", "rising", "notice", "announced"})
 """What touches a job until it is over; all else is of a moment."""
 PIDS_MOST = 64
 """Kept of one job: the newest ones."""
@@ -61,8 +61,8 @@ class Touch:
 
     what: str
     """`xid`, `sxid`, `finding`, `rising` (a condition that was seen for too short a time to be a finding), `reset`, `oom_limit`,
-    `oom_shared` (the limit of a group above the job), `oom_node`, `oom_count` (its control group counts kills, and no line of the kernel says why), `notice`, `signalled`, `saved`,
-    `requeued`, `excluded`, `excluded_by_others` or `boot`."""
+    `oom_shared` (the limit of a group above the job), `oom_node`, `oom_count` (its control group counts kills, and no line of the kernel says why), `notice`,
+    `announced` (a notice of an end that is far away), `signalled`, `saved`, `requeued`, `excluded`, `excluded_by_others` or `boot`."""
     detail: str = ""
     """Which one: the number of an Xid, the id of a finding, the reason of an exclusion. At most 200 characters."""
     at: Stamp

@@ -36,7 +36,7 @@ def sentence(template: str, values: Mapping[str, str]) -> str:
 def values_of(end: End, touch: Touch | None, boards: Mapping[str, Board], signal: int | None) -> dict[str, str]:
     """Return what stands for each name in the template of a rule."""
     slot, pid = ("", None) if touch is None else (touch.slot, touch.pid)
-    notice = touch is not None and touch.what == "notice" and touch.detail
+    notice = touch is not None and touch.what in ("notice", "announced") and touch.detail
     return {
         "gpu": _gpu(slot, boards.get(slot, Board())) if slot else "a GPU",
         "meaning": "" if touch is None else _meaning(touch),

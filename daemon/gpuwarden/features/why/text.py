@@ -32,6 +32,7 @@ _TOUCHES = {
     "oom_node": "out of memory: this node had none left",
     "oom_count": "processes of the job were killed for want of memory",
     "notice": "termination notice",
+    "announced": "termination notice for later",
     "signalled": "the job was signalled",
     "saved": "the job saved",
     "requeued": "the job was requeued",

@@ -30,6 +30,8 @@ all jobs may fail at once, each with several Xids.
 """
 PAIRED_WITHIN = 10.0
 """Seconds between the bare number of an Xid and its line, which names the process."""
+FAR = 3_600.0
+"""Seconds: the longest time before an end in which a cloud has a machine prepare for it (`gcp`, TERMINATE_ON_HOST_MAINTENANCE)."""
 SEVERAL = 2
 """GPUs of a job that are connected."""
 EXCLUSIONS = frozenset({EventKind.EXCLUDED.value, EventKind.EXCLUDED_BY_OTHERS.value})
@@ -80,12 +82,15 @@ def concerns(one: Touching, epoch: Epoch) -> bool:
 
 def with_touch(epoch: Epoch, one: Touching) -> Epoch:
     """Return the job after it was touched; the same object if that changes nothing. What is repeated is counted."""
+    if one.ends:
+        ended = tuple(_ended(known, one.touch) for known in epoch.touches)
+        return epoch if ended == epoch.touches else replace(epoch, touches=ended)
     for n, known in enumerate(epoch.touches):
         if _alike(known, one.touch):
-            merged = _ended(known, one.touch.at) if one.ends else _merged(known, one.touch)
+            merged = _merged(known, one.touch)
             touches = (*epoch.touches[:n], merged, *epoch.touches[n + 1 :])
             return epoch if merged == known else replace(epoch, touches=touches)
-    if one.ends or not one.touch.count:
+    if not one.touch.count:
         return epoch
     touches = epoch.touches if len(epoch.touches) < TOUCHES_MOST else _without_repeated(epoch.touches)
     return epoch if len(touches) >= TOUCHES_MOST else replace(epoch, touches=(*touches, one.touch))
@@ -112,8 +117,6 @@ def _without_repeated(touches: tuple[Touch, ...]) -> tuple[Touch, ...]:
 
 def _alike(known: Touch, new: Touch) -> bool:
     same = known.what == new.what or {known.what, new.what} == {"finding", "rising"}
-    if same and new.what == "notice" and (not new.detail or new.detail.endswith("/")):
-        return known.detail.startswith(new.detail)
     if not same or known.detail != new.detail or known.slot != new.slot:
         return False
     paired = abs(new.at.boottime - known.at.boottime) <= PAIRED_WITHIN
@@ -135,8 +138,12 @@ def _merged(known: Touch, new: Touch) -> Touch:
     )
 
 
-def _ended(known: Touch, at: Stamp) -> Touch:
-    return replace(known, until=at) if known.what in LASTING and known.until is None else known
+def _ended(known: Touch, end: Touch) -> Touch:
+    if known.what not in LASTING or known.until is not None:
+        return known
+    is_notice = end.what == "notice" and known.what in ("notice", "announced")
+    ends = known.detail.startswith(end.detail) if is_notice else _alike(known, end)
+    return replace(known, until=end.at) if ends else known
 
 
 # --- one function for each kind of event
@@ -230,13 +237,18 @@ def _oom(event: Event, _: State) -> Touching | None:
 
 
 def _notice(event: Event, _: State) -> Touching | None:
-    """A notice that ends, ends all of its source; without a source, as by an operator, it ends all."""
+    """A notice that ends, ends all of its source; without a source, as by an operator, it ends all. One of an end that is far away, as of a
+    maintenance in some days, is only listed: a job that ends before that ended by something else.
+    """
     source, kind = (event.data.get(name) for name in ("source", "notice"))
     ends = event.kind == EventKind.NOTICE_ENDED
     if not ends and event.data.get("hard") is not True:
         return None
     detail = f"{source}/" if source else ""
-    touch = Touch(what="notice", detail=_clean(detail if ends else f"{detail}{kind}"), at=event.at)
+    deadline = event.data.get("deadline_boottime")
+    is_far = not ends and isinstance(deadline, int | float) and deadline - event.at.boottime > FAR
+    what = "announced" if is_far else "notice"
+    touch = Touch(what=what, detail=_clean(detail if ends else f"{detail}{kind}"), at=event.at)
     return Touching(touch=touch, boot_id=event.boot_id, ends=ends)
 
 
