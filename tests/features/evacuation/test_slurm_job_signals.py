@@ -128,7 +128,10 @@ async def test_a_step_that_runs_on_other_nodes_alone_gets_nothing_and_lives_on(
         Sent.SENT,
         f"SIGUSR1 to step {number}.0; no rank that catches it is here in step {number}.1, which is left alone",
     )
-    slurm.wait(lambda: ranks.received(number)["0.1"]["USR1"] == 1, "the rank on the other node")
+    slurm.wait(
+        lambda: all(ranks.received(number)[rank]["USR1"] for rank in ("0.0", "0.1")),
+        "the ranks of its step on both nodes",
+    )
     assert ranks.received(number) == {"0.0": {"USR1": 1}, "0.1": {"USR1": 1}, "1.0": {}}
     assert f"{number}.1" in slurm.command("squeue", "-hs", f"-j{number}", "-o%i").split()
 
