@@ -40,6 +40,8 @@ class PartitionSettings:
     """How many nodes it has."""
     suspend_time: str = ""
     """Its own SuspendTime; empty where Slurm's counts."""
+    topology: str = ""
+    """The name of its topology; empty where it has none of its own, and before 25.05."""
 
     def has(self, node: str) -> bool:
         return in_hostlist(node, self.nodes)
@@ -100,6 +102,7 @@ def _partition(keys: Mapping[str, str]) -> PartitionSettings:
         up=keys.get("State", "").upper() == "UP",
         total_nodes=_number(keys.get("TotalNodes", "")),
         suspend_time=value_of(keys, "SuspendTime"),
+        topology=value_of(keys, "Topology"),
     )
 
 

@@ -5,19 +5,30 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuwarden_collectors.slurm.hostlist import in_hostlist
+from gpuwarden_collectors.slurm.settings import read_partition_settings
 
 if TYPE_CHECKING:
     from gpuwarden_collectors.slurm.client import Commands
 
+_UNDONE = "cannot read the topology"
+_SHOW = ("scontrol", "show", "topology")
+
 
 async def read_leaf_switch(commands: Commands) -> str:
-    """Returns the leaf switch of this node, or "" if the topology has none, by one request.
+    """Returns the leaf switch of this node, or "" if no topology has it.
 
     Raises SlurmError, also where there is no topology. Reads the whole topology: a node's name was an argument of this
-    command, and became an option in Slurm 23.11.
+    command, and became an option in Slurm 23.11. By one request where the default topology has the node. From 25.05 on there may be
+    several (topology.yaml), of which a partition has one; without a name the command shows the default one, which may be flat.
     """
     name = await commands.node_name()
-    return leaf_switch(await commands.ask("cannot read the topology", "scontrol", "show", "topology"), name)
+    if found := leaf_switch(await commands.ask(_UNDONE, *_SHOW), name):
+        return found
+    partitions = await read_partition_settings(commands)
+    for topology in dict.fromkeys(one.topology for one in partitions if one.topology and one.has(name)):
+        if found := leaf_switch(await commands.ask(_UNDONE, *_SHOW, topology), name):
+            return found
+    return ""
 
 
 def leaf_switch(text: str, node: str) -> str:
