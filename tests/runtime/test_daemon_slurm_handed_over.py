@@ -22,8 +22,9 @@ WORD = "Action:Reboot"  # of an Xid 95, whose advice is a reset of the GPU
 @pytest.fixture
 def host(tmp_path: Path, slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> SlurmHost:
     found = SlurmHost(tmp_path, slurm)
+    often = '[policy]\nlook_every = "1m"\n'  # else a drain of others is read every 20 minutes, once nothing is wanted
     found.config.write_text(
-        found.config.read_text().replace('node = "node7"', 'node = "n1"')
+        found.config.read_text().replace('node = "node7"', 'node = "n1"').replace("[policy]\n", often)
         + f'[notify.exec.hyperpod]\ncommand = ["{program(tmp_path)}"]\nevents = ["exclusion"]\n'
     )
     monkeypatch.setenv("SLURM_CONF", str(slurm.conf))
