@@ -19,7 +19,7 @@ from gpuwarden_collectors.slurm.errors import SlurmError
 
 _NO_STEPS = "No job steps exist"
 _NO_JOB = "Invalid job id"
-_NO_STEP = re.compile(r"Job step \S+ not found")
+_STEP_NOT_FOUND = re.compile(r"Job step \S+ not found")
 _CONF_MOST = 65_536  # bytes
 
 
@@ -58,7 +58,7 @@ async def read_steps(commands: Commands, job: SlurmJob) -> tuple[str, ...]:
     try:
         text = await commands.ask(undone, "scontrol", "--local", "--all", "--oneliner", "show", "step", str(job.id))
     except SlurmError as error:
-        if _NO_STEP.search(str(error)):
+        if _STEP_NOT_FOUND.search(str(error)):
             return ()
         raise
     return departing_text.steps(text, job.in_steps)

@@ -144,7 +144,7 @@ class Orders:
     async def _order(self, events: Sequence[Event], act: Act) -> str:
         outcomes = await self._outcomes_of(events, act)
         answers = list(map(_line, outcomes.items()))
-        if _undone(outcomes.values()):
+        if _rejected(outcomes.values()):
             raise ValueError("; ".join(answers))
         return "; ".join(answers) or self._no_request(act)
 
@@ -169,7 +169,7 @@ class Orders:
         return f"{done}: the heartbeat and the verdict file show it; no scheduler is configured"
 
 
-def _undone(outcomes: Iterable[Outcome | None]) -> bool:
+def _rejected(outcomes: Iterable[Outcome | None]) -> bool:
     return any(one is not None and one.result in (Result.DROPPED, Result.REFUSED) for one in outcomes)
 
 

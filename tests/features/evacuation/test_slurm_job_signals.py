@@ -26,14 +26,18 @@ from support.slurm_ranks import Ranks, signal_job, the_job
 pytestmark = SLURM_PARTS
 
 
-@pytest.fixture(scope="module")
-def contained() -> Iterator[Slurm]:
+def containing(more: str = "") -> Iterator[Slurm]:
     require_slurm()
     with (
         tempfile.TemporaryDirectory(prefix="gw-slurm-", ignore_cleanup_errors=True) as folder,
-        running(Slurm(Path(folder), more="PrologFlags=Contain")) as slurm,
+        running(Slurm(Path(folder), more=f"PrologFlags=Contain\n{more}")) as slurm,
     ):
         yield slurm
+
+
+@pytest.fixture(scope="module")
+def contained() -> Iterator[Slurm]:
+    yield from containing()
 
 
 @pytest.fixture
@@ -81,12 +85,7 @@ async def test_each_rank_on_each_node_gets_it_once_and_nothing_else_of_the_job_d
 @pytest.fixture
 def managed() -> Iterator[Slurm]:
     """Yield a Slurm of which, from 24.05 on, the first node of a job manages its steps."""
-    require_slurm()
-    with (
-        tempfile.TemporaryDirectory(prefix="gw-slurm-", ignore_cleanup_errors=True) as folder,
-        running(Slurm(Path(folder), more="PrologFlags=Contain\nSlurmctldParameters=enable_stepmgr")) as slurm,
-    ):
-        yield slurm
+    yield from containing("SlurmctldParameters=enable_stepmgr")
 
 
 @pytest.mark.slow

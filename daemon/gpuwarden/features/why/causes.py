@@ -65,7 +65,7 @@ class Case:
         return found if found is not None and in_time(found, self.end) else None
 
     @property
-    def for_gpu(self) -> Touch | None:
+    def signal_for_gpu(self) -> Touch | None:
         """The newest signal before its end that was due since a GPU of the job fails, unless the job outlived that."""
         is_requeued = self.last("requeued") is not None
         found = [
@@ -122,7 +122,7 @@ def _signalled_before_end(case: Case) -> Found | None:
     signal, notice = case.last("signalled", "requeued"), case.notice
     if signal is None or (signal.what == "signalled" and signal.detail not in _SENT):
         return None
-    if notice is None and (case.first_fault(_of_hardware) is not None or case.for_gpu is not None):
+    if notice is None and (case.first_fault(_of_hardware) is not None or case.signal_for_gpu is not None):
         return None  # it was signalled since its GPU fails
     if notice is None and not in_time(signal, case.end):
         return None  # the job outlived it
@@ -152,7 +152,7 @@ def _scheduled_fault(case: Case) -> Found | None:
 
 def _signalled_for_gpu(case: Case) -> Found | None:
     """The finding that the GPU has is of a kind that ends no job by itself: else it is a sign. So what can have ended it is asked first."""
-    signal = case.for_gpu
+    signal = case.signal_for_gpu
     if signal is None or case.notice is not None:
         return None
     if case.end.state not in SCHEDULED and (fault := case.first_fault(_is_sure)) is not None:

@@ -1,7 +1,7 @@
 """Imports aiohttp, for servers and for requests without TLS: it has none of the certificates that this host trusts.
 
-When it is imported, aiohttp reads them twice, for the TLS of its client: 50 ms and 2 MiB (docs/develop/decisions.md) of a daemon that uses its client for metadata
-services only, which have no TLS. Over TLS that client would find that it trusts nobody. To be imported before any thread runs.
+When it is imported, aiohttp reads them twice, for the TLS of its client: 50 ms and 2 MiB (docs/develop/decisions.md). The daemon uses
+that client for metadata services only, which have no TLS; over TLS it would find that it trusts nobody. To be imported before any thread runs.
 """
 
 from __future__ import annotations
