@@ -212,7 +212,7 @@ class Settings:
     look_every: float = bounded(1200.0, 60.0, 3_600.0, "every node sends each of these reads to the controller")
     """How often the scheduler's state of this node is read while nothing is to be done."""
     look_often: float = bounded(60.0, 5.0, 600.0, "each of these reads is a request to the controller")
-    """How often that state is read while the node is excluded, or should be."""
+    """How often that state is read while gpuwarden excludes the node, or wants it out or back."""
     enforce: bool = internal(default=False)
     """`mode` is enforce."""
     horizon: float = internal(HORIZON)
