@@ -6,6 +6,8 @@ torch.distributed (MPI, JAX, a socket) gives a `Ranks` with that one function; v
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import datetime as dt
 import os
 import sys
@@ -70,11 +72,34 @@ def _torch_ranks(torch: Any, distributed: Any) -> Ranks:
 
     It is on the CPU: agreement must not wait for what is queued on the GPU.
     """
-    group = distributed.new_group(backend="gloo", timeout=_PATIENCE)
+    agreement = _Agreement(torch, distributed)
+    return Ranks(distributed.get_rank(), distributed.get_world_size(), agreement.largest)
 
-    def largest(value: int) -> int:
-        tensor = torch.tensor([value], dtype=torch.int64)
-        distributed.all_reduce(tensor, op=distributed.ReduceOp.MAX, group=group)
+
+class _Agreement:
+    """The process group by which the ranks agree. It leaves before the interpreter ends."""
+
+    def __init__(self, torch: Any, distributed: Any) -> None:
+        self._torch, self._distributed = torch, distributed
+        self._group = distributed.new_group(backend="gloo", timeout=_PATIENCE)
+        self._asking = False
+        atexit.register(self._leave)
+
+    def largest(self, value: int) -> int:
+        tensor = self._torch.tensor([value], dtype=self._torch.int64)
+        self._asking = True
+        self._distributed.all_reduce(tensor, op=self._distributed.ReduceOp.MAX, group=self._group)
+        self._asking = False
         return int(tensor.item())
 
-    return Ranks(distributed.get_rank(), distributed.get_world_size(), largest)
+    def _leave(self) -> None:
+        """Wait for the threads of Gloo, which let go of a tensor some time after all have the answer.
+
+        One that does so when the interpreter has begun to end aborts the process, after all its work was done. A thread
+        that still asks peers is not waited for: they may be dead.
+        """
+        if self._asking:
+            return
+        with contextlib.suppress(Exception):  # the training may have destroyed all groups before
+            self._distributed.destroy_process_group(self._group)
+        self._group = None

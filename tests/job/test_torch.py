@@ -8,10 +8,24 @@ from pathlib import Path
 import pytest
 
 from gpuwarden_job import REQUEUE
-from support.job_world import ended, give_notice, until
-from support.torch_world import BOUND, TORCHRUN, require_torch, result, steps_saved, training
+from support.fake_nvml_library import BUILDS, built
+from support.job_world import ended, free_port, give_notice, start, until
+from support.torch_world import BOUND, TORCHRUN, require_torch, result, steps_saved, torch_environment, training
 
 require_torch()
+
+SLOW_THREADS = Path(__file__).parents[1] / "support" / "slow_threads"
+AGREE = """
+import sys
+import torch.distributed as dist
+from gpuwarden_job import Ranks
+
+dist.init_process_group("gloo")
+ranks = Ranks.detect()
+print("agreed on", [ranks.largest(number + ranks.rank) for number in range(4)])
+if sys.argv[1:] == ["destroy"]:
+    dist.destroy_process_group()
+"""
 
 
 @pytest.mark.parametrize("numpy", [True, False], ids=["numpy", "without numpy"])
@@ -59,3 +73,21 @@ def test_torchrun_hands_a_termination_to_its_ranks_and_they_save(tmp_path: Path)
     code, output = ended(process, BOUND)
     assert code != 0, output
     assert steps_saved(tmp_path / "saved")[-1] > before
+
+
+@pytest.mark.parametrize("groups", ["destroy", "keep"])
+def test_ranks_that_end_right_after_they_agreed_end_well(tmp_path: Path, groups: str) -> None:
+    """The threads of Gloo are held up, as by a busy host: they let go of the tensor when the interpreter is about to end."""
+    flags = ("-std=gnu11", "-O2", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror")
+    slow = built(SLOW_THREADS, BUILDS.parent / "slow_threads" / "slow_threads.so", flags)
+    (tmp_path / "agree.py").write_text(AGREE)
+    more = {"LD_PRELOAD": str(slow), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    processes = [
+        start(
+            tmp_path / "agree.py", groups, run_dir=tmp_path, more={**torch_environment(tmp_path), **more, "RANK": rank}
+        )
+        for rank in "01"
+    ]
+    for process in processes:
+        code, output = ended(process, BOUND)
+        assert (code, output) == (0, "agreed on [1, 2, 3, 4]\n")

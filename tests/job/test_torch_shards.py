@@ -20,7 +20,7 @@ if not hasattr(importlib.import_module("torch.distributed.fsdp"), "fully_shard")
     pytest.skip("FSDP2 came with PyTorch 2.6", allow_module_level=True)
 
 FAULTS = """
-import resource, signal, sys
+import gc, resource, signal, sys
 import torch
 import torch.distributed as dist
 from gpuwarden_job import CheckpointStore, Ranks, SaveFailed, Undecodable, sharded_reader, sharded_writer
@@ -64,7 +64,8 @@ loaded = store.load_latest(read=sharded_reader(model=part))
 print("loaded", loaded.state, round(float(part.value[0]) - ranks.rank / 10, 4), torch.equal(torch.rand(3), wanted))
 save(3)
 print("steps", *(one.step for one in store.saved()))
-dist.destroy_process_group()  # else threads of Gloo may abort the interpreter at its end
+dist.destroy_process_group()
+gc.collect()  # without both a thread of Gloo may abort the interpreter at its end
 """
 
 
