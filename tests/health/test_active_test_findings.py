@@ -161,6 +161,22 @@ def test_a_test_ends_a_finding_about_a_speed_only_where_that_speed_is_as_usual_b
     assert ids(host) == []
 
 
+def test_a_later_test_that_says_nothing_of_a_speed_does_not_bring_back_what_a_passed_one_ended() -> None:
+    """The result that ended the finding is kept, though one in 20 hours is enough of those that say the same."""
+    host = Host(8)
+    host.step()
+    node = [healthy(number) for number in range(8)]
+    hand_in(host, slowed(node[0], pcie=0.7), *node[1:])
+    assert ids(host) == [f"gpu_bandwidth_low.pcie@gpu/{slot(0)}"]
+    hand_in(host, *node)
+    assert ids(host) == []
+    hand_in(host, node[0])  # alone, without siblings and with too few results of its own to compare with
+    assert ids(host) == []
+    host.restart_daemon()
+    hand_in(host, *node)
+    assert ids(host) == []
+
+
 def test_a_test_that_copied_nothing_ends_no_finding_about_copies() -> None:
     host = Host(2)
     host.step()
@@ -340,6 +356,22 @@ def test_a_board_keeps_so_many_results_of_90_days_and_what_makes_its_findings() 
     assert ids(host) == [MEMORY]
     text = sum(len(str(write(one))) for one in results(host))
     assert text <= KEPT * 1536
+
+
+def test_what_a_passed_test_ended_does_not_come_back_when_that_test_is_no_longer_kept() -> None:
+    """The result with both findings is kept for the one that stands, however old it is."""
+    host = Host(1)
+    host.step()
+    slow = slowed(wrong_words(healthy(level=Level.STANDARD), (0, 0x40)), memory=0.7)
+    hand_in(host, slow)
+    low = f"gpu_bandwidth_low.memory@gpu/{slot(0)}"
+    assert ids(host) == [MEMORY, low]
+    hand_in(host, replace(slowed(healthy(level=Level.STANDARD), memory=0.8), driver="590.1"))
+    assert ids(host) == [low]
+    for _ in range(KEPT + 40):
+        host.uptime += DAY
+        hand_in(host, healthy(level=Level.GATE))
+        assert (ids(host), len(results(host)) <= KEPT) == ([low], True)
 
 
 def test_texts_of_any_length_are_bounded() -> None:

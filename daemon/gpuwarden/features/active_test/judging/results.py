@@ -1,7 +1,7 @@
 """The results of a board's tests: what is kept of them for how long, and which of their findings stand. Made of TESTED events.
 
 At most 90 days and `KEPT` results a board, one in 20 hours of each level where nothing was found: with 1.5 KiB each, 96 KiB a board.
-What makes a finding that stands is kept as long as that.
+What makes a finding that stands is kept as long as that, and what ended another one of the same test, too.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ def _thinned(results: tuple[PastTest, ...], new: PastTest) -> tuple[PastTest, ..
     says_more = last.failed or last.warned or last.xids or last.verdict not in (new.verdict, ActiveVerdict.NO_VERDICT)
     if says_more or not 0 <= last.at.wall - before.at.wall < SPACING:
         return results
-    return tuple(one for one in results if one is not last)
+    rest = _without(results, last)
+    return results if _brings_back((*results, new), (*rest, new)) else rest
 
 
 def _pruned(results: tuple[PastTest, ...]) -> tuple[PastTest, ...]:
@@ -78,10 +79,24 @@ def _pruned(results: tuple[PastTest, ...]) -> tuple[PastTest, ...]:
     if len(results) <= KEPT and newest - results[0].at.wall <= RESULTS_KEPT:
         return results
     needed = {id(test) for one in standing(results).values() for test in one.made_by}
-    young = [one for one in results if newest - one.at.wall <= RESULTS_KEPT or id(one) in needed]
-    too_many = len(young) - KEPT
-    dropped = {id(one) for one in [each for each in young if id(each) not in needed][: max(0, too_many)]}
-    return tuple(one for one in young if id(one) not in dropped)
+    droppable = [one for one in results if id(one) not in needed]
+    kept = results
+    for one in droppable:
+        if newest - one.at.wall > RESULTS_KEPT and not _brings_back(results, rest := _without(kept, one)):
+            kept = rest
+    for one in droppable:
+        if len(kept) > KEPT and not _brings_back(results, rest := _without(kept, one)):
+            kept = rest
+    return kept
+
+
+def _without(results: tuple[PastTest, ...], dropped: PastTest) -> tuple[PastTest, ...]:
+    return tuple(one for one in results if one is not dropped)
+
+
+def _brings_back(results: tuple[PastTest, ...], fewer: tuple[PastTest, ...]) -> bool:
+    """Return True if with `fewer` of these results a finding stands that one of the others has ended."""
+    return bool(standing(fewer).keys() - standing(results).keys())
 
 
 def standing(results: tuple[PastTest, ...]) -> dict[str, Standing]:
