@@ -224,6 +224,13 @@ def test_errors_of_the_hardware_that_grew_during_the_test_are_a_failure(reading:
     assert (outcome.verdict, names(outcome)) == (FAILURE, ["failure test_failed.errors"])
 
 
+def test_counters_that_could_not_be_read_after_the_test_give_no_verdict_and_hide_no_wrong_word() -> None:
+    outcome = judge([healthy(growth=None)])[ME]
+    assert (outcome.verdict, outcome.figures_good) == (NONE, False)
+    assert outcome.text == "its counters of errors could not be read after the test"
+    assert judge([wrong_words(healthy(growth=None), (0, 0x4000), ecc=True)])[ME].verdict is FAILURE
+
+
 @pytest.mark.parametrize(
     ("by", "verdict"), [(1_000, NOTHING), (4_647 * 6, WARNING), (17_657 * 6, WARNING)], ids=["few", "least", "most"]
 )

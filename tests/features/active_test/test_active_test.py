@@ -199,6 +199,31 @@ def test_a_gpu_that_vanishes_meanwhile_is_named(host: ActiveHost) -> None:
     assert "growth" not in gpu_of(document, 1)["tests"][0]
 
 
+def test_a_gpu_that_vanishes_once_its_own_test_has_ended_has_not_passed(host: ActiveHost) -> None:
+    vanished = host.folder / "vanished"
+    host.script({"*": PASSES, uuid_of(0): [{"wait": str(vanished)}, *PASSES]})
+    process = host.begin("--json", "--i-know-nobody-is-here")
+    host.wait_note(1)
+    host.fake.vanish(1)
+    vanished.touch()
+    code, document = ended(process)
+    assert (gpu_of(document, 0)["verdict"], gpu_of(document, 1)["verdict"], code) == ("nothing_found", "no_verdict", 3)
+    assert gpu_of(document, 1)["text"] == "its counters of errors could not be read after the test"
+
+
+@pytest.mark.slow
+def test_a_driver_that_hangs_once_the_test_has_ended_leaves_no_gpu_passed(host: ActiveHost) -> None:
+    host.configure(init="2s", deadline="2s")
+    hung = host.folder / "hung"
+    host.script({"*": [{"write": {"phase": "int8"}}, {"wait": str(hung)}, *PASSES]})
+    process = host.begin("--json", "--i-know-nobody-is-here")
+    host.wait_note(1)
+    host.fake.hang("*", "nvmlDeviceGetPowerUsage", hard=True)
+    hung.touch()
+    code, document = ended(process)
+    assert (code, {gpu["verdict"] for gpu in document["gpus"]}) == (3, {"no_verdict"})
+
+
 # --- what a worker gets
 
 

@@ -126,12 +126,16 @@ def _verdict(found: Sequence[Defect], *, alone: bool) -> ActiveVerdict:
 
 
 def _untested(test: GpuTest) -> Iterable[str]:
-    """Yield what a test that met no obstacle left out, so that it says nothing about the whole GPU."""
+    """Yield what a test that met no obstacle left out, so that it says nothing about the whole GPU. Its counters count: an error that ECC could not
+    correct, or a GPU that is gone by then, shows only there.
+    """
     if test.obstacle is not None:
         return
     for kernel in test.kernels:
         if kernel.missing:
             yield f"{kernel.kernel}: {len(kernel.missing)} of {kernel.sms} SMs were not covered"
+    if test.growth is None:
+        yield "its counters of errors could not be read after the test"
     if test.pcie is None and test.level is not Level.GATE:
         yield "PCIe was not tested: the worker of another GPU kept its turn for too long"
     memory = test.memory
