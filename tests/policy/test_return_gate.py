@@ -21,8 +21,9 @@ from gpuwarden.features.active_test.gate.rules import (
     void,
 )
 from gpuwarden.features.active_test.gate.state import Gate, GateResult, passed
+from gpuwarden.features.active_test.judging.judgement import judge
 from gpuwarden.features.active_test.judging.outcome import ActiveVerdict
-from gpuwarden.features.active_test.judging.past import PastTest
+from gpuwarden.features.active_test.judging.past import PastTest, kept
 from gpuwarden.features.active_test.judging.results import tested as result_event
 from gpuwarden.features.active_test.memory import NAME
 from gpuwarden.health.event_data import write
@@ -32,6 +33,7 @@ from gpuwarden.policy.model import NodeState, Settings
 from gpuwarden.policy.situation import Situation
 from gpuwarden.policy.state import PolicyState
 from gpuwarden_collectors.active_test.level import Level
+from support.active_tests import healthy
 from support.policy_story import SETTINGS, Story, announced, called_off, kinds, restored, xid
 from support.snapshots import finding, gpu_verdict, slot
 
@@ -314,6 +316,23 @@ def test_a_result_of_a_test_that_began_before_the_end_of_the_failure_does_not_co
         )  # fmt: skip
         story.took([result_event(slot(number), test, story.boot_id)])
     story.passes()
+    assert story.is_out()
+
+
+def test_a_result_that_was_handed_in_long_after_its_test_is_as_old_as_the_test() -> None:
+    """Results come together, once the last GPU has been tested again, and a daemon that restarts takes them."""
+    story = mended().begins()
+    tested = story.now
+    story.waits(20.0)
+    story.fails(xid(5, number=48))
+    story.records(EventKind.CLEARED, xid(5, number=48).key)
+    story.waits(30.0)
+    for number in GPUS:
+        test = healthy(number, uuid=UUIDS[number], started=tested)
+        result = kept(test, judge([test])[UUIDS[number]], story.now)
+        story.took([result_event(slot(number), result, story.boot_id)])
+    story.ends()
+    story.heals(passes=4)
     assert story.is_out()
 
 

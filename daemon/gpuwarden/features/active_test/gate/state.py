@@ -125,7 +125,7 @@ def _moves(gate: Gate, event: Event) -> bool:
 def _tested(gate: Gate, event: Event) -> Gate:
     test = read(PastTest, event)
     since = gate.since if event.boot_id == gate.boot else None
-    if since is not None and event.at.boottime - test.seconds < since.boottime:
+    if since is not None and event.at.boottime - max(test.age, test.seconds) < since.boottime:
         return gate
     results = results_of(gate)
     before = results.get(test.uuid)

@@ -40,6 +40,9 @@ class PastTest:
     """What it came to."""
     seconds: float
     """How long it took."""
+    age: float = 0.0
+    """Seconds from its start until its result was taken, by the clock of the boot: results come together, once the whole run has ended. 0: an older
+    version wrote it."""
     name: Annotated[str, cut(NAME_MOST)]
     """Product name of the GPU."""
     driver: Annotated[str, cut(NAME_MOST)]
@@ -136,6 +139,7 @@ def kept(test: GpuTest, outcome: Outcome, at: Stamp, xids: Sequence[int] = ()) -
         level=test.level,
         verdict=outcome.verdict,
         seconds=round(test.seconds, 1),
+        age=round(max(0.0, at.boottime - test.started.boottime), 1),
         name=test.name[:NAME_MOST],
         driver=test.driver[:NAME_MOST],
         kernels_version=test.kernels_version,
