@@ -16,6 +16,7 @@ PERSISTENCE, FABRIC, DCGM, IMEX = (
     "nvidia-persistenced.service", "nvidia-fabricmanager.service", "nvidia-dcgm.service", "nvidia-imex.service",
 )  # fmt: skip
 BEFORE = sorted((PERSISTENCE, DCGM, IMEX))
+PERSISTENT_AGAIN = [f"pm -i {slot} -pm 1" for slot in ("00000000:1B:00.0", "00000000:28:00.0")]
 
 
 def step(name: str, id: str = "try-1", **fields: str) -> dict[str, Any]:  # noqa: A002 - the protocol's word
@@ -37,7 +38,7 @@ def refused(host: RepairHost, request: dict[str, Any]) -> str:
 def test_a_gpu_is_reset_while_nothing_holds_it_and_all_that_was_stopped_runs_again(host: RepairHost) -> None:
     *progress, answer = host.lines(host.reset())
     assert answer == {"done": True, "text": f"the GPU at {SLOTS[0]} was reset, and NVML lists 2 GPUs with their UUIDs"}
-    assert host.effects == [f"stop {DCGM}", f"stop {PERSISTENCE}", "reset 00000000:1B:00.0"]
+    assert host.effects == [f"stop {DCGM}", f"stop {PERSISTENCE}", "reset 00000000:1B:00.0", *PERSISTENT_AGAIN]
     assert host.running == BEFORE
     assert [line["progress"] for line in progress][-2:] == [f"starts {PERSISTENCE}", f"starts {DCGM}"]
     assert host.look() == {"state": "done", "text": answer["text"]}
@@ -55,7 +56,7 @@ def test_all_gpus_are_reset_in_one_command_without_any_service(host: RepairHost)
     host.unit(FABRIC, "active")
     assert host.ask(step("reset_all"))["text"].startswith("2 GPUs were reset")
     stopped = [f"stop {unit}" for unit in (DCGM, IMEX, FABRIC, PERSISTENCE)]
-    assert host.effects == [*stopped, "reset all"]
+    assert host.effects == [*stopped, "reset all", *PERSISTENT_AGAIN]
     assert host.running == sorted((*BEFORE, FABRIC))
 
 
@@ -114,6 +115,19 @@ def test_persistence_mode_that_nvidia_smi_set_is_off_meanwhile(host: RepairHost)
     ]
 
 
+@pytest.mark.parametrize("mode", ["success", "in_use"])
+def test_persistence_mode_is_set_anew_once_the_daemon_for_it_runs_that_may_start_without_it(
+    host: RepairHost, mode: str
+) -> None:
+    """The unit of Ubuntu has `--no-persistence-mode`, which is off for all GPUs as it starts; nvidia-smi has told that daemon since."""
+    host.fake.reading(1, "persistence_mode", 0)
+    host.reset_mode(mode)
+    host.ask(host.reset())
+    assert [one for one in host.effects if one.startswith("pm")] == PERSISTENT_AGAIN[:1]
+    started, set_on = (next(n for n, call in enumerate(host.calls) if word in call) for word in (f"start {PERSISTENCE}", "-pm 1"))  # fmt: skip
+    assert started < set_on
+
+
 def test_what_systemd_stops_with_a_service_is_started_with_it(host: RepairHost) -> None:
     host.unit("slurmd.service", "active")
     host.unit(PERSISTENCE, "active", requires="slurmd.service")
@@ -163,7 +177,7 @@ def test_a_module_that_is_in_use_leaves_the_driver_loaded(host: RepairHost) -> N
 def test_a_service_that_does_not_stop_ends_the_step_before_its_command(host: RepairHost) -> None:
     host.set("fails.stop")
     assert f"systemctl stop {DCGM}: exit code 1" in failed(host, host.reset())
-    assert host.effects == []
+    assert host.effects == PERSISTENT_AGAIN
 
 
 def test_a_service_that_does_not_start_again_is_told_though_the_reset_was_done(host: RepairHost) -> None:

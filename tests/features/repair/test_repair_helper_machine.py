@@ -78,7 +78,9 @@ def test_a_step_is_taken_in_the_sandbox_of_the_unit(machine: Machine) -> None:
     assert answer["done"], answer
     assert machine.show(SERVICE, "ActiveState") == "active"
     assert machine.show(SERVICE, "MainPID") != before
-    assert machine.output("cat", f"{FOLDER}/calls") == "--gpu-reset -i 00000000:28:00.0"
+    reset_one, *persistent = machine.output("cat", f"{FOLDER}/calls").splitlines()
+    assert reset_one == "--gpu-reset -i 00000000:28:00.0"
+    assert persistent == ["-i 00000000:1B:00.0 -pm 1", "-i 00000000:28:00.0 -pm 1"]
     assert machine.output("stat", "--format=%U %a", FOLDER) == "root 700"
     assert ask(machine, verb="step", id="try-2", step="restart_service", service="persistence")["done"]
 

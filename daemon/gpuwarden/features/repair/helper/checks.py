@@ -23,6 +23,11 @@ _READERS = frozenset({*(unit for units in UNITS.values() for unit in units), "gp
 """Units that have GPUs open and run nothing on them."""
 
 
+def by_daemon(stopped: Collection[str]) -> bool:
+    """Return True if the daemon that holds persistence mode is among the units that are stopped, and ends it so."""
+    return bool(set(stopped) & set(UNITS["persistence"]))
+
+
 class Refused(Exception):  # noqa: N818 - a decision
     """The step is not taken. The message says why."""
 
@@ -112,7 +117,10 @@ class Checks:
         self.unused(stopped)
 
     def _persistent(self, stopped: Collection[str]) -> tuple[str, ...]:
-        """Return the slots of the GPUs whose persistence mode nvidia-smi has set, without the daemon for it: it holds them as that does."""
-        if self.seen.driver is None or set(stopped) & set(UNITS["persistence"]) or not STEPS[self.request.step].stops:
+        """Return the slots of the GPUs whose persistence mode the step takes away: of all, where it stops the daemon for it, which may start anew
+        without it (`--no-persistence-mode`, as in the unit of Ubuntu), else of those of the step.
+        """
+        if self.seen.driver is None or not STEPS[self.request.step].stops:
             return ()
-        return tuple(gpu.slot for gpu in self.seen.driver.gpus if gpu.persistent and gpu.slot in self.slots)
+        slots = [gpu.slot for gpu in self.seen.driver.gpus if gpu.persistent]
+        return tuple(slot for slot in slots if slot in self.slots or by_daemon(stopped))

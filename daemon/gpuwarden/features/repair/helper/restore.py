@@ -21,22 +21,25 @@ KILLED = {
 
 
 def put_back(entry: Entry, services: Services, host: Host, held: int | None, say: Callable[[str], object]) -> str:
-    """Load the modules, set persistence mode and start the units of an entry. Returns what could not be, or "": it tries each."""
+    """Load the modules, start the units and set persistence mode of an entry. Returns what could not be, or "": it tries each.
+
+    Persistence mode comes after the daemon for it, which begins with the mode of its command line, and whom nvidia-smi then tells.
+    """
     missing = []
     for name in reversed(entry.load):
         ended = host.run((host.program("modprobe") or "modprobe", name), LOADED_WITHIN, held)
         if ended.code != 0:
             missing.append(f"modprobe {name}: {ended.why}")
-    for slot in entry.persist:
-        ended = host.run(commands.persistence(host, slot, on=True), PERSISTENCE_WITHIN, held)
-        if ended.code != 0:
-            missing.append(f"persistence mode of {slot}: {ended.why}")
     for unit in reversed(entry.start):
         say(f"starts {unit}")
         try:
             services.start(unit)
         except ServiceError as error:
             missing.append(str(error))
+    for slot in entry.persist:
+        ended = host.run(commands.persistence(host, slot, on=True), PERSISTENCE_WITHIN, held)
+        if ended.code != 0:
+            missing.append(f"persistence mode of {slot}: {ended.why}")
     return "; ".join(missing)
 
 
@@ -67,7 +70,7 @@ def _close(entry: Entry, missing: str, host: Host, notebook: Notebook) -> None:
     text = KILLED[entry.stage]
     if entry.succeeded:
         text = "its command has ended well; the helper was killed after it"
-    if entry.start or entry.load:
+    if entry.start or entry.load or entry.persist:
         text += (
             f"; what it had stopped could not be started again: {missing}"
             if missing
