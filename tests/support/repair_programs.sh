@@ -37,7 +37,7 @@ becomes() { # UNIT STATE
     requires=
     [ -e "units/$1" ] && read -r _ requires < "units/$1"
     echo "$2 $requires" > "units/$1"
-    [ "$2" = active ] || for one in $requires; do echo "$2" > "units/$one"; done
+    [ "$2" = active ] || for one in $requires; do (becomes "$one" "$2"); done
 }
 
 reset() {

@@ -135,6 +135,17 @@ def test_what_systemd_stops_with_a_service_is_started_with_it(host: RepairHost) 
     assert (host.folder / "units/slurmd.service").read_text().split() == ["active"]
 
 
+def test_what_systemd_stops_with_such_a_unit_is_started_too(host: RepairHost) -> None:
+    host.unit("site-agent.service", "active")
+    host.unit("idle-agent.service", "inactive")
+    host.unit("slurmd.service", "active", requires="site-agent.service idle-agent.service")
+    host.unit(PERSISTENCE, "active", requires="slurmd.service")
+    host.unit(DCGM, "active", requires="slurmd.service")
+    assert host.ask(host.reset())["done"]
+    states = {name: (host.folder / "units" / f"{name}.service").read_text().split()[0] for name in ("slurmd", "site-agent", "idle-agent")}  # fmt: skip
+    assert states == {"slurmd": "active", "site-agent": "active", "idle-agent": "inactive"}
+
+
 # --- commands that do not do what they should
 
 

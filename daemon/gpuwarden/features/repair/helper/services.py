@@ -46,10 +46,19 @@ class Services:
         return tuple(unit for unit, state in self.installed(names).items() if state in _RUNNING)
 
     def dependents(self, units: Sequence[str]) -> tuple[str, ...]:
-        """Return the units that run and that systemd stops with these, such as a slurmd that requires one of them. Raises ServiceError."""
-        named = {one for _, block in self._show(units) for key in _DEPENDENT for one in block.get(key, "").split()}
-        services = sorted(unit for unit in named - set(units) if unit.endswith(".service"))
-        return tuple(unit for unit, block in self._show(services) if block["ActiveState"] in _RUNNING)
+        """Return the services that run and that systemd stops with these, such as a slurmd that requires one of them, and those that it stops with
+        a slurmd. Raises ServiceError.
+        """
+        known, blocks, running = set(units), list(self._show(units)), set[str]()
+        while named := sorted(
+            {one for _, block in blocks for key in _DEPENDENT for one in block.get(key, "").split()} - known
+        ):
+            blocks = list(self._show(named))
+            known.update(named)
+            running.update(
+                unit for unit, block in blocks if unit.endswith(".service") and block["ActiveState"] in _RUNNING
+            )
+        return tuple(sorted(running))
 
     def stop(self, unit: str) -> None:
         self._do("stop", unit, STOP_WITHIN)
