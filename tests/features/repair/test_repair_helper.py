@@ -235,6 +235,10 @@ def _passed_through(host: RepairHost) -> None:
     driver.symlink_to("../../../bus/pci/drivers/vfio-pci")
 
 
+def _jailed(host: RepairHost) -> None:
+    host.process(4711, "python3", "/srv/jail/dev/nvidia0")
+
+
 OBSTACLES = {
     "MIG": (_mig, "MIG is on at the GPU at 0000:1b:00.0"),
     "confidential": (_confidential, "confidential computing is on"),
@@ -244,6 +248,7 @@ OBSTACLES = {
     "vfio": (_passed_through, "passed through to a virtual machine (driver vfio-pci)"),
     "process": (_process, "the GPU is in use by process 4711"),
     "open file": (_holder, "the GPU is in use by process 4711 (python3)"),
+    "open file in a chroot": (_jailed, "the GPU is in use by process 4711 (python3)"),
     "own reader": (_own_reader, "the GPU is in use by process 4711 (python3, gpuwarden.service)"),
 }
 

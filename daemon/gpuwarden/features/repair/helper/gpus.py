@@ -25,6 +25,7 @@ from gpuwarden_collectors.pci_facts import PciKind
 DRIVER_WITHIN = 60.0
 """Seconds: a driver without persistence mode initialises eight GPUs for a first answer."""
 HOST_WITHIN = 20.0
+_DRIVER = "/dev/nvidia"
 _DEVICE = re.compile(r"/dev/nvidia(\d{1,3})\b")
 _UNIT = re.compile(r":/system\.slice/(?:[^/]+\.slice/)*([^/\n]+\.service)(?:/|$)", re.MULTILINE)
 _MAJOR, _CONTROL = 195, 254
@@ -177,19 +178,21 @@ def _opened(folder: Path) -> set[int] | None:
             target = os.readlink(folder / name)  # noqa: PTH115 - as above
         except FileNotFoundError:
             continue
-        if target.startswith("/dev/") and (minors := _minors(target, folder / name)) is not None:
+        if (target.startswith("/dev/") or _DRIVER in target) and (minors := _minors(target, folder / name)) is not None:
             found = (found or set()) | minors
     return found
 
 
 def _minors(target: str, file: Path) -> set[int] | None:
-    """A container may have given a device another name: its number counts, where it can be read."""
+    """A container may have given a device another name, and a chroot(2) has its own /dev below another folder: the device's number counts, where
+    it can be read.
+    """
     try:
         status = file.stat()
     except OSError:
-        named = _DEVICE.match(target)
-        return {int(named[1])} if named else (set() if target.startswith("/dev/nvidia") else None)
+        named = _DEVICE.search(target)
+        return {int(named[1])} if named else (set() if _DRIVER in target else None)
     if not stat.S_ISCHR(status.st_mode) or os.major(status.st_rdev) != _MAJOR:
-        return set() if target.startswith("/dev/nvidia") else None
+        return set() if target.startswith(_DRIVER) else None
     minor = os.minor(status.st_rdev)
     return {minor} if minor < _CONTROL else set()
