@@ -97,6 +97,20 @@ def test_the_site_s_command_reboots_where_it_is_configured_and_gets_the_reason(h
     assert host.effects == ["reboot: xid 79; $(touch /x)"]
 
 
+@pytest.mark.parametrize("mode", [None, 0o644])
+def test_a_site_s_command_that_cannot_be_run_is_an_obstacle_and_no_try(host: RepairHost, mode: int | None) -> None:
+    command = host.folder / "reboot-me"
+    if mode is not None:
+        command.touch(mode)
+    host.settings |= {"slurm": False, "reboot_command": [str(command), "now"]}
+    why = f"{command} of repair.reboot_command does not exist, or cannot be run: install it"
+    assert refused(host, step("reboot", reason="xid 79")) == why
+    assert host.ask({"verb": "probe"})["unable"] == {"reboot": why}
+    command.touch()
+    command.chmod(0o755)
+    assert host.ask({"verb": "probe"})["unable"] == {}
+
+
 def test_persistence_mode_that_nvidia_smi_set_holds_the_driver_too(host: RepairHost) -> None:
     host.unit(PERSISTENCE, "inactive")
     assert host.ask(step("reload_driver"))["done"]

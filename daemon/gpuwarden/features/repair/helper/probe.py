@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 
 from gpuwarden.features.repair.helper import obstacles
@@ -46,11 +47,17 @@ def lacking(step: str, host: Host, settings: Settings) -> str:
     program = STEPS[step].program
     if program and not host.program(program):
         return f"{program} is not in {host.path}: install it"
-    if step == "reboot" and not settings.reboot_command:
-        if not settings.slurm:
-            return "nothing reboots this node: set repair.reboot_command, or enable [slurm]"
-        return "" if host.program("scontrol") else f"scontrol is not in {host.path}: install it"
-    return ""
+    return _lacking_to_reboot(host, settings) if step == "reboot" else ""
+
+
+def _lacking_to_reboot(host: Host, settings: Settings) -> str:
+    if settings.reboot_command:
+        command = settings.reboot_command[0]
+        there = os.path.isfile(command) and os.access(command, os.X_OK)  # noqa: PTH113 - as the program is started
+        return "" if there else f"{command} of repair.reboot_command does not exist, or cannot be run: install it"
+    if not settings.slurm:
+        return "nothing reboots this node: set repair.reboot_command, or enable [slurm]"
+    return "" if host.program("scontrol") else f"scontrol is not in {host.path}: install it"
 
 
 def _unable_to_reset(steps: list[str], host: Host, settings: Settings) -> dict[str, str]:
