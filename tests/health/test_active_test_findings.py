@@ -7,13 +7,16 @@ from dataclasses import replace
 from functools import reduce
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from gpuwarden.engine.log_lines import EventLines
 from gpuwarden.features.active_test.judging.lease import Lease, begun, ended
 from gpuwarden.features.active_test.judging.outcome import ActiveVerdict
 from gpuwarden.features.active_test.judging.past import PastTest
-from gpuwarden.features.active_test.judging.results import KEPT, standing
+from gpuwarden.features.active_test.judging.results import KEPT, Tests, standing, with_result
+from gpuwarden.features.active_test.judging.results import tested as result_event
 from gpuwarden.features.active_test.judging.submission import submitted
 from gpuwarden.features.active_test.judging.thresholds import RESULTS_KEPT
 from gpuwarden.features.active_test.memory import memory_of
@@ -31,7 +34,7 @@ from gpuwarden_collectors.facts import Stamp
 from support.active_tests import healthy, off, slowed, uuid, wrong_result, wrong_words
 from support.hosts import Host, slot
 
-DAY = 86_400.0
+HOUR, DAY = 3600.0, 86_400.0
 MEMORY = f"test_failed.memory@gpu/{slot(0)}"
 
 
@@ -356,6 +359,51 @@ def test_a_board_keeps_so_many_results_of_90_days_and_what_makes_its_findings() 
     assert ids(host) == [MEMORY]
     text = sum(len(str(write(one))) for one in results(host))
     assert text <= KEPT * 1536
+
+
+def test_a_failure_that_a_passed_test_ended_does_not_make_a_later_warning_worse() -> None:
+    host = Host(1)
+    host.step()
+    hand_in(host, slowed(wrong_words(healthy(), (0, 0x40)), memory=0.7))
+    hand_in(host, replace(slowed(healthy(), memory=0.8), driver="590.1"))
+    hand_in(host, replace(slowed(wrong_words(healthy(ecc=False), (0, 0x40)), memory=0.8), driver="590.1"))
+    for _ in range(KEPT + 10):
+        host.uptime += DAY
+        hand_in(host, healthy(level=Level.GATE))
+        (memory,) = (one for one in host.findings if str(one.key) == MEMORY)
+        assert memory.severity is Severity.WARNING
+
+
+NAMES = ("test_failed.memory", "test_failed.rate", "gpu_bandwidth_low.pcie")
+RESULT = st.tuples(
+    st.sampled_from((HOUR, 7 * HOUR, DAY, 10 * DAY)),
+    st.sampled_from((*[ActiveVerdict.NOTHING_FOUND] * 4, *ActiveVerdict)),
+    st.sampled_from(tuple(Level)),
+    st.permutations(NAMES),
+    st.booleans(),
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(RESULT, min_size=80, max_size=160))
+def test_what_is_no_longer_kept_changes_nothing_that_stands(given_results: list[tuple[float, ActiveVerdict, Level, list[str], bool]]) -> None:  # fmt: skip
+    whole: list[PastTest] = []
+    tests: Tests = {}
+    now = 0.0
+    for after, verdict, level, names, more in given_results:
+        now += after
+        found = " ".join(names[: 1 + more])
+        one = PastTest(
+            at=Stamp(now, now), uuid=uuid(0), started=now - 6, level=level, verdict=verdict, seconds=6.0, name="H100", driver="580", kernels_version=1,
+            failed=names[2] if verdict is ActiveVerdict.FAILURE else "",
+            warned=found if verdict in (ActiveVerdict.WARNING, ActiveVerdict.FAILURE) else "",
+            unjudged=found if verdict is ActiveVerdict.NOTHING_FOUND and more else "",
+        )  # fmt: skip
+        whole.append(one)
+        tests = with_result(tests, result_event(slot(0), one, "boot"))
+        stands, stood = ({name: (found.severity, found.level) for name, found in standing(results).items()} for results in (tests[uuid(0)], tuple(whole)))  # fmt: skip
+        assert stands == stood
+    assert len(tests[uuid(0)]) <= KEPT
 
 
 def test_what_a_passed_test_ended_does_not_come_back_when_that_test_is_no_longer_kept() -> None:

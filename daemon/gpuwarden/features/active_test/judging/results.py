@@ -71,7 +71,7 @@ def _thinned(results: tuple[PastTest, ...], new: PastTest) -> tuple[PastTest, ..
     if says_more or not 0 <= last.at.wall - before.at.wall < SPACING:
         return results
     rest = _without(results, last)
-    return results if _brings_back((*results, new), (*rest, new)) else rest
+    return results if _changes((*results, new), (*rest, new)) else rest
 
 
 def _pruned(results: tuple[PastTest, ...]) -> tuple[PastTest, ...]:
@@ -82,10 +82,10 @@ def _pruned(results: tuple[PastTest, ...]) -> tuple[PastTest, ...]:
     droppable = [one for one in results if id(one) not in needed]
     kept = results
     for one in droppable:
-        if newest - one.at.wall > RESULTS_KEPT and not _brings_back(results, rest := _without(kept, one)):
+        if newest - one.at.wall > RESULTS_KEPT and not _changes(results, rest := _without(kept, one)):
             kept = rest
     for one in droppable:
-        if len(kept) > KEPT and not _brings_back(results, rest := _without(kept, one)):
+        if len(kept) > KEPT and not _changes(results, rest := _without(kept, one)):
             kept = rest
     return kept
 
@@ -94,9 +94,13 @@ def _without(results: tuple[PastTest, ...], dropped: PastTest) -> tuple[PastTest
     return tuple(one for one in results if one is not dropped)
 
 
-def _brings_back(results: tuple[PastTest, ...], fewer: tuple[PastTest, ...]) -> bool:
-    """Return True if with `fewer` of these results a finding stands that one of the others has ended."""
-    return bool(standing(fewer).keys() - standing(results).keys())
+def _changes(results: tuple[PastTest, ...], fewer: tuple[PastTest, ...]) -> bool:
+    """Return True if with `fewer` of these results a finding stands that one of the others has ended, or stands as something worse."""
+    before, after = standing(results), standing(fewer)
+    return any(
+        (found := before.get(name)) is None or (found.severity, found.level) != (one.severity, one.level)
+        for name, one in after.items()
+    )
 
 
 def standing(results: tuple[PastTest, ...]) -> dict[str, Standing]:
