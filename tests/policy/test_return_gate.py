@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import pytest
@@ -81,15 +81,19 @@ class GatedStory(Story):
         return "" if answer is None else answer.text
 
     def results(
-        self, verdict: ActiveVerdict = PASSED, level: Level = Level.QUICK, **others: ActiveVerdict
+        self,
+        verdict: ActiveVerdict = PASSED,
+        level: Level = Level.QUICK,
+        warned: Mapping[int, str] | None = None,
+        **others: ActiveVerdict,
     ) -> GatedStory:
-        """Record results for all GPUs, those of `others` (g3=…) apart."""
+        """Record results for all GPUs, those of `others` (g3=…) apart. `warned`: by GPU, what was found on it."""
         self.waits(10.0)
         for number in GPUS:
             one = others.get(f"g{number}", verdict)
             test = PastTest(
                 at=self.now, uuid=UUIDS[number], started=self.now.wall - 6, level=level, verdict=one, seconds=6.0, name="H100",
-                driver="580", kernels_version=1,
+                driver="580", kernels_version=1, warned=(warned or {}).get(number, ""),
             )  # fmt: skip
             self.took([result_event(slot(number), test, self.boot_id)])
         return self
@@ -317,6 +321,21 @@ def test_a_result_of_a_test_that_began_before_the_end_of_the_failure_does_not_co
         story.took([result_event(slot(number), test, story.boot_id)])
     story.passes()
     assert story.is_out()
+
+
+@pytest.mark.parametrize(("found", "out"), [("test_hung", True), ("test_failed.compute", True), ("", False)])
+def test_what_a_later_test_without_a_verdict_found_takes_a_pass_back(found: str, out: bool) -> None:
+    """Busy or interrupted, it says nothing of the GPU; a hang or a wrong result does, whoever else was there."""
+    story = mended().begins().results(g7=NO_VERDICT).ends()
+    assert story.is_out()
+    story.waits(AGAIN_AFTER)
+    story.begins()
+    story.results(g3=NO_VERDICT, warned={3: found}).ends()
+    assert story.is_out() is out
+    if out:
+        story.waits(AGAIN_AFTER)
+        story.begins().results().ends()
+        assert not story.is_out()
 
 
 def test_a_result_that_was_handed_in_long_after_its_test_is_as_old_as_the_test() -> None:
