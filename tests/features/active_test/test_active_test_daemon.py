@@ -83,3 +83,17 @@ def test_a_result_is_not_lost_when_the_daemon_restarts_as_it_is_handed_in(
         code, document = ended(process)
         assert (code, document["verdict"], document["notes"]) == (2, "failure", [])
         next_daemon.wait_status("failure", "test_failed.compute")
+
+
+@pytest.mark.slow
+def test_a_daemon_that_starts_after_a_test_knows_of_it_and_ends_it(host: ActiveHost) -> None:
+    """The test of a node began while its package was replaced; then its machine is to go."""
+    host.script({"*": LONG})
+    process = host.begin("--json", "--i-know-nobody-is-here")
+    host.wait_note(1)
+    with host.daemon() as daemon:
+        daemon.wait(lambda: daemon.status()["tests"]["running"], "the test to be known")
+        assert host.order("notify-termination", "--in", "300", "--reason", "the machine goes").returncode == 0
+        code, document = ended(process)
+        assert (code, {gpu["obstacle"] for gpu in document["gpus"]}) == (3, {"interrupted"})
+        assert "the end of this machine is announced" in document["gpus"][0]["text"]

@@ -58,14 +58,15 @@ class Lease:
         """Why the daemon did not know that the test ran; empty if it did, or was not there."""
 
     async def begin(self, level: Level, uuids: Sequence[str], seconds: float) -> None:
-        """Announce the test to the daemon and renew its lease. `seconds`: how long the test may take at most. Raises nothing."""
+        """Announce the test to the daemon and renew its lease. `seconds`: how long the test may take at most. Raises nothing.
+
+        A daemon that does not answer now is asked again each second: it may have to end the test, once it runs.
+        """
         given: Mapping[str, Any] = {"pid": os.getpid(), "level": level.value, "gpus": list(uuids), "seconds": seconds}
         answer = await self._asked("test-begin", given)
         if answer is None:
             self.unannounced = self.error
-            return
-        self._name = str(answer.get("lease", ""))
-        if not self._ended_by(answer):
+        if self._away or (answer is not None and not self._taken(answer)):
             self._renewing = asyncio.create_task(self._renew(given))
 
     async def announced(self) -> None:
@@ -108,12 +109,19 @@ class Lease:
                     await self._more.wait()
             self._more.clear()
             workers = list(self.workers)
-            answer = await self._asked("test-begin", {**given, "lease": self._name, "workers": workers})
+            known = {"lease": self._name} if self._name else {}
+            answer = await self._asked("test-begin", {**given, **known, "workers": workers})
             async with self._renewed:
                 self._known = len(workers)
                 self._renewed.notify_all()
-            if answer is not None and self._ended_by(answer):
+            if answer is not None and self._taken(answer):
                 return
+
+    def _taken(self, answer: Mapping[str, Any]) -> bool:
+        """Keep the name of the lease. Returns True if the daemon ends the test."""
+        self._name = self._name or str(answer.get("lease", ""))
+        self.unannounced = ""
+        return self._ended_by(answer)
 
     def _ended_by(self, answer: Mapping[str, Any]) -> bool:
         if reason := answer.get("end"):
