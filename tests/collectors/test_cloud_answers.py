@@ -255,11 +255,30 @@ def test_where_a_reply_has_no_date_a_step_of_this_host_s_clock_moves_an_end_and_
     held: Held = {}
     for seconds, wall in ((0.0, 0.0), (10.0, 10.0 + step), (11.0, 11.0 + step), (12.0, 12.0 + step)):
         at = Stamp(HERE.boottime + seconds, HERE.wall + wall)
-        held = follow(held, aws.spot(reply({"action": "terminate", "time": IN_120}, date=None), at))
+        held = follow(held, aws.spot(reply({"action": "terminate", "time": IN_120}, date=None), at), at)
         if seconds == 10.0:
             (known,) = held.values()
             assert left(known.notice) == 10.0 + left_then
     assert len(held) == 1
+
+
+OVER: dict[str, tuple[str, Reply]] = {
+    "aws maintenance": ("aws maintenance", reply([event(NotBefore="20 Nov 2026 09:00:43 GMT")])),
+    "gcp upcoming": ("gcp upcoming", google({"window_start_time": "2026-11-20T08:00:00Z"})),
+    "azure": ("azure", document(scheduled(EventStatus="Started", NotBefore=""))),
+}
+
+
+@pytest.mark.parametrize("case", OVER)
+def test_an_end_that_is_over_and_still_announced_stays_where_it_was_first_seen(case: str) -> None:
+    """Answers come a minute apart, and a little more."""
+    parser, answer = OVER[case]
+    held: Held = {}
+    for number in range(5):
+        at = Stamp(HERE.boottime + number * 60.01, HERE.wall + number * 60.01)
+        held = follow(held, PARSERS[parser](answer, at), at)
+        (known,) = held.values()
+        assert left(known.notice) == 0.0, number
 
 
 # --- how each of them is withdrawn
@@ -299,5 +318,6 @@ def test_one_that_its_cloud_takes_back_is_over_after_three_such_answers_and_come
             (in_force, 1),
         ]
     ):
-        held = follow(held, PARSERS[parser](answer, Stamp(HERE.boottime + number, HERE.wall + number)))
+        at = Stamp(HERE.boottime + number, HERE.wall + number)
+        held = follow(held, PARSERS[parser](answer, at), at)
         assert len(held) == node_state, number

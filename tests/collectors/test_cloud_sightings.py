@@ -23,10 +23,11 @@ def notice(end: float | None = 120.0, name: str = "spot:terminate", **more: obje
 def after(answers: Iterable[Answer], held: Held | None = None) -> dict[str, float | None]:
     held = held or {}
     for one in answers:
-        held = follow(held, one)
+        held = follow(held, one, NOW)
     return {name: None if s.notice.deadline is None else s.notice.deadline.boottime for name, s in held.items()}
 
 
+NOW = Stamp(0.0, 0.0)
 UNKNOWN = unknown("no answer")
 SEEN = answer((notice(),))
 
@@ -44,6 +45,11 @@ def test_a_notice_from_before_the_start_of_the_daemon_ends_in_the_same_way() -> 
     assert after([UNKNOWN] * 9 + [NONE, NONE], held)
     assert after([NONE] * 3, held) == {}
     assert after([SEEN], held) == {"spot:terminate": 120.0}
+
+
+def test_an_end_that_was_put_off_while_the_daemon_was_away_is_the_later_one() -> None:
+    held = held_before({"spot:terminate": notice()})
+    assert after([answer((notice(7 * 86_400.0),))], held) == {"spot:terminate": 7 * 86_400.0}
 
 
 def test_a_partial_response_does_not_end_the_notices_that_it_lacks() -> None:
@@ -82,7 +88,7 @@ answers = st.sampled_from([NONE, UNKNOWN, SEEN, answer((notice(name="b"),)), ans
 def test_without_a_sight_there_is_no_notice_and_without_three_misses_no_end(script: list[Answer]) -> None:
     held: Held = {}
     for one in script:
-        before, held = held, follow(held, one)
+        before, held = held, follow(held, one, NOW)
         ids = {n.id for n in one.notices}
         assert set(held) - set(before) <= ids
         for gone in set(before) - set(held):

@@ -38,15 +38,16 @@ Held = Mapping[str, Announced]
 
 
 def held_before(notices: Mapping[str, TerminationNotice]) -> Held:
-    """Announcements of an earlier run of the daemon: answers withdraw them as they do those of this run."""
-    return {name: Announced(notice, None) for name, notice in notices.items()}
+    """Return announcements of an earlier run of the daemon: answers withdraw and move them as they do those of this run."""
+    return {name: Announced(notice, notice.deadline) for name, notice in notices.items()}
 
 
-def follow(held: Held, answer: Answer) -> Held:
+def follow(held: Held, answer: Answer, now: Stamp) -> Held:
+    """Return what is in force after an answer that came by `now`."""
     if answer.kind is AnswerKind.UNKNOWN:
         return held
     current = {notice.id: notice for notice in answer.notices}
-    after = {name: _seen(announced, current[name]) for name, announced in held.items() if name in current}
+    after = {name: _seen(announced, current[name], now) for name, announced in held.items() if name in current}
     for name, announced in held.items():
         if name not in current and (answer.partial or announced.missing + 1 < WITHDRAWN_AFTER):
             after[name] = replace(announced, missing=announced.missing + (not answer.partial))
@@ -56,16 +57,18 @@ def follow(held: Held, answer: Answer) -> Held:
     return after
 
 
-def _seen(before: Announced, now: TerminationNotice) -> Announced:
-    return Announced(replace(now, deadline=_deadline(before, now)), now.deadline)
+def _seen(before: Announced, current: TerminationNotice, now: Stamp) -> Announced:
+    return Announced(replace(current, deadline=_deadline(before, current, now)), current.deadline)
 
 
-def _deadline(before: Announced, now: TerminationNotice) -> Stamp | None:
-    """The one that holds: an earlier one at once, a later one only if it was moved."""
-    held, new = before.notice.deadline, now.deadline
+def _deadline(before: Announced, current: TerminationNotice, now: Stamp) -> Stamp | None:
+    """Return the deadline that holds: an earlier one at once, a later one only if it was moved.
+    One that is over was not: a source gives it as the time of its answer, for as long as it announces the event.
+    """
+    held, new = before.notice.deadline, current.deadline
     if held is None or new is None:
         return new if held is None else held
     if new.boottime < held.boottime - EARLIER_BY:
         return new
     moved = before.latest is not None and new.boottime > before.latest.boottime + LATER_BY
-    return new if moved and not now.estimated else held
+    return new if moved and new.boottime > now.boottime and not current.estimated else held

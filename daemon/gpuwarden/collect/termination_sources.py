@@ -138,9 +138,10 @@ class NoticeSources:
         polled = self._polled[source][question.name]
         polled.error = answer.error
         polled.good = answer.kind is not AnswerKind.UNKNOWN
+        now = self._clock()
         if polled.good:
-            polled.answered = self._clock()
-        before, polled.held = polled.held, follow(polled.held, answer)
+            polled.answered = now
+        before, polled.held = polled.held, follow(polled.held, answer, now)
         if before or polled.held:  # each time: the receiver compares, and may have missed the last one
             self._changed(source, self._announced(source))
 
