@@ -155,6 +155,25 @@ def test_after_a_kexec_what_the_cloud_still_announces_is_notified_again_and_the_
         assert daemon.status()["jobs"]["departures"] == []
 
 
+@pytest.mark.slow
+def test_the_end_that_the_configuration_gave_is_over_once_it_gives_none(host: FakeHost) -> None:
+    end = datetime.fromtimestamp(time.time() + 500.0, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    host.configure(f'[termination]\nsources = []\nplanned_end = "{end}"\n')
+    with host.daemon() as daemon:
+        daemon.wait_status("healthy")
+        wait_notice(daemon, there=True)
+        host.order("notify-termination", "--in", "400")
+        daemon.wait(lambda: daemon.get("/v1/events")[1].count(b"noticed") == 2, "both notices to be on disk")
+    host.configure("[termination]\nsources = []\n")
+    with host.daemon() as daemon:
+        daemon.wait_status("healthy")
+        wait_notice(daemon, there=True)
+        assert daemon.heartbeat()["notice"]["source"] == "operator"  # which no configuration names
+        host.order("notify-termination", "--cancel")
+        wait_notice(daemon, there=False)
+        assert daemon.get("/heartbeat")[0] == 200
+
+
 def occupy(host: FakeHost, pid: int) -> None:
     host.admit(pid)
     host.fake.process(0, pid, 1 << 30)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from gpuwarden.base.log import get_logger
 from gpuwarden.config.termination import TerminationOptions
-from gpuwarden.policy.model import Notice
+from gpuwarden.policy.model import OPERATOR, Notice
 from gpuwarden.publish.snapshot import NoticeSource
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.cloud.container import NAME as CONTAINER
@@ -92,14 +92,17 @@ class NoticeSources:
         self._tasks: list[asyncio.Task[None]] = []
 
     def remember(self, notices: Iterable[Notice]) -> None:
-        """Notices from before the daemon started stay in force until their source withdraws them; those of an earlier boot do not."""
-        for notice in notices:
-            if notice.boot_id != self._boot_id:
-                continue
+        """Keep notices from before the daemon started in force until their source withdraws them; those of an earlier boot do not count.
+        What a source announced that is configured no more would stand until the boot: it is withdrawn.
+        """
+        known = [notice for notice in notices if notice.boot_id == self._boot_id]
+        for notice in known:
             name = notice.id.partition(":")[0]
             polled = self._polled.get(notice.source, {}).get(name)
             if polled is not None and notice.id not in polled.held:
                 polled.held = {**polled.held, **held_before({notice.id: notice})}
+        for source in sorted({notice.source for notice in known} - {OPERATOR, *self._sources}):
+            self._changed(source, ())
 
     def run(self) -> None:
         self._tasks = [asyncio.create_task(self._follow(source)) for source in self._sources.values()]
