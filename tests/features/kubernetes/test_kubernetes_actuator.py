@@ -6,6 +6,7 @@ import copy
 import random
 import ssl
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from gpuwarden.features.kubernetes.node import ANNOTATION
 from gpuwarden.features.kubernetes.node_actuator import KubernetesActuator
 from gpuwarden.features.kubernetes.options import KubernetesOptions
 from gpuwarden.policy.model import Act, Intent, Owner, Why
-from gpuwarden.policy.preconditions import answer
+from gpuwarden.policy.preconditions import answer, stands
 from gpuwarden_collectors.base import host_clock
 from support.kubernetes_api import (
     BUILT_IN,
@@ -362,6 +363,22 @@ async def test_a_node_with_more_than_ten_field_managers_is_dated_by_its_annotati
     fleet_count = await acts.fleet_count()
     assert abs(fleet_count.held[0].since - fleet_count.now) < 60
     assert (await acts.read()).owner is Owner.OURS
+    await acts.close()
+
+
+async def test_an_exclusion_that_took_the_server_seconds_is_still_ours_once_its_writer_is_forgotten(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    """A webhook may examine it first; with more than ten field managers the server drops the oldest."""
+    acts = actuator(server, tmp_path)
+    await exclude(acts)
+    written = datetime.fromtimestamp((await acts.read()).since + 5.0, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    server.edit("n1", lambda found: _stamp(found, written))
+    before = await acts.read()
+    server.edit("n1", lambda found: found["metadata"].update(managedFields=[]))
+    assert stands(REASON, before.since, await acts.read())
+    await restore(acts)
+    assert (await acts.read()).owner is Owner.NONE
     await acts.close()
 
 

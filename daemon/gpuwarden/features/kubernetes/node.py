@@ -28,7 +28,7 @@ _LATEST = 1 << 40  # seconds
 @dataclass(frozen=True, slots=True)
 class Mark:
     """The content of gpuwarden's annotation. `key` and `effect` of its taint. `at`: the server's clock a moment before it was
-    written, Unix time.
+    written, Unix time. The exclusion is known again by it: the server forgets when which of many writers wrote.
     """
 
     reason: reasons.Reason
@@ -52,7 +52,7 @@ def node_state_of(node: Json, at: Stamp, key: str, pool: int | None) -> NodeStat
             owner=Owner.OURS,
             why=mark.reason.why,
             reason=mark.reason.text,
-            since=written_at(node) or mark.at,
+            since=mark.at or written_at(node),
             boot=mark.reason.boot,
             instance=mark.reason.instance,
             closed="" if mark.cordoned else closed,

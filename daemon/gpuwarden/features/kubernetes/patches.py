@@ -67,7 +67,7 @@ def moved(node: Json, *, key: str, effect: str, cordon: bool, slinky: bool) -> J
         return None
     if any(taint_id(taint) == (key, effect) for taint in taints_of(node)):
         return None
-    at = written_at(node) or mark.at
+    at = mark.at or written_at(node)
     why, text = mark.reason.why, mark.reason.text
     return exclusion(node, key=key, effect=effect, why=why, reason=text, cordon=cordon, at=at, slinky=slinky)
 
