@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import replace
+
 import pytest
 
 from gpuwarden.features.evacuation.active_notices import active_notices
+from gpuwarden.health.model import Verdict
+from gpuwarden.policy.model import Notice
+from gpuwarden.policy.notices import id_of
 from gpuwarden.policy.state import PolicyState
 from support.hosts import Host, slot
 from support.quick import first_quick
 
 
-def concerned(host: Host, *, ignore_gpus: bool = False) -> list[str]:
-    assert host.last is not None
-    found = active_notices(
+def notices(
+    host: Host, verdict: Verdict, *, going_on: Collection[str] = (), ignore_gpus: bool = False
+) -> tuple[Notice, ...]:
+    return active_notices(
         PolicyState(boot_id=host.boot_id),
-        host.last.verdict,
+        verdict,
         {},
         {},
+        going_on=going_on,
         scheduled=False,
         ignore_gpus=ignore_gpus,
         horizon=600.0,
         instance="",
         now=host.now,
-    )
-    return [notice.id for notice in found.notices]
+    ).notices
+
+
+def concerned(host: Host, *, ignore_gpus: bool = False) -> list[str]:
+    assert host.last is not None
+    return [notice.id for notice in notices(host, host.last.verdict, ignore_gpus=ignore_gpus)]
 
 
 def test_jobs_on_a_gpu_that_failed_are_concerned() -> None:
@@ -33,6 +45,28 @@ def test_jobs_on_a_gpu_that_failed_are_concerned() -> None:
     host.run(60)
     assert concerned(host) == [slot(2)]
     assert concerned(host, ignore_gpus=True) == []
+
+
+def test_a_gpu_that_goes_on_failing_has_the_same_notice_whatever_else_was_mended() -> None:
+    """A job that was signalled an hour ago would be signalled again for another notice."""
+    host = Host(4)
+    host.run(60)
+    host.change(1, remapped_rows_failure=1)
+    host.run(3600, every=60)
+    host.change(2, remapped_rows_failure=1)
+    host.run(3600, every=60)
+    host.step(host.xid(2, 95))
+    host.run(60)
+    assert host.last is not None
+    verdict = host.last.verdict
+    ids = [id_of(notice) for notice in notices(host, verdict)]
+    assert len(ids) == 2
+    assert len({finding.first_seen for finding in verdict.findings}) == 3
+    for mended in verdict.findings:
+        left = replace(verdict, findings=tuple(one for one in verdict.findings if one is not mended))
+        found = [id_of(notice) for notice in notices(host, left, going_on=ids)]
+        assert found
+        assert set(found) <= set(ids)
 
 
 @pytest.mark.parametrize("what", first_quick(1, ["memory_degrading", "power_brake", "row_remap_overdue"]))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from gpuwarden.features.evacuation.policy.budget import FAILING_GPU
 from gpuwarden.health.conditions import condition
@@ -46,6 +47,7 @@ def active_notices(
     node_states: Mapping[str, NodeState],
     processes: Mapping[str, frozenset[int]],
     *,
+    going_on: Collection[str],
     scheduled: bool,
     ignore_gpus: bool,
     horizon: float,
@@ -53,10 +55,10 @@ def active_notices(
     now: Stamp,
 ) -> ActiveNotices:
     """Choose what is acted on now. `processes`: by slot, the processes that had the GPU open when it was last listed.
-    `scheduled`: a scheduler is configured.
+    `going_on`: the ids of the evacuations that are not over. `scheduled`: a scheduler is configured.
     """
     ends = all_imminent(state.notices, horizon, now)
-    failed = tuple(_failing(state, verdict, scheduled=scheduled))
+    failed = tuple(_continued(one, going_on) for one in _failing(state, verdict, scheduled=scheduled))
     gpus, ignored = ((), failed) if ignore_gpus else (failed, ())
     node_state = node_states.get(SLURM)
     return ActiveNotices(
@@ -86,12 +88,19 @@ def _failing(state: PolicyState, verdict: Verdict, *, scheduled: bool) -> Iterat
     Without a scheduler there is no exclusion, and they date from the failure.
     """
     out = [hold.at for hold in state.holds.values() if hold.why is Why.FAILURE and not hold.released]
-    found = [
-        finding for finding in failing(state, verdict) if finding.key.subject.kind in _OF_GPU and _ends_jobs(finding)
-    ]
-    if not scheduled:
-        out = [finding.first_seen for finding in found]
-    for slot in sorted({finding.key.subject.slot for finding in found}) if out else ():
-        yield Notice(
-            source=GPU, kind=FAILING_GPU, at=min(out), boot_id=state.boot_id, id=slot, reason=f"GPU {slot} failed"
-        )
+    found: dict[str, list[Stamp]] = {}
+    for finding in failing(state, verdict):
+        if finding.key.subject.kind in _OF_GPU and _ends_jobs(finding):
+            found.setdefault(finding.key.subject.slot, []).append(finding.first_seen)
+    for slot in sorted(found) if out or not scheduled else ():
+        at = min(out if scheduled else found[slot])
+        yield Notice(source=GPU, kind=FAILING_GPU, at=at, boot_id=state.boot_id, id=slot, reason=f"GPU {slot} failed")
+
+
+def _continued(notice: Notice, going_on: Iterable[str]) -> Notice:
+    """Return the notice of a GPU with the time, and so the id, by which it is acted on already.
+
+    What it dates from may end before the GPU fails no more, and its jobs would be signalled again for another notice.
+    """
+    times = (at for name, _, at in (one.rpartition("@") for one in going_on) if name == notice.name and at.isdecimal())
+    return next((replace(notice, at=Stamp(float(at), notice.at.wall)) for at in times), notice)

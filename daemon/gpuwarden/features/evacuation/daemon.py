@@ -114,6 +114,7 @@ class EvacuationPart(Part):
             self._service.verdict,
             enforcement.node_states,
             self._gpu_processes,
+            going_on=self._evacuation.current(),
             scheduled=config.slurm.enabled,
             ignore_gpus=config.jobs.failing_gpu == "ignore",
             horizon=config.termination.horizon,
