@@ -404,6 +404,26 @@ def test_on_two_gpus_that_fail_at_once_each_job_is_signalled_once_and_nobody_els
 
 
 @pytest.mark.slow
+def test_a_daemon_that_starts_on_a_failing_gpu_goes_on_with_its_jobs_and_signals_none_again(host: FakeHost) -> None:
+    """Were it over for a moment, a rank that has not acknowledged would be signalled again 30 s after its signal."""
+    host.configure('[jobs]\nfailing_gpu = "signal"\n')
+    with training(host) as one:
+        with acting(host) as daemon:
+            daemon.wait_status("healthy")
+            host.xid(0, 95)
+            assert one.received() == "TERM"
+            daemon.wait(lambda: "signalled" in kinds(daemon), "it to be on disk")
+            assert daemon.stop() == 0
+        host.fake.process(0, one.pid, GIB)
+        with acting(host) as daemon:
+            daemon.wait_status("failure")
+            daemon.wait(lambda: daemon.status()["findings"][0]["confirmed"], "it to be found again")
+            wait_passes(daemon)
+            assert (kinds(daemon).count("departing"), kinds(daemon).count("departed")) == (1, 0)
+            assert one.received_all() == []
+
+
+@pytest.mark.slow
 def test_by_default_nobody_is_signalled_for_a_failing_gpu(host: FakeHost) -> None:
     with training(host) as one, acting(host) as daemon:
         daemon.wait_status("healthy")

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gpuwarden.features.evacuation.active_notices import active_notices
+from gpuwarden.health.judge import judge
 from gpuwarden.health.model import Verdict
 from gpuwarden.policy.model import Notice
 from gpuwarden.policy.notices import id_of
@@ -67,6 +68,20 @@ def test_a_gpu_that_goes_on_failing_has_the_same_notice_whatever_else_was_mended
         found = [id_of(notice) for notice in notices(host, left, going_on=ids)]
         assert found
         assert set(found) <= set(ids)
+
+
+def test_what_is_done_for_a_gpu_goes_on_over_a_restart_of_the_daemon_and_nothing_new_begins_by_memory_alone() -> None:
+    host = Host(4)
+    host.run(60)
+    host.change(2, remapped_rows_failure=1)
+    host.run(60)
+    assert host.last is not None
+    ids = [id_of(notice) for notice in notices(host, host.last.verdict)]
+    host.restart_daemon()
+    remembered = judge(host.state, host.view, (), host.rules, host.now).verdict
+    assert [finding.confirmed for finding in remembered.findings] == [False]
+    assert [id_of(notice) for notice in notices(host, remembered, going_on=ids)] == ids
+    assert notices(host, remembered) == ()
 
 
 @pytest.mark.parametrize("what", first_quick(1, ["memory_degrading", "power_brake", "row_remap_overdue"]))

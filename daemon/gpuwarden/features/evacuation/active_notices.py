@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from gpuwarden.features.evacuation.policy.budget import FAILING_GPU
@@ -11,7 +11,7 @@ from gpuwarden.health.model import Finding, Verdict
 from gpuwarden.policy import reasons
 from gpuwarden.policy.model import NodeState, Notice, Why
 from gpuwarden.policy.notices import all_imminent, id_of
-from gpuwarden.policy.situation import failing
+from gpuwarden.policy.situation import live
 from gpuwarden.policy.state import PolicyState
 from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
@@ -47,7 +47,7 @@ def active_notices(
     node_states: Mapping[str, NodeState],
     processes: Mapping[str, frozenset[int]],
     *,
-    going_on: Collection[str],
+    going_on: Iterable[str],
     scheduled: bool,
     ignore_gpus: bool,
     horizon: float,
@@ -58,7 +58,7 @@ def active_notices(
     `going_on`: the ids of the evacuations that are not over. `scheduled`: a scheduler is configured.
     """
     ends = all_imminent(state.notices, horizon, now)
-    failed = tuple(_continued(one, going_on) for one in _failing(state, verdict, scheduled=scheduled))
+    failed = tuple(_failing(state, verdict, _begun(going_on), scheduled=scheduled))
     gpus, ignored = ((), failed) if ignore_gpus else (failed, ())
     node_state = node_states.get(SLURM)
     return ActiveNotices(
@@ -81,26 +81,27 @@ def _ends_jobs(finding: Finding) -> bool:
     return row is None or not row.jobs_go_on
 
 
-def _failing(state: PolicyState, verdict: Verdict, *, scheduled: bool) -> Iterator[Notice]:
+def _failing(state: PolicyState, verdict: Verdict, begun: Mapping[str, str], *, scheduled: bool) -> Iterator[Notice]:
     """Notices of failing GPUs, only while the node is excluded for a failure: mode, breaker and operators have had
     their say. They date from the exclusion.
 
-    Without a scheduler there is no exclusion, and they date from the failure.
+    Without a scheduler there is no exclusion, and they date from the failure. `begun`: by name, those that are acted on
+    already. These keep their time, and so their id, since a job is signalled once for each: what they date from may end
+    before the GPU fails no more. They go on for a failure that is only remembered, too, as after a restart of the daemon.
     """
     out = [hold.at for hold in state.holds.values() if hold.why is Why.FAILURE and not hold.released]
     found: dict[str, list[Stamp]] = {}
-    for finding in failing(state, verdict):
-        if finding.key.subject.kind in _OF_GPU and _ends_jobs(finding):
-            found.setdefault(finding.key.subject.slot, []).append(finding.first_seen)
+    for finding in live(state, verdict):
+        subject, known = finding.key.subject, finding.confirmed or f"{GPU}/{finding.key.subject.slot}" in begun
+        if known and subject.kind in _OF_GPU and _ends_jobs(finding):
+            found.setdefault(subject.slot, []).append(finding.first_seen)
     for slot in sorted(found) if out or not scheduled else ():
         at = min(out if scheduled else found[slot])
-        yield Notice(source=GPU, kind=FAILING_GPU, at=at, boot_id=state.boot_id, id=slot, reason=f"GPU {slot} failed")
+        new = Notice(source=GPU, kind=FAILING_GPU, at=at, boot_id=state.boot_id, id=slot, reason=f"GPU {slot} failed")
+        since = begun.get(new.name, "")
+        yield replace(new, at=Stamp(float(since), at.wall)) if since.isdecimal() else new
 
 
-def _continued(notice: Notice, going_on: Iterable[str]) -> Notice:
-    """Return the notice of a GPU with the time, and so the id, by which it is acted on already.
-
-    What it dates from may end before the GPU fails no more, and its jobs would be signalled again for another notice.
-    """
-    times = (at for name, _, at in (one.rpartition("@") for one in going_on) if name == notice.name and at.isdecimal())
-    return next((replace(notice, at=Stamp(float(at), notice.at.wall)) for at in times), notice)
+def _begun(ids: Iterable[str]) -> dict[str, str]:
+    """Return, by the name of each notice that is acted on, the time in its id."""
+    return {name: at for name, _, at in (one.rpartition("@") for one in ids)}
