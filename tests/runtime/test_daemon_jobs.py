@@ -424,6 +424,24 @@ def test_a_daemon_that_starts_on_a_failing_gpu_goes_on_with_its_jobs_and_signals
 
 
 @pytest.mark.slow
+def test_while_the_breaker_keeps_the_node_in_nobody_is_signalled_for_a_failing_gpu(
+    host: FakeHost, tmp_path: Path
+) -> None:
+    """A fault of the whole fleet at once may be none, with Slurm or without it."""
+    host.configure(
+        f'[jobs]\nfailing_gpu = "signal"\n[file]\npath = "{tmp_path}/out"\n[breaker]\nprometheus = "http://127.0.0.1:9"\n'
+    )
+    with training(host) as one, acting(host) as daemon:
+        daemon.wait_status("healthy")
+        host.xid(0, 95)
+        daemon.wait_status("failure")
+        daemon.wait(lambda: daemon.status()["actions"]["breaker"], "the breaker to defer the exclusion")
+        wait_passes(daemon)
+        assert "departing" not in kinds(daemon)
+        assert one.received_all() == []
+
+
+@pytest.mark.slow
 def test_by_default_nobody_is_signalled_for_a_failing_gpu(host: FakeHost) -> None:
     with training(host) as one, acting(host) as daemon:
         daemon.wait_status("healthy")

@@ -174,7 +174,7 @@ class WholeNode:
 
     def _active(self, now: Stamp) -> ActiveNotices:
         return active_notices(
-            self.enforcement.state, self.verdict, self.enforcement.node_states, {}, going_on=self.departing.current(), scheduled=True,
+            self.enforcement.state, self.verdict, self.enforcement.node_states, {}, going_on=self.departing.current(), slurm=True, excludes=True,
             ignore_gpus=False, horizon=3_600.0, instance="i-1", now=now,
         )  # fmt: skip
 

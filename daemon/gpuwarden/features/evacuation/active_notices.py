@@ -48,17 +48,19 @@ def active_notices(
     processes: Mapping[str, frozenset[int]],
     *,
     going_on: Iterable[str],
-    scheduled: bool,
+    slurm: bool,
+    excludes: bool,
     ignore_gpus: bool,
     horizon: float,
     instance: str,
     now: Stamp,
 ) -> ActiveNotices:
     """Choose what is acted on now. `processes`: by slot, the processes that had the GPU open when it was last listed.
-    `going_on`: the ids of the evacuations that are not over. `scheduled`: a scheduler is configured.
+    `going_on`: the ids of the evacuations that are not over. `slurm`: it is configured. `excludes`: anything is that
+    excludes this node.
     """
     ends = all_imminent(state.notices, horizon, now)
-    failed = tuple(_failing(state, verdict, _begun(going_on), scheduled=scheduled))
+    failed = tuple(_failing(state, verdict, _begun(going_on), excludes=excludes))
     gpus, ignored = ((), failed) if ignore_gpus else (failed, ())
     node_state = node_states.get(SLURM)
     return ActiveNotices(
@@ -67,7 +69,7 @@ def active_notices(
         ignored=ignored,
         processes=tuple((id_of(notice), processes.get(notice.id, frozenset())) for notice in gpus),
         unschedulable=node_state is not None and _is_unschedulable(node_state),
-        closed=(node_state is not None or not scheduled) and all(map(_is_unschedulable, node_states.values())),
+        closed=(node_state is not None or not slurm) and all(map(_is_unschedulable, node_states.values())),
         reason=reasons.termination(state.boot_id, instance),
     )
 
@@ -81,11 +83,11 @@ def _ends_jobs(finding: Finding) -> bool:
     return row is None or not row.jobs_go_on
 
 
-def _failing(state: PolicyState, verdict: Verdict, begun: Mapping[str, str], *, scheduled: bool) -> Iterator[Notice]:
+def _failing(state: PolicyState, verdict: Verdict, begun: Mapping[str, str], *, excludes: bool) -> Iterator[Notice]:
     """Notices of failing GPUs, only while the node is excluded for a failure: mode, breaker and operators have had
     their say. They date from the exclusion.
 
-    Without a scheduler there is no exclusion, and they date from the failure. `begun`: by name, those that are acted on
+    Where nothing excludes it, they date from the failure. `begun`: by name, those that are acted on
     already. These keep their time, and so their id, since a job is signalled once for each: what they date from may end
     before the GPU fails no more. They go on for a failure that is only remembered, too, as after a restart of the daemon.
     """
@@ -95,8 +97,8 @@ def _failing(state: PolicyState, verdict: Verdict, begun: Mapping[str, str], *, 
         subject, known = finding.key.subject, finding.confirmed or f"{GPU}/{finding.key.subject.slot}" in begun
         if known and subject.kind in _OF_GPU and _ends_jobs(finding):
             found.setdefault(subject.slot, []).append(finding.first_seen)
-    for slot in sorted(found) if out or not scheduled else ():
-        at = min(out if scheduled else found[slot])
+    for slot in sorted(found) if out or not excludes else ():
+        at = min(out if excludes else found[slot])
         new = Notice(source=GPU, kind=FAILING_GPU, at=at, boot_id=state.boot_id, id=slot, reason=f"GPU {slot} failed")
         since = begun.get(new.name, "")
         yield replace(new, at=Stamp(float(since), at.wall)) if since.isdecimal() else new
