@@ -131,9 +131,8 @@ def _tested(gate: Gate, event: Event) -> Gate:
     before = results.get(test.uuid)
     lower = before is not None and LEVELS.index(test.level) < LEVELS.index(before[0])
     others = {uuid: one for uuid, one in results.items() if uuid != test.uuid}
-    if (
-        test.verdict is ActiveVerdict.NO_VERDICT
-    ):  # busy or interrupted it says nothing; what it found counts all the same, as that CUDA hung
+    if test.verdict is ActiveVerdict.NO_VERDICT:
+        # Busy or interrupted it says nothing; what it found counts all the same, as that CUDA hung.
         return replace(gate, results=as_text(others)) if test.findings else gate
     if test.verdict is ActiveVerdict.NOTHING_FOUND and lower:
         return gate

@@ -23,7 +23,7 @@ KILLED = {
 def put_back(entry: Entry, services: Services, host: Host, held: int | None, say: Callable[[str], object]) -> str:
     """Load the modules, start the units and set persistence mode of an entry. Returns what could not be, or "": it tries each.
 
-    Persistence mode comes after the daemon for it, which begins with the mode of its command line, and whom nvidia-smi then tells.
+    Persistence mode comes after the daemon for it, which begins with the mode of its command line.
     """
     missing = []
     for name in reversed(entry.load):
