@@ -18,9 +18,10 @@ from gpuwarden.features.repair.preconditions import (
     TABLE,
     Precondition,
     fitted,
+    next_of,
     obstacles,
 )
-from gpuwarden.health.model import Key, gpu
+from gpuwarden.health.model import Advice, Key, gpu
 from gpuwarden.policy.model import OPERATOR, Act, Flag, Intent, Notice, Owner, Why
 from gpuwarden.policy.state import Order, Override, PolicyState
 from support.repair_scenes import (
@@ -215,3 +216,20 @@ def test_in_mode_observe_the_exclusion_that_would_be_written_counts() -> None:
 def test_an_operator_s_notice_is_one() -> None:
     notice = replace(NOTICE, source=OPERATOR)
     assert barred(policy=replace(HELD, notices={"operator/": notice})) == {P.NOTICE}
+
+
+def test_a_finding_that_came_after_the_exclusion_keeps_no_step_for_the_first_one_back() -> None:
+    """An Xid 79 asks for a reboot, and the node is excluded for an Xid 95: its reset comes first, and then a reboot, or a person."""
+    both = scene(verdict=verdict(FINDING, later := xid(79, 3, Advice.REBOOT)))
+    reset, reboot, person = planned(), planned(one=later), planned(tried(2))
+    assert P.REASON in {one.precondition for one in obstacles(both, reboot)}
+    assert next_of([(one, obstacles(both, one)) for one in (reset, reboot)]) is reset
+    assert person.gave_up
+    assert next_of([(one, obstacles(both, one)) for one in (person, reboot)]) is None
+    assert next_of([(reboot, obstacles(both, reboot))]) is reboot, "status names what forbids it"
+
+
+def test_a_cause_is_repaired_where_the_exclusion_names_what_follows_from_it() -> None:
+    cause = xid(79, 3, Advice.REBOOT)
+    both = scene(verdict=verdict(replace(FINDING, caused_by=cause.key), cause))
+    assert not obstacles(both, planned(one=cause))

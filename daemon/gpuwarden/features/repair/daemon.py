@@ -13,8 +13,8 @@ from gpuwarden.features.repair.look import expected, unwell
 from gpuwarden.features.repair.memory import NAME, memory_of
 from gpuwarden.features.repair.model import Ended, Outcome
 from gpuwarden.features.repair.options import RepairOptions
-from gpuwarden.features.repair.plan import Plan, of_case, strongest
-from gpuwarden.features.repair.preconditions import OBSERVED_WITHOUT, Obstacle, obstacles, settles
+from gpuwarden.features.repair.plan import Plan, of_case
+from gpuwarden.features.repair.preconditions import OBSERVED_WITHOUT, Obstacle, next_of, obstacles, settles
 from gpuwarden.features.repair.requirement import ReadWell, Seen
 from gpuwarden.features.repair.runner import Hands, Runner
 from gpuwarden.features.repair.scene import Sight
@@ -117,7 +117,7 @@ class Repairs(Part):
         scene = self._sight.scene()
         by_step = [(one, obstacles(scene, one)) for one in plans]
         self._person = next((one for one in plans if one.gave_up), None)
-        self._next = strongest(plans)
+        self._next = next_of(by_step)
         self._barred = next((barred for one, barred in by_step if one is self._next), ())
         if self._runner is not None and self._service.journal.recalled:
             self._runner.step(None if self._barred else self._next)

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from gpuwarden.features.repair.memory import Memory
 from gpuwarden.features.repair.model import TOUCHES_DRIVER, Outcome, Step, StepKind
-from gpuwarden.features.repair.plan import Plan, of_case
+from gpuwarden.features.repair.plan import Plan, of_case, strongest
 from gpuwarden.health.model import Verdict
 from gpuwarden.policy import reasons
 from gpuwarden.policy.model import Flag, NodeState, Owner, Why
@@ -145,7 +145,8 @@ def _excluded(scene: Scene, _: Plan) -> str:
 
 def _reason(scene: Scene, plan: Plan) -> str:
     texts = _texts(scene)
-    if not texts or any(reasons.names(text, plan.finding) for text in texts.values()):
+    follows = [one for one in scene.verdict.findings if one.caused_by == plan.finding.key]
+    if not texts or any(reasons.names(text, one) for text in texts.values() for one in (plan.finding, *follows)):
         return ""
     return f"the node is excluded for something else: {next(iter(texts.values()))}"
 
@@ -276,6 +277,18 @@ TABLE: Mapping[Precondition, Callable[[Scene, Plan], str]] = {
     Precondition.HELPER: _helper,
     Precondition.FLEET: _fleet,
 }
+
+
+def next_of(plans: Collection[tuple[Plan, Collection[Obstacle]]]) -> Plan | None:
+    """Return the plan that is carried out first, of plans and what forbids each.
+
+    A finding that came after the exclusion, as a GPU that falls off the bus after its memory failed, keeps back neither
+    the steps for what the node is excluded for, which may end both, nor the call for a person when these are used up.
+    """
+    named = [one for one, barred in plans if all(each.precondition is not Precondition.REASON for each in barred)]
+    if (first := strongest(named)) is not None or any(one.gave_up for one in named):
+        return first
+    return strongest([one for one, _ in plans])
 
 
 def fitted(step: Step, able: Collection[str]) -> Step:
