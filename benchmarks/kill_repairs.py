@@ -32,7 +32,7 @@ def main() -> None:
             step = chance.choice(list(DOES))
             counts[step, killed_after(host, step, chance.uniform(0.0, seconds[step]))] += 1
     rows = [(step, state, count) for (step, state), count in sorted(counts.items())]
-    table(f"{options.rounds} helpers killed at a random moment", ("step", "a look says", "times"), rows)
+    table(f"{options.rounds} helpers killed at a random moment", ("step", "its result", "times"), rows)
 
 
 if __name__ == "__main__":

@@ -159,13 +159,13 @@ class RepairHost:
     def reset(self, gpu: int = 0, id: str = "try-1") -> Answer:  # noqa: A002 - the protocol's word
         return {"verb": "step", "id": id, "step": "reset_gpu", "slot": SLOTS[gpu], "uuid": uuid_of(gpu)}
 
-    def look(self, id: str = "try-1") -> Answer:  # noqa: A002 - as above
-        return self.ask({"verb": "look", "id": id})
+    def result(self, id: str = "try-1") -> Answer:  # noqa: A002 - as above
+        return self.ask({"verb": "result", "id": id})
 
     def settled(self, id: str = "try-1") -> Answer:  # noqa: A002 - as above
-        """Return what a look says once nothing of the step runs any more."""
+        """Return the result once nothing of the step runs any more."""
         end = time.monotonic() + PATIENCE
-        while (answer := self.look(id))["state"] == "running":
+        while (answer := self.result(id))["state"] == "running":
             assert time.monotonic() < end, answer
             time.sleep(0.005)
         return answer

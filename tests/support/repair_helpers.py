@@ -15,13 +15,13 @@ Answer = Mapping[str, Any] | None
 
 
 class StubHelper:
-    """`on_step`: what is done for a step, and answered; None: the connection stays open. `looks`: the answer to each look."""
+    """`on_step`: what is done for a step, and answered; None: the connection stays open. `results`: the answer to who asks for the result."""
 
     def __init__(self, path: Path, on_step: Callable[[Mapping[str, Any]], Answer]) -> None:
         self.on_step = on_step
-        self.looks: Mapping[str, Any] = {"state": "unknown"}
+        self.results: Mapping[str, Any] = {"state": "unknown"}
         self.steps: list[Mapping[str, Any]] = []
-        self.looked = threading.Event()
+        self.asked_again = threading.Event()
         self._open: list[socket.socket] = []
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.bind(str(path))
@@ -40,9 +40,9 @@ class StubHelper:
         with connection.makefile("rb") as lines:
             asked = json.loads(lines.readline())
         answer: Answer = ABLE
-        if asked["verb"] == "look":
-            answer = self.looks
-            self.looked.set()
+        if asked["verb"] == "result":
+            answer = self.results
+            self.asked_again.set()
         elif asked["verb"] == "step":
             self.steps.append(asked)
             answer = self.on_step(asked)

@@ -56,7 +56,7 @@ def took(host: RepairHost, step: str) -> float:
 
 
 def killed_after(host: RepairHost, step: str, seconds: float) -> str:
-    """Carry out a step whose helper is killed so many seconds after it was asked, check as `killed_at`, and return what a look said."""
+    """Carry out a step whose helper is killed so many seconds after it was asked, check as `killed_at`, and return the result."""
     host.forget()
     host.kill_after = seconds
     host.ask(request(step))
@@ -85,4 +85,4 @@ def check(host: RepairHost, step: str) -> None:
     again = host.ask(request(step))
     assert host.effects.count(DOES[step]) == (1 if said["state"] == "unknown" else was_done)
     assert again["done"] == (said["state"] != "failed"), again
-    assert host.look()["state"] == ("failed" if said["state"] == "failed" else "done")
+    assert host.result()["state"] == ("failed" if said["state"] == "failed" else "done")

@@ -32,13 +32,13 @@ DONE: Mapping[str, Any] = {"done": True, "text": "GPU was reset"}
 
 
 class Helper:
-    """Root's helper. `answers`: to a step, lines and then the end of the connection; `looks`: to each look, the last one for ever."""
+    """Root's helper. `answers`: to a step, lines and then the end of the connection; `results`: to who asks for the result, the last one for ever."""
 
     def __init__(self, log: list[str]) -> None:
         self.log = log
         self.probe = ABLE
         self.answers: Iterable[Mapping[str, Any]] = (DONE,)
-        self.looks: list[Mapping[str, Any]] = [{"state": "unknown"}]
+        self.results: list[Mapping[str, Any]] = [{"state": "unknown"}]
         self.asked: list[dict[str, Any]] = []
         self.hangs = False
         self.probe_hangs = False
@@ -54,8 +54,8 @@ class Helper:
             if self.probe_hangs:
                 await reader.read()
             lines = (self.probe,)
-        elif asked["verb"] == "look":
-            lines = (self.looks.pop(0) if len(self.looks) > 1 else self.looks[0],)
+        elif asked["verb"] == "result":
+            lines = (self.results.pop(0) if len(self.results) > 1 else self.results[0],)
         elif self.hangs:
             await reader.read()
         for line in lines:

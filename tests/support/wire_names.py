@@ -26,7 +26,7 @@ from typing import Any
 
 PACKAGES = ("gpuwarden", "gpuwarden_collectors", "gpuwarden_job")
 INTERNAL = (
-    "Fate", "Login", "Look", "LastWord", "Marking", "NvmlProblem", "Out", "Presence", "Requeueing", "Role", "Said", "Signalling",
+    "Fate", "Login", "LastWord", "Marking", "NvmlProblem", "Out", "Presence", "Requeueing", "Role", "Said", "Signalling",
 )  # fmt: skip
 """Enumerations that nothing outside of their process sees."""
 OUTWARD = (

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuwarden.features.repair import client
-from gpuwarden.features.repair.client import LINE_MOST, PROBE_WITHIN, NoAnswer, NoHelper, Result, look, probe, request
+from gpuwarden.features.repair.client import LINE_MOST, PROBE_WITHIN, NoAnswer, NoHelper, Result, probe, request, result
 from gpuwarden.features.repair.helper.gpus import DRIVER_WITHIN, HOST_WITHIN
 from gpuwarden.features.repair.helper.services import ASK_WITHIN
 from gpuwarden.features.repair.model import Outcome, Step, StepKind
@@ -94,7 +94,7 @@ async def test_without_a_helper_nothing_was_sent(tmp_path: Path) -> None:
 )
 async def test_what_it_did(tmp_path: Path, answer: bytes, outcome: Outcome | None) -> None:
     async with answering(tmp_path / "s", answer) as path:
-        assert (await look(path, "t0")).outcome is outcome
+        assert (await result(path, "t0")).outcome is outcome
 
 
 async def test_what_it_can_do_and_why_not_the_rest(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def test_the_last_step_has_three_minutes_to_show_what_it_cured_before_a_person_i
 def test_daemons_that_end_in_a_step_open_no_gpu_and_do_not_do_it_again(host: RepairedHost) -> None:
     """The first is stopped, the second is killed while the step still runs, and the third learns what came of it."""
     host.helper.on_step = lambda _: None
-    host.helper.looks = {"state": "running", "text": ""}
+    host.helper.results = {"state": "running", "text": ""}
     with host.acting() as daemon:
         daemon.wait_status("healthy")
         host.fails()
@@ -121,10 +121,10 @@ def test_daemons_that_end_in_a_step_open_no_gpu_and_do_not_do_it_again(host: Rep
         assert not opened.exists()
     opened = host.fake.marks_init()
     with host.acting() as daemon:
-        daemon.wait(host.helper.looked.is_set, "the look")
+        daemon.wait(host.helper.asked_again.is_set, "the look")
         daemon.wait(lambda: outcome(daemon) == "paused", "a pass that asks nothing")
         assert not opened.exists()
-    host.helper.looks = {"state": "done", "text": "the GPU was reset"}
+    host.helper.results = {"state": "done", "text": "the GPU was reset"}
     with host.acting() as daemon:
         daemon.wait(lambda: repairs(daemon) == ["repair_begun", "repair_ended done"], "the look")
         assert len(host.helper.steps) == 1

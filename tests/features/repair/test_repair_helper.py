@@ -28,7 +28,7 @@ def refused(host: RepairHost, request: dict[str, Any]) -> str:
     answer = host.ask(request)
     assert (answer["done"], answer["refused"]) == (False, True), answer
     assert host.effects == []
-    assert host.look(request["id"])["state"] == "unknown"
+    assert host.result(request["id"])["state"] == "unknown"
     return str(answer["why"])
 
 
@@ -41,7 +41,7 @@ def test_a_gpu_is_reset_while_nothing_holds_it_and_all_that_was_stopped_runs_aga
     assert host.effects == [f"stop {DCGM}", f"stop {PERSISTENCE}", "reset 00000000:1B:00.0", *PERSISTENT_AGAIN]
     assert host.running == BEFORE
     assert [line["progress"] for line in progress][-2:] == [f"starts {PERSISTENCE}", f"starts {DCGM}"]
-    assert host.look() == {"state": "done", "text": answer["text"]}
+    assert host.result() == {"state": "done", "text": answer["text"]}
 
 
 def test_what_the_driver_still_asks_for_after_a_reset_is_said(host: RepairHost) -> None:
@@ -169,7 +169,7 @@ def failed(host: RepairHost, request: dict[str, Any]) -> str:
     assert (answer["done"], answer["refused"]) == (False, False), answer
     assert host.running == BEFORE
     assert sorted(MODULES) == host.modules
-    assert host.look() == {"state": "failed", "text": answer["why"]}
+    assert host.result() == {"state": "failed", "text": answer["why"]}
     return str(answer["why"])
 
 
@@ -385,17 +385,17 @@ def test_what_the_configuration_does_not_allow_is_refused(host: RepairHost, sett
 
 REQUESTS = {
     b"": "one line",
-    b"{}\n": "verb: expected probe, step or look",
+    b"{}\n": "verb: expected probe, step or result",
     b'{"verb": "probe", "step": "dance"}\n': "step: expected one of",
     b"[]\n": "not an object",
     b"7\n": "not an object",
     b"\xff\n": "not one line of JSON",
     b"[" * 4000 + b"\n": "not one line of JSON",
     b"x" * 5000: "at most 4096 bytes",
-    b'{"verb":"look"}\n': "id: expected",
-    b'{"verb":"look","id":"a b"}\n': "id: expected",
-    b'{"verb":"look","id":7}\n': "not an object of texts",
-    b'{"verb":"look","id":"a","more":"x"}\n': "fields that it does not have",
+    b'{"verb":"result"}\n': "id: expected",
+    b'{"verb":"result","id":"a b"}\n': "id: expected",
+    b'{"verb":"result","id":7}\n': "not an object of texts",
+    b'{"verb":"result","id":"a","more":"x"}\n': "fields that it does not have",
     b'{"verb":"step","id":"a","step":"format_disk"}\n': "step: expected one of",
     b'{"verb":"step","id":"a","step":"restart_service","service":"sshd"}\n': "service: not of the form",
     b'{"verb":"step","id":"a","step":"restart_service","service":"dcgm --now"}\n': "service: not of the form",
@@ -431,14 +431,14 @@ def test_a_second_request_with_the_same_id_does_nothing_and_gets_the_same_answer
 
 
 def test_an_unknown_id_is_unknown(host: RepairHost) -> None:
-    assert host.look("never") == {"state": "unknown", "text": "nothing was begun under this id"}
+    assert host.result("never") == {"state": "unknown", "text": "nothing was begun under this id"}
 
 
 def test_a_step_that_was_refused_after_its_services_were_stopped_is_no_failed_one(host: RepairHost) -> None:
     why = "the GPU is in use by process 4711"
     entry = Entry(id="try-1", step="reset_gpu", subject="", begun=1.0, boot="", state="failed", refused=True, text=why)
     Notebook(host.folder / "state").add(entry)
-    assert host.look() == {"state": "refused", "text": why}
+    assert host.result() == {"state": "refused", "text": why}
 
 
 def test_no_more_steps_are_begun_in_a_day_than_the_limit_and_one_reboot_in_six_hours(host: RepairHost) -> None:

@@ -39,7 +39,7 @@ def test_a_command_that_outlives_its_helper_is_running_and_nothing_but_a_reboot_
     host.reset_mode("waits")
     host.kill(command, "alone")
     assert host.ask(request("reset_gpu")) == {}
-    assert host.look()["state"] == "running"
+    assert host.result()["state"] == "running"
     other = host.ask({**request("restart_service"), "id": "try-2"})
     assert (other["refused"], other["why"]) == (
         True,
@@ -75,7 +75,7 @@ def test_two_requests_for_a_step_are_one_and_another_step_waits_for_its_turn(hos
         first = pool.submit(host.ask, request("reset_gpu"))
         host.wait((host.folder / "waiting").exists)
         assert host.ask({**request("reboot"), "id": "try-2"})["why"] == "another step runs on this node"
-        assert host.look()["state"] == "running"
+        assert host.result()["state"] == "running"
         second = pool.submit(host.ask, request("reset_gpu"))
         host.set("go")
         assert first.result(PATIENCE) == second.result(PATIENCE)
@@ -88,17 +88,17 @@ def test_a_step_that_is_only_checked_yet_is_no_unknown_one(host: RepairHost) -> 
         step = pool.submit(host.ask, request("reset_gpu"))
         host.wait(hangs.exists)
         assert host.effects == []
-        assert host.look()["state"] == "running"
+        assert host.result()["state"] == "running"
         host.fake.clear()
         step.result(PATIENCE)
-    assert host.look("another")["state"] == "unknown"
+    assert host.result("another")["state"] == "unknown"
 
 
 def test_a_step_goes_on_if_nobody_waits_for_its_answer(host: RepairHost) -> None:
     with host.connected() as connection:
         connection.sendall(json.dumps(request("reset_gpu")).encode() + b"\n")
         assert b"begins reset_gpu" in connection.recv(4096)
-    host.wait(lambda: host.look()["state"] == "done")
+    host.wait(lambda: host.result()["state"] == "done")
     assert host.running == BEFORE
 
 

@@ -96,11 +96,11 @@ def test_what_a_killed_helper_has_stopped_is_started_without_anybody_asking(mach
     assert "progress" in reset(machine, "try-3", gpu=0), "it was killed before its answer"
     machine.wait(lambda: machine.show(SERVICE, "ActiveState") == "active", "the persistence daemon to run again")
     machine.wait(lambda: '"running"' not in machine.output("cat", f"{FOLDER}/notebook.json"), "its entry to be closed")
-    look = ask(machine, verb="look", id="try-3")
-    assert look["state"] == "failed"
-    assert look["text"].startswith("the helper was killed while its command ran: whether it was done is not known")
+    result = ask(machine, verb="result", id="try-3")
+    assert result["state"] == "failed"
+    assert result["text"].startswith("the helper was killed while its command ran: whether it was done is not known")
     calls = machine.output("cat", f"{FOLDER}/calls")
-    assert reset(machine, "try-3", gpu=0)["why"] == look["text"]
+    assert reset(machine, "try-3", gpu=0)["why"] == result["text"]
     assert machine.output("cat", f"{FOLDER}/calls") == calls
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from gpuwarden.features.active_test.gate.requirement import PassedTest, Sees, gate_of, level_of
 from gpuwarden.features.active_test.memory import NAME as TESTS
-from gpuwarden.features.repair.look import unwell
 from gpuwarden.features.repair.memory import NAME
 from gpuwarden.features.repair.model import Ended, Outcome, StepKind, Try
+from gpuwarden.features.repair.readings import unwell
 from gpuwarden.features.repair.requirement import QUIET_FOR, ReadWell, Seen
 from gpuwarden.health.event_data import write
 from gpuwarden.health.model import Event, EventKind, Pin
@@ -93,7 +93,7 @@ def test_a_repaired_node_comes_back_once_no_xid_came_for_two_minutes() -> None:
     assert not story.is_out()
     demand = demand_of(story.state.requirements.get(NAME))
     assert isinstance(demand, ReadWell)
-    assert demand.look is None
+    assert demand.check is None
 
 
 def test_an_xid_begins_the_two_minutes_anew() -> None:

@@ -58,9 +58,9 @@ async def test_no_step_begins_before_what_it_may_destroy_is_saved(tmp_path: Path
 async def test_a_reboot_has_the_text_of_the_exclusion_as_its_reason_and_stays_begun(tmp_path: Path) -> None:
     """The scheduler writes the reason over the one that stands: the exclusion is to stand after the boot."""
     async with world(tmp_path, before=[begun("t0", 3_700.0), ended("t0", 3_600.0)]) as host:
-        host.helper.looks = [{"state": "done", "text": "ordered"}]
+        host.helper.results = [{"state": "done", "text": "ordered"}]
         host.runner.step(host.plan())
-        await host.until(lambda: host.log.count("look") == 1)
+        await host.until(lambda: host.log.count("result") == 1)
         assert host.helper.steps[0]["reason"] == REASON
         assert host.outcomes == ["done", None]
         assert host.log.count("step reboot") == 1
@@ -76,7 +76,7 @@ async def test_the_helper_refuses_and_nothing_was_done(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("looks", "outcome"),
+    ("results", "outcome"),
     [
         ([{"state": "running"}, {"state": "running"}, {"state": "done"}], Outcome.DONE),
         ([{"nonsense": 1}, {"state": "failed", "text": "timed out"}], Outcome.FAILED),
@@ -84,20 +84,20 @@ async def test_the_helper_refuses_and_nothing_was_done(tmp_path: Path) -> None:
     ],
 )
 async def test_a_helper_that_dies_is_asked_what_it_did_and_never_to_do_it_again(
-    tmp_path: Path, looks: list[dict[str, object]], outcome: Outcome
+    tmp_path: Path, results: list[dict[str, object]], outcome: Outcome
 ) -> None:
     async with world(tmp_path) as host:
-        host.helper.answers, host.helper.looks = ({"progress": "stopping the persistence daemon"},), list(looks)
+        host.helper.answers, host.helper.results = ({"progress": "stopping the persistence daemon"},), list(results)
         await host.turn()
         assert host.outcomes == [outcome]
         assert len(host.helper.steps) == 1
-        assert host.log.index("on") > host.log.index("look"), "our reader stays away until it is known"
+        assert host.log.index("on") > host.log.index("result"), "our reader stays away until it is known"
 
 
 async def test_a_helper_that_hangs_is_given_up_after_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(runner.WITHIN, StepKind.RESET_GPU, 0.2)
     async with world(tmp_path) as host:
-        host.helper.hangs, host.helper.looks = (
+        host.helper.hangs, host.helper.results = (
             True,
             [{"state": "running"}, {"state": "failed", "text": "ended by its limit"}],
         )
@@ -232,7 +232,7 @@ async def test_a_reboot_takes_the_text_that_stands_in_slurm(tmp_path: Path) -> N
         holds = {"file": hold("gpuwarden: failure gpu=3 xid=95 gpu=4 xid=95"), **host.enforcement.state.holds}
         host.enforcement.state = replace(host.enforcement.state, holds=holds)
         host.enforcement.node_states = {"file": drained(holds["file"].reason), **host.enforcement.node_states}
-        host.helper.looks = [{"state": "done", "text": "ordered"}]
+        host.helper.results = [{"state": "done", "text": "ordered"}]
         host.runner.step(host.plan())
         await host.until(lambda: host.helper.steps)
         assert host.helper.steps[0]["reason"] == REASON
@@ -254,9 +254,9 @@ async def test_what_cannot_be_written_down_is_not_done(tmp_path: Path, commits: 
 
 async def test_a_new_daemon_looks_what_came_of_the_step_and_does_not_do_it_again(tmp_path: Path) -> None:
     async with world(tmp_path, before=[begun("t0", 20.0)]) as host:
-        host.helper.looks = [{"state": "running"}, {"state": "done", "text": "GPU was reset"}]
+        host.helper.results = [{"state": "running"}, {"state": "done", "text": "GPU was reset"}]
         await host.until(lambda: host.log[-1:] == ["leave"])
-        assert host.log == ["off", "look", "look", "repair_ended done", "on", "leave"]
+        assert host.log == ["off", "result", "result", "repair_ended done", "on", "leave"]
         assert host.outcomes == [Outcome.DONE]
 
 
@@ -267,7 +267,7 @@ async def test_after_a_kill_a_step_that_was_refused_or_never_begun_uses_up_no_tr
     tmp_path: Path, came_of_it: str, number: int
 ) -> None:
     async with world(tmp_path, before=[begun("t0", 20.0)]) as host:
-        host.helper.looks = [{"state": came_of_it, "text": ""}]
+        host.helper.results = [{"state": came_of_it, "text": ""}]
         await host.until(lambda: host.log[-1:] == ["leave"])
         assert host.memory.open is None
         assert host.plan().number == number
@@ -290,7 +290,7 @@ async def test_a_boot_in_the_middle_of_another_step_leaves_it_unknown(tmp_path: 
 async def test_a_reboot_that_does_not_come_is_a_try_that_failed(tmp_path: Path) -> None:
     before = [begun("t0", runner.REBOOTS_WITHIN + 1.0, StepKind.REBOOT)]
     async with world(tmp_path, before=before) as host:
-        host.helper.looks = [{"state": "done", "text": "ordered"}]
+        host.helper.results = [{"state": "done", "text": "ordered"}]
         await host.until(lambda: host.log[-1:] == ["leave"])
         assert host.outcomes == [Outcome.FAILED]
         assert not host.helper.steps
@@ -304,7 +304,7 @@ async def test_killed_after_any_event_the_whole_ladder_is_done_once(tmp_path: Pa
         ended("t1", 3_600.0, Outcome.FAILED, StepKind.REBOOT),
     ]  # fmt: skip
     async with world(tmp_path, before=life[:cut]) as host:
-        host.helper.looks = [{"state": "failed", "text": "it did not reboot"}]
+        host.helper.results = [{"state": "failed", "text": "it did not reboot"}]
         for _ in range(4):
             host.now = replace(host.now, boottime=host.now.boottime + 600.0, wall=host.now.wall + 600.0)
             if host.memory.open is not None:

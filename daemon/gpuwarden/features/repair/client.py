@@ -4,7 +4,7 @@ r"""The daemon's end of root's helper, which carries out the steps; `helper/` is
     {"verb": "step", "id": "...", "step": "reset_gpu", "slot": "...", "uuid": "..."}\n
                                            ->  any number of {"progress": "text"}, then {"done": true, "text": "..."},
                                                or {"done": false, "refused": true or false, "why": "..."}
-    {"verb": "look", "id": "..."}\n        ->  {"state": "unknown", "running", "done", "failed" or "refused", "text": "..."}
+    {"verb": "result", "id": "..."}\n        ->  {"state": "unknown", "running", "done", "failed" or "refused", "text": "..."}
 
 One request a connection, one JSON object a line. A step goes on when its connection ends; a second request with its id does nothing, and is
 answered with what came of the first. Everything is bounded in size and time.
@@ -26,7 +26,7 @@ LINE_MOST = 64 << 10
 LINES_MOST = 10_000
 PROBE_WITHIN = 120.0
 """Seconds: more than the helper itself waits for a driver that hangs, for the bus and for systemd (`helper/gpus.py`)."""
-LOOK_WITHIN = 10.0
+RESULT_WITHIN = 10.0
 CONNECTED_WITHIN = 5.0
 
 
@@ -84,9 +84,9 @@ async def request(
     raise NoAnswer(f"{path} closed the connection before it said what came of {step}")
 
 
-async def look(path: Path, name: str) -> Result:
+async def result(path: Path, name: str) -> Result:
     """Ask what came of the step of this name. Raises NoAnswer."""
-    answer = await _one(path, {"verb": "look", "id": name}, LOOK_WITHIN)
+    answer = await _one(path, {"verb": "result", "id": name}, RESULT_WITHIN)
     text = _text(answer.get("text"))
     match answer.get("state"):
         case "running":

@@ -9,12 +9,12 @@ from dataclasses import replace
 from gpuwarden.config.model import Config
 from gpuwarden.features.repair.asked import Asking
 from gpuwarden.features.repair.budget import fleet_turn
-from gpuwarden.features.repair.look import expected, unwell
 from gpuwarden.features.repair.memory import NAME, memory_of
 from gpuwarden.features.repair.model import Ended, Outcome
 from gpuwarden.features.repair.options import RepairOptions
 from gpuwarden.features.repair.plan import Plan, of_case
 from gpuwarden.features.repair.preconditions import OBSERVED_WITHOUT, Obstacle, next_of, obstacles, settles
+from gpuwarden.features.repair.readings import expected, unwell
 from gpuwarden.features.repair.requirement import ReadWell, Seen
 from gpuwarden.features.repair.runner import Hands, Runner
 from gpuwarden.features.repair.scene import Sight

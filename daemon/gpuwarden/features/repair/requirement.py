@@ -21,12 +21,12 @@ from gpuwarden_collectors.facts import Stamp
 
 QUIET_FOR = 120.0
 """Seconds without an Xid after the step, or after the newest Xid."""
-_LOOK = Key("repair_look", NODE)
+_CHECK = Key("repair_check", NODE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """The look that a step demands."""
+class Check:
+    """The check that a step demands."""
 
     step: Annotated[str, cut(64)] = ""
     running: bool = False
@@ -45,7 +45,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class Answered:
     """The answer. `text` is "" if the node may return."""
 
     text: str
@@ -53,69 +53,71 @@ class Looked:
 
 @dataclass(frozen=True, slots=True)
 class ReadWell:
-    """After a repair the node must read well. `look` is None while none is demanded."""
+    """After a repair the node must read well. `check` is None while none is demanded."""
 
-    look: Look | None = None
+    check: Check | None = None
 
     @property
     def applies(self) -> bool:
-        return self.look is not None
+        return self.check is not None
 
     def after(self, event: Event) -> ReadWell:
-        look = _after(self.look, event)
-        return self if look is self.look else ReadWell(look)
+        check = _after(self.check, event)
+        return self if check is self.check else ReadWell(check)
 
     def over(self) -> ReadWell:
-        running = self.look is not None and self.look.running
+        running = self.check is not None and self.check.running
         return self if running else ReadWell()
 
     def events(self, now: Stamp, boot_id: str) -> Iterator[Event]:  # noqa: ARG002 - they have their own
-        look = self.look
-        if look is not None:
-            yield Event(kind=EventKind.SUMMED, at=look.at, boot_id=look.boot_id, key=_LOOK, data=write(look))
+        check = self.check
+        if check is not None:
+            yield Event(kind=EventKind.SUMMED, at=check.at, boot_id=check.boot_id, key=_CHECK, data=write(check))
 
     def news(self, state: PolicyState, seen: Situation, now: Stamp) -> Iterator[tuple[EventKind, dict[str, Json]]]:  # noqa: ARG002 - nothing follows
         return iter(())
 
-    def answer(self, seen: Situation, now: Stamp) -> Looked:
-        look = self.look
-        if look is None:
-            return Looked("")
-        if look.running:
-            return Looked(f"{look.step} was begun to repair it, and has not ended")
+    def answer(self, seen: Situation, now: Stamp) -> Answered:
+        check = self.check
+        if check is None:
+            return Answered("")
+        if check.running:
+            return Answered(f"{check.step} was begun to repair it, and has not ended")
         sees: Seen = seen.features.get(NAME, Seen("the GPUs could not be read"))
         if sees.unwell:
-            return Looked(f"after {look.step} it must read well: {sees.unwell}")
-        waited = now.boottime - look.at.boottime if look.boot_id == seen.boot_id else 0.0
+            return Answered(f"after {check.step} it must read well: {sees.unwell}")
+        waited = now.boottime - check.at.boottime if check.boot_id == seen.boot_id else 0.0
         if waited < QUIET_FOR:
-            return Looked(f"after {look.step} no Xid must come for {QUIET_FOR:.0f} s, {max(0.0, waited):.0f} s so far")
-        return Looked("")
+            return Answered(
+                f"after {check.step} no Xid must come for {QUIET_FOR:.0f} s, {max(0.0, waited):.0f} s so far"
+            )
+        return Answered("")
 
     def standing(self, seen: Situation, now: Stamp) -> str:
-        if self.look is None:
+        if self.check is None:
             return ""
         sees: Seen = seen.features.get(NAME, Seen())
-        well = f"after {self.look.step} all {sees.gpus} GPUs, their links and remapped rows read well"
+        well = f"after {self.check.step} all {sees.gpus} GPUs, their links and remapped rows read well"
         return self.answer(seen, now).text or well
 
     def unmet(self, verdict: Verdict) -> str:  # noqa: ARG002 - a person's word wins over what is read
-        if self.look is None or not self.look.running:
+        if self.check is None or not self.check.running:
             return ""
         return (
-            f"not restored: {self.look.step} was begun to repair this node, and has not ended; wait for it,"
+            f"not restored: {self.check.step} was begun to repair this node, and has not ended; wait for it,"
             " or bring the node back all the same: gpuwarden restore --untested"
         )
 
 
-def _after(look: Look | None, event: Event) -> Look | None:
+def _after(check: Check | None, event: Event) -> Check | None:
     match event.kind:
         case EventKind.REPAIR_BEGUN:
             begun = read(Try, event)
-            return Look(step=str(begun.what), running=True, at=event.at, boot_id=event.boot_id)
-        case EventKind.REPAIR_ENDED if look is not None and look.running:
-            return replace(look, running=False, at=event.at, boot_id=event.boot_id)
-        case EventKind.XID | EventKind.BOOT if look is not None:
-            return replace(look, at=event.at, boot_id=event.boot_id)
-        case EventKind.SUMMED if event.key == _LOOK:
-            return read(Look, event)
-    return look
+            return Check(step=str(begun.what), running=True, at=event.at, boot_id=event.boot_id)
+        case EventKind.REPAIR_ENDED if check is not None and check.running:
+            return replace(check, running=False, at=event.at, boot_id=event.boot_id)
+        case EventKind.XID | EventKind.BOOT if check is not None:
+            return replace(check, at=event.at, boot_id=event.boot_id)
+        case EventKind.SUMMED if event.key == _CHECK:
+            return read(Check, event)
+    return check

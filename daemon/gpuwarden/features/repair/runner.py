@@ -280,7 +280,7 @@ class Runner:
         until, unknown, text = loop.time() + FOUND_OUT_WITHIN, 0, ""
         while loop.time() < until and unknown < 2:  # a helper that cannot read its notebook says nothing
             try:
-                result = await client.look(self._socket, begun.id)
+                result = await client.result(self._socket, begun.id)
             except NoAnswer as error:
                 text = str(error)
             else:

@@ -63,10 +63,10 @@ def _checked(document: Mapping[str, str]) -> Request:
     if verb == "probe":
         fields = _exactly(document, {}, ("verb", "step"))
         return Request(verb=verb, step=_step(document) if "step" in document else "", fields=fields)
-    if verb == "look":
+    if verb == "result":
         return Request(verb=verb, id=_id(document), fields=_exactly(document, {}, ("verb", "id")))
     if verb != "step":
-        raise BadRequest("verb: expected probe, step or look")
+        raise BadRequest("verb: expected probe, step or result")
     step = _step(document)
     fields = _exactly(document, _FIELDS[step], ("verb", "id", "step"))
     return Request(verb=verb, id=_id(document), step=step, fields=fields)

@@ -6,10 +6,10 @@ r"""The helper's side of `gpuwarden-repair.sock`: one request a connection, one 
     {… "step": "reboot", "reason": "…"}
                                         ->  {"progress": "what it does now"}, as often as it begins something, then
                                             {"done": true, "text": "…"} or {"done": false, "refused": true or false, "why": "…"}
-    {"verb": "look", "id": "…"}         ->  {"state": "unknown", "running", "done", "failed" or "refused", "text": "…"}
+    {"verb": "result", "id": "…"}         ->  {"state": "unknown", "running", "done", "failed" or "refused", "text": "…"}
 
 An id names one try: asked again, its result is returned again, and nothing is done. What was refused before anything was begun is forgotten, so
-that `look` says `unknown`: nothing was done. A step goes on if its connection is closed, and is not begun if it was closed before: so what `look`
+that the result is `unknown`: nothing was done. A step goes on if its connection is closed, and is not begun if it was closed before: so what `result`
 does not find is never done.
 
 systemd runs `main` for each connection, and `main` with `--settle` after it, so that what a killed helper has stopped runs again.
@@ -94,8 +94,8 @@ def _answered(host: Host, settings: Settings, request: Request, say: Callable[[s
     if request.verb == "probe":
         return probe(host, settings, request.step)
     notebook.check()
-    settle(host, notebook, boots_only=request.verb == "look")
-    if request.verb == "look":
+    settle(host, notebook, boots_only=request.verb == "result")
+    if request.verb == "result":
         return _state(notebook, request.id)
     if (entry := notebook.find(request.id)) is None:
         return _step(host, settings, request, notebook, say)
@@ -135,7 +135,7 @@ def _step_alone(
 def _result(entry: Entry) -> Answer:
     if entry.state == "done":
         return {"done": True, "text": entry.text}
-    return {"done": False, "refused": entry.refused, "why": entry.text or "it still runs: look again"}
+    return {"done": False, "refused": entry.refused, "why": entry.text or "it still runs: ask again"}
 
 
 def _state(notebook: Notebook, wanted: str) -> Answer:
