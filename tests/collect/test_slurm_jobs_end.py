@@ -69,6 +69,14 @@ def test_what_slurm_says_of_the_end_of_a_job_is_read(version: str) -> None:
     assert (end.failed_node, end.nodes) == ("n2" if version > "24" else "", 2)
 
 
+def test_of_steps_that_a_node_of_the_job_manages_the_controller_does_not_know_the_exit_codes() -> None:
+    """Slurm writes 0:0 for steps that failed, too, as seen on 24.11 and 25.11."""
+    number, text = recorded("24.11.5")["ok"]
+    managed = text.replace("   NumNodes=", "   StepMgrEnabled=Yes\n   NumNodes=")
+    assert (end := end_of(managed, number, NOBODY)) is not None
+    assert (end.state, end.exit_code, end.step_exit_code, end.step_signal) == ("COMPLETED", 0, None, None)
+
+
 def test_an_answer_about_another_users_job_or_another_number_is_none() -> None:
     number, text = recorded("24.11.5")["exit3"]
     assert end_of(text, number, 1001) is None

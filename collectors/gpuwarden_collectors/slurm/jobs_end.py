@@ -2,7 +2,8 @@
 of any size, some seconds after its end, spread by its number, and at most `MOST` in an hour. Of many jobs those that ran longest come first.
 
 What 22.05 and 24.11 say was measured: state, exit code and signal of the batch script, those of the worst step, and from 24.11 on which node
-failed; who cancelled a job neither says, only accounting (`jobs_accounting.py`). The exit code in the epilog's environment is right unless it is 0: then the job
+failed; who cancelled a job neither says, only accounting (`jobs_accounting.py`). Of a job whose steps a node of it manages (StepMgrEnabled, from 24.05 on)
+the controller says 0:0 of the worst step, whatever it was: that is not known. The exit code in the epilog's environment is right unless it is 0: then the job
 may as well have been cancelled. A text that its user chose, as the name, may hold lines of the same form: an answer that says anything
 twice is not believed.
 """
@@ -57,6 +58,7 @@ _KEY = re.compile(
     r"|StartTime=(?P<start>\d{1,12}) EndTime="
     r"|NumNodes=(?P<nodes>\d{1,6})\b"
     r"|DerivedExitCode=(?P<step>\d{1,3}:\d{1,3})"
+    r"|StepMgrEnabled=(?P<managed>Yes)"
     r"|.*\bReboot=\d+ ExitCode=(?P<code>\d{1,3}:\d{1,3}))",
     re.MULTILINE | re.ASCII,
 )
@@ -99,7 +101,7 @@ def end_of(text: str, number: int, uid: int | None, ended: float = math.inf) -> 
     if state not in ENDING:
         return None
     code, signal = exit_of(found.get("code", ""))
-    step_code, step_signal = exit_of(found.get("step", ""))
+    step_code, step_signal = exit_of("" if "managed" in found else found.get("step", ""))
     return End(
         state=state,
         exit_code=code if state == COMPLETED or (code and state in _BY_ITSELF) else None,
