@@ -51,3 +51,20 @@ async def test_a_slurm_that_the_configuration_does_not_mention_is_a_warning(tmp_
     assert (row.check, row.grade) == ("slurm.conf", Grade.WARN)
     assert "set slurm.enabled = true" in row.to_do
     assert more, "what it would need is shown, too"
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ('[jobs]\nfinal_node_state = "down"\n', ['jobs.final_node_state = "down"']),
+        ('[jobs]\nfailing_gpu = "requeue"\n', ["requeue of jobs.failing_gpu"]),
+        ('[jobs]\nfailing_gpu = "signal"\n', []),
+        ('[slurm]\nenabled = true\n[jobs]\nfinal_node_state = "down"\nfailing_gpu = "requeue"\n', []),
+    ],
+)
+async def test_what_only_slurm_does_is_named_where_slurm_is_not_used(
+    tmp_path: Path, text: str, named: list[str]
+) -> None:
+    found = [row for row in await rows("job settings", configured(tmp_path, text)) if row.grade is Grade.WARN]
+    assert len(found) == bool(named)
+    assert all(words in found[0].found for words in named)

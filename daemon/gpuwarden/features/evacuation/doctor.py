@@ -1,4 +1,4 @@
-"""What an evacuation needs of this host: a kernel with pidfd, so that no other process is signalled, and the labels of containers."""
+"""What an evacuation needs of this host: a kernel with pidfd, so that no other process is signalled, the labels of containers, and Slurm for some keys."""
 
 from __future__ import annotations
 
@@ -56,4 +56,20 @@ def container_labels(config: Config) -> Iterator[Row]:
             yield warn("container labels", f"{path} answers {first[:60]!r}: {default}", "correct jobs.docker")
 
 
-CHECKS = {"job signals": Check(in_thread(job_signals)), "container labels": Check(in_thread(container_labels))}
+def of_slurm_alone(config: Config) -> Iterator[Row]:
+    """Check that nothing is wanted that only Slurm does where it is not used. It is no error, since nodes of both kinds may have one configuration."""
+    jobs = config.jobs
+    wanted = [
+        *([f'jobs.final_node_state = "{jobs.final_node_state}"'] if jobs.final_node_state != "none" else ()),
+        *(['the requeue of jobs.failing_gpu = "requeue"'] if jobs.failing_gpu == "requeue" else ()),
+    ]
+    if wanted and not config.slurm.enabled:
+        found = f"without [slurm] nothing comes of {' and of '.join(wanted)}"
+        yield warn("job settings", found, "enable [slurm] where this node is one of Slurm's; else leave it out")
+
+
+CHECKS = {
+    "job signals": Check(in_thread(job_signals)),
+    "container labels": Check(in_thread(container_labels)),
+    "job settings": Check(in_thread(of_slurm_alone)),
+}
