@@ -82,7 +82,13 @@ modprobe)
         mkdir "sys/module/$1"
         echo live > "sys/module/$1/initstate"
     fi ;;
-scontrol) echo "$*" >> effects ;;
+scontrol)
+    if [ -e fails.reboot ]; then
+        echo 'scontrol: error: Unable to contact slurm controller (connect failure)'
+        exit 1
+    fi
+    echo "$*" >> effects
+    ;;
 rebooter) echo "reboot: $GPUWARDEN_REASON" >> effects ;;
 esac
 [ "$how" != after ] || kill -9 "$PPID"

@@ -91,6 +91,17 @@ def test_slurm_reboots_the_node_with_the_reason(host: RepairHost) -> None:
     assert host.effects == ["reboot reason=gpuwarden: xid 79 of GPU 3 § n1"]
 
 
+def test_an_order_that_slurm_did_not_take_is_no_reboot_and_may_be_tried_again(host: RepairHost) -> None:
+    """A controller that restarts when the reboot is due costs a wait, and not one of the two tries of the failure."""
+    host.set("fails.reboot")
+    answer = host.ask(step("reboot", reason="xid 79"))
+    assert (answer["done"], answer["refused"]) == (False, True)
+    assert "scontrol reboot of n1: exit code 1: scontrol: error: Unable to contact" in answer["why"]
+    assert host.result() == {"state": "refused", "text": answer["why"]}
+    (host.folder / "fails.reboot").unlink()
+    assert host.ask(step("reboot", id="try-2", reason="xid 79"))["done"]
+
+
 def test_the_site_s_command_reboots_where_it_is_configured_and_gets_the_reason(host: RepairHost) -> None:
     host.settings |= {"slurm": False, "reboot_command": [str(host.folder / "bin/rebooter")]}
     assert host.ask(step("reboot", reason="xid 79; $(touch /x)"))["done"]

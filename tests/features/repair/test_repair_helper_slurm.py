@@ -41,4 +41,5 @@ def test_a_node_that_we_drained_is_rebooted_with_our_reason_and_stays_drained(tm
         # Not by a node that is unknown: 24.05 passes over it and reports success (src/slurmctld/proc_req.c, _slurm_rpc_reboot_nodes).
         host.settings |= {"slurm_conf": str(folder / "missing.conf")}
         host.set("now", "2000000")
-        assert "scontrol reboot of n1" in host.ask({**request, "id": "try-2"})["why"]
+        answer = host.ask({**request, "id": "try-2"})
+        assert (answer["refused"], "scontrol reboot of n1" in answer["why"]) == (True, True)

@@ -24,6 +24,10 @@ class CommandFailed(Exception):  # noqa: N818 - a result
     """A command did not do what it should. The message says which and why."""
 
 
+class NothingOrdered(CommandFailed):
+    """Slurm took no order, as while its controller is away: nothing was done, and it may be tried again."""
+
+
 def _checked(ended: Ended, what: str) -> Ended:
     if ended.code != 0:
         raise CommandFailed(f"{what}: {ended.why}")
@@ -111,6 +115,8 @@ def reboot(host: Host, settings: Settings, reason: str, run: Run) -> str:
     variables = slurm_environment(host.variables, settings.slurm_conf)
     given = [f"{name}={value}" for name, value in variables.items() if host.variables.get(name) != value]
     ended = run("/usr/bin/env", *given, _program(host, "scontrol"), *words)
+    if ended.code is not None and ended.code > 0:
+        raise NothingOrdered(f"scontrol reboot of {node}: {ended.why}")
     _checked(ended, f"scontrol reboot of {node}")
     return f"Slurm reboots {node} once its jobs have ended"
 
@@ -120,4 +126,4 @@ def _node(host: Host, settings: Settings) -> str:
     try:
         return asyncio.run(client.routine.node_name())
     except SlurmError as error:
-        raise CommandFailed(str(error)) from error
+        raise NothingOrdered(str(error)) from error

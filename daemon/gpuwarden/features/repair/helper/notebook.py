@@ -103,7 +103,9 @@ class Notebook:
         begun = [entry for entry in entries if entry.begun > now - STEPS_WITHIN]
         if len(begun) >= STEPS_MOST:
             return f"{len(begun)} steps were begun on this node within 24 h, and no more than {STEPS_MOST} are"
-        reboots = [entry for entry in entries if entry.step == "reboot" and entry.begun > now - REBOOTS_WITHIN]
+        reboots = [
+            one for one in entries if one.step == "reboot" and not one.refused and one.begun > now - REBOOTS_WITHIN
+        ]
         if step == "reboot" and len(reboots) >= REBOOTS_MOST:
             return "a reboot of this node was begun within 6 h, and no more than one is"
         done = [entry for entry in entries if (entry.step, entry.subject, entry.state) == (step, subject, "done")]

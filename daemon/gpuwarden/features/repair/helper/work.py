@@ -8,7 +8,7 @@ from dataclasses import field, replace
 from gpuwarden.features.repair.helper import commands
 from gpuwarden.features.repair.helper.checks import Checks, Refused, by_daemon
 from gpuwarden.features.repair.helper.children import NoReading
-from gpuwarden.features.repair.helper.commands import CommandFailed
+from gpuwarden.features.repair.helper.commands import CommandFailed, NothingOrdered
 from gpuwarden.features.repair.helper.gpus import read_driver
 from gpuwarden.features.repair.helper.host import Host
 from gpuwarden.features.repair.helper.notebook import Entry, Notebook, NotebookError
@@ -51,10 +51,10 @@ class Work:
         done, refused = False, False
         try:
             text, done = self._tried(), True
+        except (Refused, NothingOrdered) as error:
+            text, refused = str(error), True
         except (ServiceError, NoReading, CommandFailed, NotebookError) as error:
             text = str(error)
-        except Refused as error:
-            text, refused = str(error), True
         if missing := put_back(self.entry, self.services, self.host, self.held, self.say):
             text, done, refused = f"{text}; and afterwards: {missing}", False, False
         elif done:
