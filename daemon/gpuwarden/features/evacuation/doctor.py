@@ -56,7 +56,7 @@ def container_labels(config: Config) -> Iterator[Row]:
             yield warn("container labels", f"{path} answers {first[:60]!r}: {default}", "correct jobs.docker")
 
 
-def of_slurm_alone(config: Config) -> Iterator[Row]:
+def wanted_of_slurm(config: Config) -> Iterator[Row]:
     """Check that nothing is wanted that only Slurm does where it is not used. It is no error, since nodes of both kinds may have one configuration."""
     jobs = config.jobs
     wanted = [
@@ -71,5 +71,5 @@ def of_slurm_alone(config: Config) -> Iterator[Row]:
 CHECKS = {
     "job signals": Check(in_thread(job_signals)),
     "container labels": Check(in_thread(container_labels)),
-    "job settings": Check(in_thread(of_slurm_alone)),
+    "job settings": Check(in_thread(wanted_of_slurm)),
 }

@@ -155,14 +155,14 @@ class ActiveTest:
         except HostUnread as error:
             return tests, [f"counters of errors could not be read after the test: {error}"]
         except Ended:
-            return tuple(self._cut(test) for test in tests), []
+            return tuple(self._interrupted(test) for test in tests), []
         notes = [
             f"GPU {gpu.index} ({gpu.slot}) no longer answers: see gpuwarden status"
             for gpu in vanished(before.nvml, after.nvml)
         ]
         return with_growth(tests, before.nvml, after.nvml), notes
 
-    def _cut(self, test: GpuTest) -> GpuTest:
+    def _interrupted(self, test: GpuTest) -> GpuTest:
         """Return the test as one that was ended before its counters were read."""
         return (
             test if test.obstacle is not None else replace(test, obstacle=Obstacle.INTERRUPTED, text=self._ending.why)

@@ -23,8 +23,8 @@ _READERS = frozenset({*(unit for units in UNITS.values() for unit in units), "gp
 """Units that have GPUs open and run nothing on them."""
 
 
-def by_daemon(stopped: Collection[str]) -> bool:
-    """Return True if the daemon that holds persistence mode is among the units that are stopped, and ends it so."""
+def stops_persistence_daemon(stopped: Collection[str]) -> bool:
+    """Return True if the daemon that holds persistence mode is among these units: it then needs no call of nvidia-smi to end."""
     return bool(set(stopped) & set(UNITS["persistence"]))
 
 
@@ -123,4 +123,4 @@ class Checks:
         if self.seen.driver is None or not STEPS[self.request.step].stops:
             return ()
         slots = [gpu.slot for gpu in self.seen.driver.gpus if gpu.persistent]
-        return tuple(slot for slot in slots if slot in self.slots or by_daemon(stopped))
+        return tuple(slot for slot in slots if slot in self.slots or stops_persistence_daemon(stopped))

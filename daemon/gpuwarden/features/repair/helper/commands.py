@@ -115,7 +115,7 @@ def reboot(host: Host, settings: Settings, reason: str, run: Run) -> str:
     variables = slurm_environment(host.variables, settings.slurm_conf)
     given = [f"{name}={value}" for name, value in variables.items() if host.variables.get(name) != value]
     ended = run("/usr/bin/env", *given, _program(host, "scontrol"), *words)
-    if ended.code is not None and ended.code > 0:
+    if ended.code is not None and ended.code > 0:  # one that was killed may have given the order
         raise NothingOrdered(f"scontrol reboot of {node}: {ended.why}")
     _checked(ended, f"scontrol reboot of {node}")
     return f"Slurm reboots {node} once its jobs have ended"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import field, replace
 
 from gpuwarden.features.repair.helper import commands
-from gpuwarden.features.repair.helper.checks import Checks, Refused, by_daemon
+from gpuwarden.features.repair.helper.checks import Checks, Refused, stops_persistence_daemon
 from gpuwarden.features.repair.helper.children import NoReading
 from gpuwarden.features.repair.helper.commands import CommandFailed, NothingOrdered
 from gpuwarden.features.repair.helper.gpus import read_driver
@@ -68,7 +68,9 @@ class Work:
         for unit in (unit for unit in self.entry.start if unit in own):
             self.say(f"stops {unit}")
             self.services.stop(unit)
-        if not by_daemon(self.entry.start):  # nvidia-smi has set it, and it holds the GPU as the daemon does
+        if not stops_persistence_daemon(
+            self.entry.start
+        ):  # nvidia-smi has set it, and it holds the GPU as the daemon does
             for slot in self.entry.persist:
                 self.host.run(commands.persistence(self.host, slot, on=False), PERSISTENCE_WITHIN, self.held)
         if STEPS[self.request.step].stops:
