@@ -291,7 +291,7 @@ def measure() -> None:
     hanging = SOURCES[-1]
     taken = all_at_once(hanging)
     against = statistics.median(a / b for a, b in zip(taken.ours, taken.bare, strict=True))
-    row = [JOBS, spread(taken.whole, 0), "<= 1000", spread(taken.ours, 0), spread(taken.bare, 2), f"{against:.0f}x"]
+    at_once = [JOBS, spread(taken.whole, 0), "<= 1000", spread(taken.ours, 0), spread(taken.bare, 2), f"{against:.0f}x"]
     head = (
         "containers",
         "notice to the last handler, ms",
@@ -300,7 +300,7 @@ def measure() -> None:
         "plain kill(2) of as many",
         "ratio",
     )
-    table(f"All jobs of a node are signalled ({hanging.how}), {TURNS} turns: median (least-most)", head, [row])
+    table(f"All jobs of a node are signalled ({hanging.how}), {TURNS} turns: median (least-most)", head, [at_once])
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import sys
 import tracemalloc
+from collections.abc import Callable, Sized
 from dataclasses import fields, is_dataclass, replace
 from random import Random
 
@@ -22,7 +23,17 @@ from support.hosts import Host, slot
 
 GPUS, DAYS, SHOWN = 8, 30, 5
 PASSES = 80  # a day; some of them close together, most of them far apart
-PARTS = ("tracks", "records", "windows", "unpaired", "raises", "repairs", "lemons", "resets", "pins")
+PARTS: tuple[tuple[str, Callable[[State], Sized]], ...] = (
+    ("tracks", lambda state: state.tracks),
+    ("records", lambda state: state.records),
+    ("windows", lambda state: state.moments.windows),
+    ("unpaired", lambda state: state.moments.unpaired),
+    ("raises", lambda state: state.raises),
+    ("repairs", lambda state: state.repairs),
+    ("lemons", lambda state: state.lemons),
+    ("resets", lambda state: state.resets),
+    ("pins", lambda state: state.pins),
+)
 
 
 def size(value: object, seen: set[int]) -> int:
@@ -74,7 +85,7 @@ def mishaps(host: Host, dice: Random, number: int) -> None:
 
 
 def shown(number: int, state: State, kib: float, allocated: float) -> list[str]:
-    return [str(number), *(str(len(getattr(state, part))) for part in PARTS), f"{kib:.0f}", f"{allocated:.1f}"]
+    return [str(number), *(str(len(part(state))) for _, part in PARTS), f"{kib:.0f}", f"{allocated:.1f}"]
 
 
 def main() -> None:
@@ -91,7 +102,7 @@ def main() -> None:
             rows.append(shown(number, host.state, kib, allocated))
     table(
         f"The judge's memory over {DAYS} days of {GPUS} GPUs, in entries",
-        ("day", *PARTS, "KiB of state", "MiB allocated"), rows,
+        ("day", *(name for name, _ in PARTS), "KiB of state", "MiB allocated"), rows,
     )  # fmt: skip
     before, last = max(sizes[-20:-10]), max(sizes[-10:])
     print(f"largest state of the last ten days against the ten before: {last / before:.2f}x")
