@@ -201,6 +201,17 @@ def test_a_folder_that_cannot_be_made_is_an_error_and_nothing_else(tmp_path: Pat
     assert recording.lost > 0
 
 
+def test_a_segment_that_cannot_be_read_does_not_keep_the_ring_from_opening(tmp_path: Path) -> None:
+    """A folder in its place fails every read of it, like a bad block under it."""
+    filled(tmp_path, 60.0)
+    unreadable = tmp_path / "ring-00000002.trace.gz"
+    unreadable.mkdir()
+    ring = Ring(tmp_path)
+    ring.begin(head(120.0), BOOT, at(120.0), 0)
+    assert [segment.number for segment in ring.segments] == [1, 3]
+    assert unreadable.is_dir()
+
+
 def test_after_an_error_it_begins_anew_and_says_what_was_lost(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("a file, and no folder")
     recording = Recording(tmp_path / "state/black-box", Engine(BOOT, Rules()), lambda _: None)

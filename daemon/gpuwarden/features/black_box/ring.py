@@ -225,7 +225,7 @@ def _number(path: Path) -> int:
 
 
 def _recovered(path: Path) -> Segment | None:
-    """Return the segment, cut behind its last whole flush. None for one without any, which is removed, and for one that is another user's."""
+    """Return the segment, cut behind its last whole flush. None for one without any, which is removed, and for one that cannot be read or cut: it stays, and what is written from now on does not depend on it."""
     try:
         found = find(path)
         if found is None:
@@ -233,7 +233,7 @@ def _recovered(path: Path) -> Segment | None:
             return None
         if found.size < path.stat().st_size:
             os.truncate(path, found.size)
-    except PermissionError:
+    except OSError:
         return None
     return Segment(
         path=path,
