@@ -114,7 +114,7 @@ assert out.close(30)
     assert [line["logger"] for line in lines] == ["aiohttp.server", "asyncio", "odd", "py.warnings", "asyncio"]
     assert lines[0]["event"] == "100% of it"
     assert lines[2]["level"] == "warning"
-    assert lines[4]["exception"].endswith("ZeroDivisionError: integer division or modulo by zero")
+    assert lines[4]["exception"].splitlines()[-1].startswith("ZeroDivisionError: ")
 
 
 def test_values_are_bounded_and_anything_can_be_one(tmp_path: Path) -> None:

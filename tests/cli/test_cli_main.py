@@ -19,7 +19,19 @@ from support.commands import COMMAND, environment, gpuwarden
 from support.control_server import result, serving
 from support.snapshots import UPTIME, at, snapshot
 
-HEAVY = {"asyncio", "aiohttp", "structlog", "cattrs", "attrs", "pynvml", "sqlite3", "dataclasses", "logging"}
+OF_ARGPARSE = {"dataclasses"} if sys.version_info >= (3, 14) else set()
+"""Its colours are a dataclass."""
+HEAVY = {
+    "asyncio",
+    "aiohttp",
+    "structlog",
+    "cattrs",
+    "attrs",
+    "pynvml",
+    "sqlite3",
+    "dataclasses",
+    "logging",
+} - OF_ARGPARSE
 EVIDENCE = {"gpuwarden.publish", "gpuwarden.publish.evidence_text"}
 NVML = "gpuwarden_collectors.nvml"
 NAMED_IN_HELP = {

@@ -426,7 +426,7 @@ async def test_a_real_kill_is_counted_and_kept_when_its_step_is_gone(limited: Pa
     if lives.returncode is None and killed.returncode == -9:
         await until(lambda: [one.oom_kills for one in reader.read().workloads] == [1])
     lives.kill()
-    await lives.wait()
+    await lives.communicate()
     limited.rmdir()
     (job,) = reader.read().workloads
     assert (job.oom_kills, job.ended) == (1, None)

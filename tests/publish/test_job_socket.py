@@ -349,7 +349,7 @@ async def test_a_caller_in_a_namespace_that_cannot_be_seen_has_no_number(tmp_pat
         assert await process.stdout.readline() == b"0 None\n"
     finally:
         process.kill()
-        await process.wait()
+        await process.communicate()
     assert answer["code"] == 77
     assert "PID namespace" in answer["error"]
 

@@ -1,11 +1,13 @@
-"""A newcomer's machine, on which to run COMMAND, such as `make test`: python -m support.newcomer [COMMAND ...]
+"""A newcomer's machine, on which to run COMMAND, such as `make test`: python -m support.newcomer [--debian SUITE] [COMMAND ...]
 
-In a Debian 12 with what the README asks for and nothing else, in a PID namespace of its own, as an ordinary user, in a fresh clone of
-HEAD. Without COMMAND it is only made. Its pip finds what this host's pip fetched: there is no network but loopback. For root.
+In a Debian 12, or another SUITE of Debian, with what the README asks for and nothing else, in a PID namespace of its own, as an ordinary
+user, in a fresh clone of HEAD. Without COMMAND it is only made. Its pip finds what this host's pip fetched: there is no network but
+loopback. For root.
 """
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import subprocess
 import sys
@@ -21,28 +23,36 @@ PACKAGES = ("python3", "python3-venv", "make", "gcc", "libc6-dev", "git")
 ROOT = Path(__file__).parents[2]
 USER = 1000
 HOME = "/home/newcomer"
-WHEELS = BUILD / "newcomer" / "wheels"
+PYTHONS = {"bookworm": "3.11", "trixie": "3.13", "forky": "3.14"}
+"""By suite of Debian; forky, which is not released, has the Python of Ubuntu 26.04."""
 TIMEOUT = 2_400
-_FETCH = ("--quiet", "--disable-pip-version-check", "--only-binary=:all:", "--python-version=3.11", f"--dest={WHEELS}")
 
 
-def fetch() -> None:
-    """All that `make test` installs, for Debian's Python. Raises CalledProcessError."""
+def fetch(python: str) -> Path:
+    """Return the folder of all that `make test` installs, for this version of Python. Raises CalledProcessError."""
+    wheels = BUILD / "newcomer" / f"wheels-{python}"
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     wanted = [*project["project"]["dependencies"], *project["build-system"]["requires"], "editables", "pip>=25.1"]
-    pip = (sys.executable, "-m", "pip", "download", *_FETCH)
-    subprocess.run([*pip, "--group", f"{ROOT / 'pyproject.toml'}:dev", *wanted], check=True)
+    pip = (sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--only-binary=:all:")
+    which = (f"--python-version={python}", f"--dest={wheels}", "--group", f"{ROOT / 'pyproject.toml'}:dev")
+    subprocess.run([*pip, *which, *wanted], check=True)
+    return wheels
 
 
 def main() -> int:
-    command = sys.argv[1:]
-    tree = made_once(BUILD / "newcomer", PACKAGES, lambda tree: mmdebstrap(tree, "bookworm", PACKAGES, "--variant=apt"))
-    fetch()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--debian", metavar="SUITE", choices=PYTHONS, default="bookworm", help=", ".join(PYTHONS))
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    options = parser.parse_args()
+    suite, command = options.debian, options.command
+    made_of = (suite, PACKAGES)
+    tree = made_once(BUILD / "newcomer", made_of, lambda tree: mmdebstrap(tree, suite, PACKAGES, "--variant=apt"))
+    wheels = fetch(PYTHONS[suite])
     if not command:
         return 0
     with (
         tempfile.TemporaryDirectory(prefix="gw-newcomer-") as folder,
-        BareRoot(tree, Path(folder), size=6 << 30, binds={WHEELS: "/wheels", Path("/sys"): "/sys"}) as bare,
+        BareRoot(tree, Path(folder), size=6 << 30, binds={wheels: "/wheels", Path("/sys"): "/sys"}) as bare,
     ):
         bare.path("/etc/passwd").open("a").write(f"newcomer:x:{USER}:{USER}::{HOME}:/bin/bash\n")
         bare.path("/etc/hosts").write_text("127.0.0.1 localhost\n::1 localhost\n")
