@@ -42,7 +42,7 @@ def recordings(pace: Pace) -> tuple[Group, ...]:
 
 
 def _nodes(pace: Pace) -> Group:
-    carry = pace("1h")
+    carry = pace("65m")  # an hour, and what begins at its edge, which a range of Prometheus 3 leaves out
     rows = (
         Recording(
             record="gpuwarden:node:last_seen_timestamp_seconds",
