@@ -117,7 +117,7 @@ def test_beyond_the_limit_only_expected_mounts_are_asked(tmp_path: Path) -> None
     ("answer", "error"),
     [
         ("echo 1 2 3", "the probe ended with 0"),
-        ("echo 1 2 3 4 5 -6", "the probe ended with 0"),
+        ("echo 1 2 3 4 5 six", "the probe ended with 0"),
         ("yes | head -c 50000", "the probe ended with 0"),
         ("echo 4096 1000 500 400 100 60; exit 7", "4096 1000 500 400 100 60"),
         ("sleep 0.2 & echo nothing", "the probe ended with 0"),  # leaves something behind that holds its pipe
@@ -128,6 +128,14 @@ def test_beyond_the_limit_only_expected_mounts_are_asked(tmp_path: Path) -> None
 def test_an_answer_that_is_none_is_an_error_of_that_mount(tmp_path: Path, answer: str, error: str) -> None:
     collector = StorageCollector(table(tmp_path, mounted(tmp_path)), command=("sh", "-c", answer), patience=30.0)
     assert [mount.error for mount in collector.read().mounts] == [error]
+
+
+def test_what_a_file_system_does_not_count_is_not_known(tmp_path: Path) -> None:
+    """CephFS has no limit of inodes, and gives -1 for the free ones (Linux, fs/ceph/super.c; ceph-fuse, Client::statfs)."""
+    command = ("sh", "-c", "echo 4194304 9 7 7 123 -1")
+    (mount,) = StorageCollector(table(tmp_path, mounted(tmp_path)), command=command).read().mounts
+    assert (mount.error, mount.bytes_available) == ("", 7 << 22)
+    assert (mount.inodes_total, mount.inodes_free) == (123, None)
 
 
 def test_a_probe_that_cannot_be_started_fails_the_pass(tmp_path: Path) -> None:

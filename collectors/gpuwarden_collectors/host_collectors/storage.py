@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -67,6 +68,7 @@ WATCHED = frozenset(
 WATCHED_PATHS = frozenset(("/", "/dev/shm", "/tmp", "/run"))  # noqa: S108 - read, whatever its type; nothing is written
 _DENIED = ("Permission denied", "Operation not permitted")
 _ANSWER = 2048  # bytes of an answer that are read
+_NUMBER = re.compile(r"-?\d{1,20}", re.ASCII)
 _FORMAT = "%S %b %f %a %c %d"  # block size; blocks total, free, available; inodes total, free
 _Key = tuple[int, str]  # the kernel's id of a mount, and its path
 
@@ -290,18 +292,23 @@ def _facts(entry: MountEntry) -> MountFacts:
 
 def _with_answer(facts: MountFacts, code: int, output: str) -> MountFacts:
     numbers = output.split()
-    if code != 0 or len(numbers) != 6 or not all(map(str.isdecimal, numbers)):
+    if code != 0 or len(numbers) != 6 or not all(map(_NUMBER.fullmatch, numbers)):
         why = output.rpartition(": ")[2] if code > 0 else ""  # `stat: cannot …: Stale file handle`
         return replace(facts, error=why[:200] or f"the probe ended with {code}")
     block, total, free, available, inodes, inodes_free = map(int, numbers)
     return replace(
         facts,
-        bytes_total=total * block,
-        bytes_free=free * block,
-        bytes_available=available * block,
-        inodes_total=inodes,
-        inodes_free=inodes_free,
+        bytes_total=_known(total, block),
+        bytes_free=_known(free, block),
+        bytes_available=_known(available, block),
+        inodes_total=_known(inodes),
+        inodes_free=_known(inodes_free),
     )
+
+
+def _known(count: int, size: int = 1) -> int | None:
+    """Returns the size of what was counted. Below 0 the file system does not count it: CephFS says -1 of its free inodes."""
+    return count * size if count >= 0 else None
 
 
 SPEC = CollectorSpec(
