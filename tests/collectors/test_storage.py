@@ -130,6 +130,16 @@ def test_an_answer_that_is_none_is_an_error_of_that_mount(tmp_path: Path, answer
     assert [mount.error for mount in collector.read().mounts] == [error]
 
 
+def test_only_an_expected_mount_is_at_fault_where_the_user_may_not_access_it(tmp_path: Path) -> None:
+    # Below a folder that only its owner may enter, such as /var/lib/kubelet, and without CAP_DAC_READ_SEARCH.
+    denies = ("sh", "-c", "echo 'stat: cannot read file system information: Permission denied'; exit 1")
+    proc = table(tmp_path, mounted(tmp_path))
+    (mount,) = StorageCollector(proc, command=denies).read().mounts
+    assert (mount.asked, mount.error) == (False, "")
+    (mount,) = StorageCollector(proc, command=denies, expected=[str(tmp_path)]).read().mounts
+    assert (mount.asked, mount.error) == (True, "Permission denied")
+
+
 def test_what_a_file_system_does_not_count_is_not_known(tmp_path: Path) -> None:
     """CephFS has no limit of inodes, and gives -1 for the free ones (Linux, fs/ceph/super.c; ceph-fuse, Client::statfs)."""
     command = ("sh", "-c", "echo 4194304 9 7 7 123 -1")

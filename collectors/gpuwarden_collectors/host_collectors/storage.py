@@ -140,18 +140,18 @@ class StorageCollector:
         self._wait()
         mounts = tuple(self._answered(facts, key) for facts, key in wanted)
         self._forget({key for _, key in wanted})
-        return StorageFacts(mounts=mounts if self._root is None else tuple(self._permitted(mounts)))
+        return StorageFacts(mounts=tuple(self._permitted(mounts)))
 
     def _permitted(self, mounts: Iterable[MountFacts]) -> Iterator[MountFacts]:
-        """Yields the mounts, marking those that the container may not access as not asked: a denial says nothing about
+        """Yields the mounts, marking those that this process may not access as not asked: a denial says nothing about
         them.
 
-        Raises CollectorError if even the root may not be accessed.
+        An expected mount of this process's own table is unreadable then. Raises CollectorError if even the host's root may not be accessed.
         """
         for mount in mounts:
-            if mount.error not in _DENIED:
+            if mount.error not in _DENIED or (self._root is None and mount.expected):
                 yield mount
-            elif mount.path == "/":
+            elif self._root is not None and mount.path == "/":
                 raise CollectorError(
                     f"cannot ask the mounts of the host at {self._root}: {mount.error}; where SELinux denies it (ausearch -m avc), let the pod run "
                     "as spc_t (podSecurityContext.seLinuxOptions.type of the chart)"
