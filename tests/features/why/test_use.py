@@ -17,12 +17,13 @@ JOULE = 1_000.0
 
 
 class Loaded(WhyHost):
-    """A job whose GPUs draw a power that changes by chance; it keeps the truth."""
+    """A job whose GPUs draw a power that changes by chance; it keeps the truth. `every`: seconds after which the counter is read again."""
 
-    def __init__(self, gpus: int = 2, *, counter: bool = True, seed: int = 0) -> None:
+    def __init__(self, gpus: int = 2, *, counter: bool = True, seed: int = 0, every: float = 0.0) -> None:
         super().__init__(gpus)
         self.chance = random.Random(seed)
         self.counter = counter
+        self.every, self.counted_at = every, float("-inf")
         self.job(started=self.uptime)
         self.counted = dict.fromkeys(range(gpus), 5_000_000.0)
         self.joules = self.busy = self.seconds = 0.0
@@ -34,8 +35,10 @@ class Loaded(WhyHost):
         self._read()
 
     def _read(self) -> None:
+        if self.uptime - self.counted_at >= self.every:
+            self.read_counters, self.counted_at = dict(self.counted), self.uptime
         for n in self.gpus:
-            energy = round(self.counted[n]) if self.counter else None
+            energy = round(self.read_counters[n]) if self.counter else None
             self.change(
                 n, energy_mj=energy, power_usage_mw=round(self.power[n] * JOULE), utilization_gpu=self.utilization[n]
             )
@@ -106,6 +109,34 @@ def test_without_a_counter_it_is_power_over_time_and_gaps_are_said() -> None:
     assert use.energy_covers == pytest.approx(2400 / 2800, abs=0.01)
     assert use.energy_j == pytest.approx(host.joules - sum(gone.values()) * 400, rel=0.01)
     assert known < (use.energy_j or 0)
+
+
+@pytest.mark.parametrize("minutes", [2, 30])
+def test_a_counter_that_is_read_once_a_minute(minutes: int) -> None:
+    host = Loaded(every=55.0)
+    host.step()
+    for minute in range(minutes):
+        host.draw()
+        host.lasts(65)
+        if minute % 7 == 2:
+            host.restart_daemon()
+            host.counted_at = float("-inf")  # another reader reads all
+    use = host.used()
+    assert use.energy_j == pytest.approx(host.joules, rel=0.01)
+    assert use.energy_covers == pytest.approx(1.0, abs=0.01)
+
+
+def test_what_was_drawn_before_the_job_is_not_its_own() -> None:
+    host = Loaded(every=55.0)
+    host.lasts(40, read=False)
+    host.job(started=host.uptime)
+    host.joules = 0.0
+    host.gpus = {n: replace(facts, read_at={"energy_mj": host.counted_at}) for n, facts in host.gpus.items()}
+    host.step()
+    host.lasts(10)
+    host.gpus = {n: replace(facts, read_at={}) for n, facts in host.gpus.items()}
+    host.lasts(110)
+    assert host.used().energy_j == pytest.approx(host.joules, rel=0.01)
 
 
 def test_a_reset_of_the_counter_loses_no_more_than_one_pass() -> None:

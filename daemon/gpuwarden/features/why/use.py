@@ -1,8 +1,8 @@
 """What a job uses of its GPUs, from the passes that are made anyway. Pure.
 
-Energy is the growth of the driver's counter, which goes on while the daemon does not run; where a counter was reset, or there is none, it is
-power over the time between two passes. Times without a reading count for nothing, and are shown by `energy_covers` and
-`observed_gpu_seconds`. The energy of a GPU that several jobs have counts for each of them.
+Energy is the growth of the driver's counter, which goes on while the daemon does not run. The counter is read once a minute: until it is
+read again, and where it was reset, or there is none, energy is power over the time between two passes. Times without a reading count for
+nothing, and are shown by `energy_covers` and `observed_gpu_seconds`. The energy of a GPU that several jobs have counts for each of them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ GAP = 20.0
 """Seconds between two passes beyond which what was read does not stand for the time between."""
 POWER_MOST_MW = 3_000_000.0
 """More than any board draws: a counter that grew faster was not counting."""
+COUNTED_EVERY = 60.0
+"""Seconds within which the counter is read again (`nvml/readings.py`), so that it may have grown for so long before the pass before."""
 THROTTLED = 0x20 | 0x40 | 0x80
 """Clock event reasons: software and hardware thermal slowdown, power brake (nvml.h, nvmlClocksEventReasons)."""
 _PERCENT = 100.0
@@ -31,6 +33,9 @@ class Last(NamedTuple):
     at: float
     """Seconds of CLOCK_BOOTTIME."""
     energy_mj: int | None
+    """The counter, as it was read since the job began."""
+    since_mj: float = 0.0
+    """Energy by power since the counter was read."""
 
 
 class Sums(NamedTuple):
@@ -115,11 +120,13 @@ def metered(meter: Meter, epoch: Epoch, read: Pass, with_process: Collection[str
         r, before, has_process = facts.readings, last.get(slot), slot in with_process
         is_used = is_used or has_process or bool(r.utilization_gpu)
         if before is None or read.at > before.at:
+            is_of_job = facts.read_at.get("energy_mj", read.at) >= epoch.began.boottime
+            now = Last(read.at, r.energy_mj if is_of_job else None)
             if before is not None:
-                sums = _added(sums, r, before, read, read.tensor.get(slot))
+                sums, now = _added(sums, r, before, now, read.tensor.get(slot))
                 if not has_process and read.at - before.at <= GAP:
                     sums = sums._replace(idle=sums.idle + read.at - before.at)
-            last[slot] = Last(read.at, r.energy_mj)
+            last[slot] = now
         if r.memory_used_bytes is not None and (peak is None or r.memory_used_bytes > peak):
             peak = r.memory_used_bytes
     idle_since = meter.idle_since
@@ -128,14 +135,14 @@ def metered(meter: Meter, epoch: Epoch, read: Pass, with_process: Collection[str
     return Meter(sums=sums, peak=peak, last=last, idle_since=None if is_used else idle_since)
 
 
-def _added(sums: Sums, r: GpuReadings, before: Last, read: Pass, by_dcgm: float | None) -> Sums:
-    seconds = read.at - before.at
-    energy, covered = _energy(r, before, seconds)
+def _added(sums: Sums, r: GpuReadings, before: Last, now: Last, by_dcgm: float | None) -> tuple[Sums, Last]:
+    seconds = now.at - before.at
+    energy, covered, now = _energy(r.power_usage_mw, before, now)
     if seconds > GAP:
-        return sums._replace(energy_mj=sums.energy_mj + energy, covered=sums.covered + covered)
+        return sums._replace(energy_mj=sums.energy_mj + energy, covered=sums.covered + covered), now
     busy = r.gpm_graphics_active if r.utilization_gpu is None else r.utilization_gpu
     tensor = by_dcgm if r.gpm_tensor_active is None else r.gpm_tensor_active
-    return Sums(
+    added = Sums(
         sums.energy_mj + energy,
         sums.covered + covered,
         sums.observed + seconds,
@@ -146,17 +153,21 @@ def _added(sums: Sums, r: GpuReadings, before: Last, read: Pass, by_dcgm: float 
         sums.idle,
         sums.throttled + (seconds if (r.clock_event_reasons or 0) & THROTTLED else 0.0),
     )
+    return added, now
 
 
-def _energy(r: GpuReadings, before: Last, seconds: float) -> tuple[float, float]:
-    """Return the energy since the pass before, in millijoules, and the seconds of it that are known."""
-    if r.energy_mj is not None and before.energy_mj is not None:
-        grown = r.energy_mj - before.energy_mj
-        if 0 <= grown <= POWER_MOST_MW * (seconds + 1.0):
-            return grown, seconds
-    if r.power_usage_mw is None or seconds > GAP:
-        return 0.0, 0.0
-    return r.power_usage_mw * seconds, seconds
+def _energy(power_mw: int | None, before: Last, now: Last) -> tuple[float, float, Last]:
+    """Return the energy since the pass before, in millijoules, the seconds of it that are known, and this pass."""
+    seconds, grown = now.at - before.at, None
+    if now.energy_mj is not None and before.energy_mj is not None:
+        grown = now.energy_mj - before.energy_mj
+        if 0 < grown <= POWER_MOST_MW * (seconds + COUNTED_EVERY):
+            return grown - before.since_mj, seconds, now
+    if power_mw is None or seconds > GAP:
+        energy, covered = 0.0, 0.0
+    else:
+        energy, covered = power_mw * seconds, seconds
+    return energy, covered, now._replace(since_mj=before.since_mj + energy) if grown == 0 else now
 
 
 def use_of(meter: Meter, epoch: Epoch, at: float) -> Use:
@@ -182,7 +193,9 @@ def written(epoch: Epoch, meter: Meter, now: Stamp) -> Epoch:
         epoch,
         use=use_of(meter, epoch, at),
         energy_at={
-            slot: one.energy_mj for slot, one in meter.last.items() if one.energy_mj is not None and one.at == at
+            slot: one.energy_mj + round(one.since_mj)
+            for slot, one in meter.last.items()
+            if one.energy_mj is not None and one.at == at
         },
         used_at=Stamp(at, now.wall - (now.boottime - at)),
     )
