@@ -126,6 +126,19 @@ def test_a_counter_that_is_read_once_a_minute(minutes: int) -> None:
     assert use.energy_covers == pytest.approx(1.0, abs=0.01)
 
 
+def test_the_longest_interval_is_no_gap() -> None:
+    host = Loaded(counter=False)
+    host.change(0, clock_event_reasons=0x40)
+    host.step()
+    for _ in range(20):
+        host.lasts(25, read=False)
+        host.lasts(5)
+    use = host.used()
+    assert use.energy_j == pytest.approx(host.joules, rel=0.01)
+    assert use.busy == pytest.approx(host.busy / host.seconds, rel=0.01)
+    assert (use.throttled_gpu_seconds, use.observed_gpu_seconds) == pytest.approx((600, 1200), rel=0.01)
+
+
 def test_what_was_drawn_before_the_job_is_not_its_own() -> None:
     host = Loaded(every=55.0)
     host.lasts(40, read=False)

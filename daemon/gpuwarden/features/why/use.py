@@ -16,8 +16,8 @@ from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import GpuFacts, Stamp
 from gpuwarden_collectors.gpu_readings import GpuReadings
 
-GAP = 20.0
-"""Seconds between two passes beyond which what was read does not stand for the time between."""
+GAP = 45.0
+"""Seconds between two passes beyond which what was read does not stand for the time between: half as long again as the longest interval."""
 POWER_MOST_MW = 3_000_000.0
 """More than any board draws: a counter that grew faster was not counting."""
 COUNTED_EVERY = 60.0
