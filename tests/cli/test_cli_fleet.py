@@ -289,6 +289,19 @@ def test_a_silent_node_is_found_through_what_the_rules_recorded_unless_it_answer
     assert (found["moved"]["instance"], found["moved"]["status"]) == ("new:1", "healthy")
 
 
+def test_a_silent_node_is_not_hidden_by_one_of_its_name_in_another_cluster(
+    tmp_path: Path, script: Script, port: int
+) -> None:
+    script.node("n1", "west:1", cluster="west")
+    script.node("n2", "east:2", cluster="east")
+    labels = {"__name__": "gpuwarden:node:last_seen_timestamp_seconds", "job": "gpuwarden", "node": "n1"}
+    script.add("recorded", NOW - 600, {**labels, "instance": "east:1", "cluster": "east"})
+    script.add("down", 0, {"job": "gpuwarden", "instance": "east:1", "cluster": "east"})
+    done = fleet(tmp_path, port, "--json")
+    found = {(node["cluster"], node["node"]): node["status"] for node in json.loads(done.stdout)["nodes"]}
+    assert found == {("west", "n1"): "healthy", ("east", "n2"): "healthy", ("east", "n1"): "unreachable"}
+
+
 def test_a_daemon_that_answers_and_sees_no_gpu_any_more_is_unreachable_but_a_failure_stays_one(
     tmp_path: Path, script: Script, port: int
 ) -> None:

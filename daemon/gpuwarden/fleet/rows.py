@@ -62,7 +62,7 @@ class _Facts:
     seen: dict[Key, tuple[float, str]]
     node_state: dict[Key, float]
     down: set[Key]
-    live_names: set[tuple[str, str]]
+    live_names: set[Key]
 
     @classmethod
     def of(cls, samples: Samples) -> _Facts:
@@ -88,12 +88,14 @@ class _Facts:
             seen=seen,
             node_state=_values(recorded[q.NODE_STATE], min),
             down=down,
-            live_names={(key[1], name) for key, name in names.items()},
+            live_names={
+                of for (cluster, job, _), name in names.items() for of in ((cluster, job, name), ("", job, name))
+            },
         )
 
     def moved(self, key: Key) -> bool:
-        """Return True if a silent node answers under another address."""
-        return key in self.seen and (key[1], self.seen[key][1]) in self.live_names
+        """Return True if a silent node answers under another address: in its cluster, or where that is not known in any."""
+        return key in self.seen and (key[0], key[1], self.seen[key][1]) in self.live_names
 
     def number(self, name: str, key: Key) -> float | None:
         return self.numbers.get(name, {}).get(key)
