@@ -605,12 +605,33 @@ async def test_terminations_are_neither_counted_nor_held_back(rig: Rig) -> None:
 
 
 async def test_a_shutdown_that_a_scheduler_ordered_is_no_end_of_the_machine(rig: Rig) -> None:
-    going_down = Notice(source="shutdown", kind="shutdown", id="logind:x", at=rig.clock(), boot_id=BOOT)
-    for flags, known in ((frozenset({Flag.REBOOT}), 0), (frozenset[Flag](), 1)):
-        rig.cluster.nodes["n1"] = Node(flags=flags)
-        rig.begin()
-        rig.enforcement.run()
-        await rig.until(lambda: rig.enforcement.shown().node_states)
-        rig.enforcement.announced("shutdown", [going_down])
+    for node, known in ((Node(flags=frozenset({Flag.REBOOT})), 0), (Node(), 1)):
+        await _goes_down(rig, node)
         assert len(rig.state.notices) == known
         await rig.kill()
+
+
+async def test_a_shutdown_while_a_reboot_waits_for_jobs_is_an_end_of_the_machine(rig: Rig) -> None:
+    await _goes_down(rig, Node(flags=frozenset({Flag.REBOOT}), empty=False))
+    assert [notice.kind for notice in rig.state.notices.values()] == ["shutdown"]
+    await rig.kill()
+
+
+async def test_a_shutdown_is_the_schedulers_if_the_last_job_has_ended_since_its_last_read(rig: Rig) -> None:
+    waits = Node(flags=frozenset({Flag.REBOOT}), empty=False)
+    await _goes_down(rig, waits, then=replace(waits, empty=True))
+    assert not rig.state.notices
+    await rig.kill()
+
+
+async def _goes_down(rig: Rig, node: Node, then: Node | None = None) -> None:
+    """A shutdown is announced once `node` was read, which is `then` by now. Returns once it is known whose it is."""
+    rig.cluster.nodes["n1"] = node
+    rig.begin()
+    rig.enforcement.run()
+    await rig.until(lambda: rig.enforcement.shown().node_states)
+    rig.cluster.nodes["n1"] = then or node
+    rig.enforcement.announced(
+        "shutdown", [Notice(source="shutdown", kind="shutdown", id="logind:x", at=rig.clock(), boot_id=BOOT)]
+    )
+    await rig.until(lambda: not rig.enforcement._undecided)

@@ -23,6 +23,7 @@ class Node:
     since: float = 0.0
     flags: frozenset[Flag] = frozenset()
     started: float = 0.0
+    empty: bool | None = None
 
 
 @dataclass(slots=True)
@@ -55,7 +56,7 @@ class Cluster:
         return NodeState(
             at=at, owner=owner, why=own.why if own else None, reason=own.text if own else node.reason,
             suffix=own.suffix if own else "", since=node.since, boot=own.boot if own else "",
-            instance=own.instance if own else "", flags=node.flags, schedulable=not node.reason and not node.flags,
+            instance=own.instance if own else "", flags=node.flags, empty=node.empty, schedulable=not node.reason and not node.flags,
             started=0.0 if node.reason else node.started, state="drained" if node.reason else "idle", pool=len(self.nodes) if self.spread else 1,
         )  # fmt: skip
 

@@ -84,7 +84,12 @@ class Enforcement:
         self._clock = clock
         self._boxes = {
             actuator.name: Reconciler(
-                actuator, committed=committed, wanted=self._wanted, on_read=changed, limits=options.limits, clock=clock
+                actuator,
+                committed=committed,
+                wanted=self._wanted,
+                on_read=self._on_read,
+                limits=options.limits,
+                clock=clock,
             )
             for actuator in actuators
         }
@@ -104,6 +109,8 @@ class Enforcement:
         self._stuck: Mapping[str, str] = {}
         self._waiting: frozenset[str] = frozenset()
         self._overridden: tuple[str, ...] = ()
+        self._undecided: dict[str, tuple[list[Notice], Stamp]] = {}
+        """Notices by source that wait for a read of the schedulers, and since when."""
         self._tasks: list[asyncio.Task[None]] = []
 
     # --- life
@@ -280,12 +287,31 @@ class Enforcement:
     def announced(self, source: str, notices: Iterable[Notice]) -> None:
         """Take in all notices of `source` for this machine; a notice that it announced before makes no event.
 
-        A shutdown that a scheduler ordered is no notice: the scheduler has drained the node and restores it.
+        A shutdown that a scheduler ordered is no notice: the scheduler has drained the node and restores it. It orders one once no job
+        is left here. What was read before may be old: while a reboot is ahead, it is read again first.
         """
-        now = self._clock()
-        if any(Flag.REBOOT in node_state.flags for node_state in self.node_states.values()):
-            notices = [notice for notice in notices if notice.kind != Kind.SHUTDOWN]
-        horizon = self._options.settings.horizon
+        notices, rebooting = list(notices), [box for box in self._boxes.values() if _reboots(box.node_state)]
+        self._undecided.pop(source, None)
+        if rebooting and any(notice.kind == Kind.SHUTDOWN for notice in notices):
+            self._undecided[source] = notices, self._clock()
+            for box in rebooting:
+                box.wake.set()
+        else:
+            self._take(source, notices)
+
+    def _on_read(self) -> None:
+        rebooting = [state for state in self.node_states.values() if _reboots(state)]
+        for source, (notices, since) in list(self._undecided.items()):
+            if any(state.at.boottime < since.boottime for state in rebooting):
+                continue
+            del self._undecided[source]
+            if any(state.empty is not False for state in rebooting):
+                notices = [notice for notice in notices if notice.kind != Kind.SHUTDOWN]  # noqa: PLW2901 - those that count
+            self._take(source, notices)
+        self._changed()
+
+    def _take(self, source: str, notices: Iterable[Notice]) -> None:
+        horizon, now = self._options.settings.horizon, self._clock()
         news = list(differences(self.state.notices, source, notices, horizon=horizon, now=now))
         if news:
             self._append(news, step=Step.NEXT)
@@ -355,3 +381,8 @@ class Enforcement:
             return "waits until its cause is observed again"
         outcome = self._outcomes.of(name, key)
         return "not tried yet" if outcome is None else outcome.text
+
+
+def _reboots(node_state: NodeState | None) -> bool:
+    """True if a scheduler has the node's reboot ahead of it, or under way."""
+    return node_state is not None and Flag.REBOOT in node_state.flags
