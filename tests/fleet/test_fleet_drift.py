@@ -88,18 +88,26 @@ def test_firmware_of_adapters_is_compared_by_board() -> None:
 
 
 @pytest.fixture
-def port() -> Iterator[int]:
+def warnings() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def port(warnings: list[str]) -> Iterator[int]:
     names = {text: name for name, text in (QUERIES | WHY_QUERIES).items()}
     of = [{"job": "gpuwarden", "instance": f"n{n}", "cluster": "east" if n < 3 else "west"} for n in range(5)]
     machines = [labels | DGX | ({"driver": "570.1"} if n == 2 else {}) for n, labels in enumerate(of)]
     samples = {
-        "nodes": [series(NOW, 1, labels | {"node": f"gpu-{n}"}) for n, labels in enumerate(of)],
+        "nodes": [
+            series(NOW, 1, labels | {"node": f"gpu-{n}"})
+            for n, labels in enumerate([*of, {**of[0], "instance": "n5", "cluster": "north"}])
+        ],
         "machines": [series(NOW, 1, labels) for labels in machines[1:]],
         "machines_before": [series(NOW, 1, machines[0])],
     }
 
     def respond(path: str, query: str, headers: dict[str, str]) -> Answer:
-        return vector(samples.get(names[query], []))
+        return vector(samples.get(names[query], []), warnings)
 
     with api_server(respond) as port:
         yield port
@@ -110,7 +118,7 @@ def test_the_command_names_nodes_and_its_code_says_whether_any_differs(port: int
     done = gpuwarden(*words, temporary=tmp_path)
     assert done.returncode == 1
     assert done.stdout.splitlines() == [
-        "1 difference among 5 nodes that should be alike",
+        "1 difference among 6 nodes that should be alike",
         "",
         "GROUP            ITEM    MOST HAVE        OTHERS",
         "east, DGX, H100  driver  580.1 on 2 of 3  570.1 on gpu-2",
@@ -119,3 +127,14 @@ def test_the_command_names_nodes_and_its_code_says_whether_any_differs(port: int
     assert one["others"] == {"570.1": ["gpu-2"]}
     west = gpuwarden(*words, "--cluster", "west", temporary=tmp_path)
     assert (west.returncode, west.stdout) == (0, "0 differences among 2 nodes that should be alike\n")
+    assert west.stderr == ""
+    north = gpuwarden(*words, "--cluster", "north", temporary=tmp_path)
+    assert "1 of 1 nodes are compared with none: their machine type or GPU model is not known" in north.stderr
+
+
+def test_what_is_not_compared_is_said(port: int, warnings: list[str], tmp_path: Path) -> None:
+    warnings.append("store s2 is away")
+    words = ("fleet", "--prometheus", f"http://127.0.0.1:{port}", "--drift")
+    assert "Prometheus warns: store s2 is away" in gpuwarden(*words, temporary=tmp_path).stderr
+    notes = json.loads(gpuwarden(*words, "--json", temporary=tmp_path).stdout)["notes"]
+    assert [note.partition(":")[0] for note in notes] == ["Prometheus warns", "1 of 6 nodes are compared with none"]

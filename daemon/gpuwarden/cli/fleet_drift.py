@@ -6,21 +6,30 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
+from gpuwarden.cli.fleet_text import print_notes
 from gpuwarden.cli.text import clean, table
-from gpuwarden.fleet.drift import Drift, drift
+from gpuwarden.fleet.drift import Drift, drift, groups
 from gpuwarden.fleet.model import Key, Row
 
 NAMES_MOST = 8
 """The number of nodes that a line of text names. JSON has all."""
 
 
-def show_drift(rows: Sequence[Row], labels: Mapping[Key, Mapping[str, str]], *, as_json: bool) -> int:
-    """Print what differs, and return the exit code."""
-    found = drift(rows, labels)
+def show_drift(
+    rows: Sequence[Row], labels: Mapping[Key, Mapping[str, str]], notes: Sequence[str], *, as_json: bool
+) -> int:
+    """Print what differs and the notes, and return the exit code."""
+    found, lone = drift(rows, labels), sum(not groups(row, labels) for row in rows)
+    if lone:
+        notes = [
+            *notes,
+            f"{lone} of {len(rows)} nodes are compared with none: their machine type or GPU model is not known",
+        ]
     if as_json:
-        print(json.dumps({"nodes": len(rows), "drift": [asdict(one) for one in found]}))
+        print(json.dumps({"notes": list(notes), "nodes": len(rows), "drift": [asdict(one) for one in found]}))
     else:
         print("\n".join(_text(rows, found)))
+        print_notes(notes)
     return int(bool(found))
 
 

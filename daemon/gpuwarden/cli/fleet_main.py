@@ -16,7 +16,7 @@ from typing import Any
 
 from gpuwarden.cli import fleet_report
 from gpuwarden.cli.fleet_drift import show_drift
-from gpuwarden.cli.fleet_text import fleet_text, why_text
+from gpuwarden.cli.fleet_text import fleet_text, print_notes, why_text
 from gpuwarden.cli.parser import HEALTH_CODES, UNKNOWN, CommandError
 from gpuwarden.cli.prometheus_access import prometheus_access
 from gpuwarden.cli.text import clean
@@ -88,10 +88,10 @@ def _show(reached: Access, options: argparse.Namespace) -> int:
         raise CommandError(clean(str(error)), UNKNOWN) from error
     deadline = TERMINATION_DEADLINE if options.termination_deadline is None else options.termination_deadline
     known = _chosen(rows(results.samples, deadline), options, reached)
-    if options.drift:
-        return show_drift(known, _machines(results), as_json=options.json)
-    shown = [row for row in known if _wanted(row, options)]
     notes = [f"Prometheus warns: {warning}" for warning in results.warnings]
+    if options.drift:
+        return show_drift(known, _machines(results), notes, as_json=options.json)
+    shown = [row for row in known if _wanted(row, options)]
     if not results.samples["recorded"]:
         notes.append(
             "gpuwarden's recording rules are not loaded in Prometheus: a node whose target is gone is lost after minutes"
@@ -105,8 +105,7 @@ def _show(reached: Access, options: argparse.Namespace) -> int:
         if explained is not None:
             lines = [*why_text(explained), "", *lines]
         _print(lines, watched=options.watch is not None)
-        for note in notes:
-            print(f"gpuwarden fleet: {clean(note)}", file=sys.stderr)
+        print_notes(notes)
     return _code(shown)
 
 

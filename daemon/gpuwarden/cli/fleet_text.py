@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -50,6 +51,11 @@ def why_text(found: Why) -> Iterator[str]:
         labels = ", ".join(f"{clean(name)}={clean(value)}" for name, value in cause.labels.items())
         others = f"{cause.having - cause.failing_with} of {cause.nodes - cause.failing} others"
         yield f"  {labels}: {cause.failing_with} of {cause.failing} of them, {others} (p = {cause.p:.1g})"
+
+
+def print_notes(notes: Iterable[str]) -> None:
+    for note in notes:
+        print(f"gpuwarden fleet: {clean(note)}", file=sys.stderr)
 
 
 def span(seconds: float) -> str:

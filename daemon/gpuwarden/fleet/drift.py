@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from gpuwarden.fleet.model import Key, Row
 from gpuwarden_collectors.dataclass import dataclass
@@ -29,9 +29,8 @@ def drift(rows: Iterable[Row], labels: Mapping[Key, Mapping[str, str]]) -> list[
     """Find what differs, domains first. A node of which an item is not known is not compared by it."""
     alike: dict[tuple[bool, str], list[tuple[str, Mapping[str, str]]]] = defaultdict(list)
     for row in rows:
-        of = labels.get(row.key, {})
-        for group in _groups(row, of):
-            alike[group].append((row.node, of))
+        for group in groups(row, labels):
+            alike[group].append((row.node, labels[row.key]))
     found = (
         one
         for (domain, group), nodes in alike.items()
@@ -41,11 +40,15 @@ def drift(rows: Iterable[Row], labels: Mapping[Key, Mapping[str, str]]) -> list[
     return sorted(found, key=lambda one: (not one.domain, one.group, ITEMS.index(one.item)))
 
 
-def _groups(row: Row, of: Mapping[str, str]) -> Iterator[tuple[bool, str]]:
+def groups(row: Row, labels: Mapping[Key, Mapping[str, str]]) -> list[tuple[bool, str]]:
+    """Return the groups with which the node is compared, as in Drift: whether it is an NVLink domain, and the name."""
+    of = labels.get(row.key, {})
+    found = []
     if of.get("machine_type") and of.get("model"):
-        yield False, ", ".join(filter(None, (row.cluster, of["machine_type"], of["model"])))
+        found.append((False, ", ".join(filter(None, (row.cluster, of["machine_type"], of["model"])))))
     if of.get("cluster_uuid"):
-        yield True, f"NVLink domain {of['cluster_uuid']} clique {of.get('clique', '')}".rstrip()
+        found.append((True, f"NVLink domain {of['cluster_uuid']} clique {of.get('clique', '')}".rstrip()))
+    return found
 
 
 def _compared(group: str, domain: bool, item: str, nodes: Iterable[tuple[str, Mapping[str, str]]]) -> Drift | None:
