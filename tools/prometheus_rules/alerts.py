@@ -156,6 +156,15 @@ unless on (job, instance) gpuwarden:node:name
         "removed from service discovery.",
     )  # fmt: skip
     yield Alert(
+        name="GpuwardenTargetDown", severity=TICKET,
+        expr=f"""\
+(changes(up{{job="{s.job}"}}[{t("1h")}]) >= 10) {_NAMED}
+{NOT_PLANNED}""",
+        summary=f"{NODE} answers only now and then: it was lost five times or more within an hour. To do: on the node, journalctl -u gpuwarden.",
+        description="gpuwarden is started again and again there, the node has no time for it, or its network fails: no silence lasts long "
+        "enough for a page. What must be seen for a while before it is a finding may not be found.",
+    )  # fmt: skip
+    yield Alert(
         name="GpuwardenNodeUnknown", severity=TICKET, lasts="30m", keeps="5m",
         expr=f'(gpuwarden_node_health{{state="unknown"}} == 1) {_NAMED}\n{NOT_PLANNED}',
         summary=f"{NODE} has been unknown for half an hour: the health of its GPUs cannot be read. To do: on the node, gpuwarden status "
