@@ -624,6 +624,22 @@ async def test_a_shutdown_is_the_schedulers_if_the_last_job_has_ended_since_its_
     await rig.kill()
 
 
+async def test_what_others_excluded_stays_excluded_while_their_scheduler_does_not_answer(rig: Rig) -> None:
+    rig.cluster.nodes["n1"] = Node(reason="fan", since=1.0, flags=frozenset({Flag.MAINTENANCE}))
+    rig.begin()
+    rig.enforcement.run()
+    by = (("fake", "foreign"), ("fake", "maintenance"))
+    await rig.until(lambda: rig.enforcement.shown().excluded == by)
+    rig.client.away = ActuatorUnavailable("slurmctld does not answer")
+    await rig.until(lambda: not rig.enforcement.shown().node_states["fake"].reachable)
+    assert rig.enforcement.shown().excluded == by
+    rig.client.away = None
+    rig.cluster.nodes["n1"] = Node()
+    await rig.until(lambda: rig.enforcement.shown().node_states["fake"].reachable)
+    assert not rig.enforcement.shown().excluded
+    await rig.kill()
+
+
 async def _goes_down(rig: Rig, node: Node, then: Node | None = None) -> None:
     """A shutdown is announced once `node` was read, which is `then` by now. Returns once it is known whose it is."""
     rig.cluster.nodes["n1"] = node

@@ -86,6 +86,8 @@ class Reconciler:
     ) -> None:
         self.actuator = actuator
         self.node_state: NodeState | None = None
+        self.last_answer: NodeState | None = None
+        """The last state that was read, also while the scheduler does not answer any more."""
         self.refused = ""
         self.held_back = ""
         self.key = ""
@@ -252,6 +254,7 @@ class Reconciler:
     async def _read(self) -> NodeState:
         try:
             self.node_state, self.refused = await self._bounded(self.actuator.read()), ""
+            self.last_answer = self.node_state
             self._pool = self.node_state.pool or self._pool
         except ActuatorError as error:
             self.refused = str(error) if error.permanent else ""

@@ -159,9 +159,11 @@ class Enforcement:
     @property
     def node_states(self) -> dict[str, NodeState]:
         """The last read of each scheduler, if there was one."""
-        read = {name: box.node_state for name, box in self._boxes.items() if box.node_state is not None}
+        return self._as_owned({name: box.node_state for name, box in self._boxes.items()})
+
+    def _as_owned(self, read: Mapping[str, NodeState | None]) -> dict[str, NodeState]:
         ended = {name: at for name, at in self.state.ended.items() if name not in self.state.pending}
-        return {name: as_owned(node_state, ended.get(name, 0.0)) for name, node_state in read.items()}
+        return {name: as_owned(state, ended.get(name, 0.0)) for name, state in read.items() if state is not None}
 
     # --- a step
 
@@ -349,12 +351,13 @@ class Enforcement:
 
     def shown(self) -> Enforced:
         node_states = self.node_states
+        last = self._as_owned({name: box.last_answer for name, box in self._boxes.items()})
         pending = [Wanted(intent=i, text=self._text(name, i.key)) for name, i in self.state.pending.items()]
         observed = () if self._options.settings.enforce else self.state.would.values()
         would = [Wanted(intent=i, text="mode is observe") for i in observed if i.act is Act.EXCLUDE]
         return Enforced(
             actuators=tuple(self._boxes),
-            excluded=tuple(excluded(self.state, node_states)),
+            excluded=tuple(excluded(self.state, node_states, last)),
             node_states=node_states,
             pending=tuple(pending),
             would=tuple(would),

@@ -105,20 +105,31 @@ def occupied(node_states: Mapping[str, NodeState], *, gpus_used: bool) -> str:
     return "processes are on the GPUs, and must end" if not asked and gpus_used else ""
 
 
-def excluded(state: PolicyState, node_states: Mapping[str, NodeState]) -> Iterator[tuple[str, str]]:
+def excluded(
+    state: PolicyState, node_states: Mapping[str, NodeState], last: Mapping[str, NodeState]
+) -> Iterator[tuple[str, str]]:
     """Exclusions in force, as (actuator, owner): `failure`, `termination` or `operator` for ours, else `foreign`, or `maintenance`
     where the scheduler keeps the node for that, and gpuwarden writes nothing.
+
+    `last`: as the schedulers answered last. What other parties do stands while a scheduler does not answer, as ours does.
     """
     if state.order is not None:
         yield "", Why.OPERATOR.value
     for name in sorted({*node_states, *state.holds}):
         node_state, hold = node_states.get(name), state.holds.get(name)
         if node_state is not None and node_state.reachable:
-            if node_state.owner is not Owner.NONE:
-                yield name, node_state.why.value if node_state.why is not None else Owner.FOREIGN.value
-            if node_state.closed and node_state.owner is not Owner.FOREIGN:
-                yield name, Owner.FOREIGN.value
-            if Flag.MAINTENANCE in node_state.flags:
-                yield name, Flag.MAINTENANCE.value
-        elif hold is not None:
-            yield name, hold.why.value
+            if node_state.owner is not Owner.NONE and node_state.why is not None:
+                yield name, node_state.why.value
+            yield from ((name, by) for by in _by_others(node_state))
+        else:
+            if hold is not None:
+                yield name, hold.why.value
+            if name in last:
+                yield from ((name, by) for by in _by_others(last[name]))
+
+
+def _by_others(node_state: NodeState) -> Iterator[str]:
+    if node_state.closed or (node_state.owner is not Owner.NONE and node_state.why is None):
+        yield Owner.FOREIGN.value
+    if Flag.MAINTENANCE in node_state.flags:
+        yield Flag.MAINTENANCE.value
