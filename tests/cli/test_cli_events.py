@@ -31,7 +31,7 @@ def test_events_come_from_the_daemon_in_its_order_and_with_what_a_person_needs(t
     served = [event(raised(1_800_000_000.5)), event(Event(kind="boot", at=Stamp(1, 1_700_000_000), boot_id="b"))]
     with serving(tmp_path / "run", lambda _: result(served)) as asked:
         done = gpuwarden("events", "--run-dir", tmp_path / "run", "--since", "2026-01-31T08:00Z", temporary=tmp_path)
-    assert asked == [{"verb": "events", "since": 1769846400.0, "limit": 10_000}]
+    assert asked == [{"verb": "events", "since": 1769846400.0, "limit": 10_000, "newest": True}]
     assert done.stdout.splitlines() == [
         f"2027-01-15 08:00:00 UTC  raised         xid.79@gpu/{SLOT}  text=fallen off the bus severity=failure",
         "2023-11-14 22:13:20 UTC  boot           -",
@@ -78,7 +78,7 @@ def test_more_events_than_are_asked_for_are_not_passed_over_in_silence(tmp_path:
     served = [event(raised(1.0))] * 10_000
     with serving(tmp_path / "run", lambda _: result(served)):
         done = gpuwarden("events", "--run-dir", tmp_path / "run", temporary=tmp_path)
-    assert "only the first 10000 events" in done.stderr
+    assert "only the newest 10000 events" in done.stderr
 
 
 def ledger(state_dir: Path, *events: Event) -> None:
@@ -96,6 +96,15 @@ def test_the_last_ones_can_be_asked_for(tmp_path: Path) -> None:
             assert [json.loads(line) for line in done.stdout.splitlines()] == served[1:]
     refused = gpuwarden("events", "--last", "0", temporary=tmp_path)
     assert (refused.returncode, "expected a whole number from 1 to 10000" in refused.stderr) == (64, True)
+
+
+def test_the_last_ones_are_those_of_a_ledger_of_more_events_than_are_read(tmp_path: Path) -> None:
+    now = time.time()
+    ledger(tmp_path / "state", *(raised(now - 60 + n / 1000, n) for n in range(10_001)))
+    words = ("events", "--state-dir", tmp_path / "state", "--last", "1", "--json")
+    done = gpuwarden(*words, temporary=tmp_path)
+    assert json.loads(done.stdout)["id"] == f"xid.10000@gpu/{SLOT}"
+    assert done.stderr == ""
 
 
 @pytest.mark.slow

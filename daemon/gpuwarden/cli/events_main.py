@@ -21,17 +21,18 @@ OVERLAP = 30.0  # seconds by which polls overlap: an event may be listed a littl
 
 Event = dict[str, Any]
 Read = Callable[[float], list[Event]]
-"""The events since a wall time, in order, at most LIMIT. Raises CommandError."""
+"""The events since a wall time, in order, at most the newest LIMIT. Raises CommandError."""
 
 
 def main(options: argparse.Namespace) -> int:
     show = _as_json if options.json else _as_text
     read = _reader(options)
     events = read(options.since)
-    for event in [event for event in events if options.json or _is_news(event)][-(options.last or LIMIT) :]:
+    shown = [event for event in events if options.json or _is_news(event)][-(options.last or LIMIT) :]
+    for event in shown:
         print(show(event))
-    if len(events) >= LIMIT:
-        print(f"only the first {LIMIT} events are shown: give a later --since to see the last", file=sys.stderr)
+    if len(events) >= LIMIT and len(shown) != options.last:
+        print(f"there are earlier ones: only the newest {LIMIT} events were read", file=sys.stderr)
     if options.follow:
         for event in _following(read, events):
             if options.json or _is_news(event):
@@ -50,7 +51,7 @@ def _reader(options: argparse.Namespace) -> Read:
         if options.state_dir is not None:
             return _from_ledger(options.state_dir, since)
         try:
-            events: list[Event] = daemon.call("events", since=since, limit=LIMIT)
+            events: list[Event] = daemon.call("events", since=since, limit=LIMIT, newest=True)
         except NoDaemon as error_of_daemon:
             try:
                 return _from_ledger(None, since)

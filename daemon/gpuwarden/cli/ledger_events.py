@@ -16,11 +16,11 @@ from gpuwarden.publish.status import event
 
 
 def ledger_events(state_dir: Path | None, since: float, limit: int) -> list[dict[str, Any]]:
-    """Events of the ledger, listed as the daemon lists them. Raises CommandError."""
+    """The newest events of the ledger, listed as the daemon lists them. Raises CommandError."""
     path = ledger_path(state_dir)
     try:
         with read_only(path) as ledger:
-            return [event(recorded.event) for recorded in ledger.events(since=since, limit=limit)]
+            return [event(recorded.event) for recorded in ledger.events(since=since, limit=limit, newest=True)]
     except LedgerError as error:
         raise CommandError(str(error), UNAVAILABLE) from error
 

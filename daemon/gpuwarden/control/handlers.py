@@ -73,20 +73,21 @@ class Verbs:
             **record_verbs(self._service, self._clock),
         }
 
-    async def events_since(self, since: float, limit: int) -> list[Event]:
-        """Events from the ledger; while it cannot be read, from memory, as far back as that goes."""
+    async def events_since(self, since: float, limit: int, *, newest: bool = False) -> list[Event]:
+        """The first `limit` events from the ledger, or the `newest`; while it cannot be read, from memory, as far back as that goes."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LEDGER_ANSWERS_WITHIN), self._turn:
                 if self._reading is None or self._reading.done():  # one that hangs costs one thread
-                    self._reading = detached("events", lambda: self._from_ledger(since, limit))
+                    self._reading = detached("events", lambda: self._from_ledger(since, limit, newest=newest))
                     await asyncio.wait((self._reading,))
                     if self._reading.exception() is None:
                         return self._reading.result()
-        return [event for event in self._service.journal.recent if event.at.wall >= since][:limit]
+        found = [event for event in self._service.journal.recent if event.at.wall >= since]
+        return found[-limit:] if newest else found[:limit]
 
-    def _from_ledger(self, since: float, limit: int) -> list[Event]:
+    def _from_ledger(self, since: float, limit: int, *, newest: bool) -> list[Event]:
         with read_only(self._ledger) as reader:
-            return [recorded.event for recorded in reader.events(since=since, limit=limit)]
+            return [recorded.event for recorded in reader.events(since=since, limit=limit, newest=newest)]
 
     async def _status(self, _: dict[str, Any], __: Peer) -> Any:
         """The document of /v1/status, with who asks for the metrics: that is for operators alone."""
@@ -97,7 +98,7 @@ class Verbs:
         since, limit = arguments.get("since"), arguments.get("limit", 1000)
         if not isinstance(since, int | float | None) or not isinstance(limit, int) or not 0 < limit <= EVENTS_MOST:
             raise VerbError(f"events needs a `since` in Unix time, or null, and a `limit` of 1 to {EVENTS_MOST}")
-        happened = await self.events_since(since or 0.0, limit)
+        happened = await self.events_since(since or 0.0, limit, newest=bool(arguments.get("newest")))
         return status.events(self._service.holder.snapshot, happened)["events"]
 
     async def _acknowledge(self, arguments: dict[str, Any], peer: Peer) -> Any:

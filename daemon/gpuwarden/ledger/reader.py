@@ -63,8 +63,10 @@ class Reader:
         kinds: Collection[str] = (),
         subjects: Collection[str] = (),
         limit: int = 1_000,
+        newest: bool = False,
     ) -> list[Recorded]:
-        """The first `limit` events, in order, with wall time >= `since`, id > `after`, one of these kinds and of these subjects (none: any).
+        """The first `limit` events, or the `newest`, in order, with wall time >= `since`, id > `after`, one of these kinds and of these
+        subjects (none: any).
 
         To read on or to follow, call again with the last id as `after`.
         """
@@ -72,11 +74,12 @@ class Reader:
         of_kind = f"AND kind IN ({','.join(f':{name}' for name in names)})" if kinds else ""
         parts = {f"subject{number}": subject for number, subject in enumerate(subjects)}
         of_subject = f"AND subject IN ({','.join(f':{name}' for name in parts)})" if subjects else ""
-        query = f"{_EVENTS} {of_kind} {of_subject} AND wall >= :since AND id > :after ORDER BY id LIMIT :limit"
+        query = f"{_EVENTS} {of_kind} {of_subject} AND wall >= :since AND id > :after ORDER BY id {'DESC' if newest else ''} LIMIT :limit"
         bounds = {"since": float("-inf") if since is None else since, "after": after, "limit": limit}
         with reading(self.path):
             rows = self._db.execute(query, {**names, **parts, **bounds, "era": self.era()})
-            return [Recorded(number, event_of(row)) for number, *row in rows]
+            found = [Recorded(number, event_of(row)) for number, *row in rows]
+        return found[::-1] if newest else found
 
     def memory(self) -> Memory:
         """The events from which the state is rebuilt."""
