@@ -46,7 +46,7 @@ def test_each_batch_has_a_deadline_of_its_own() -> None:
 
     with api_server(respond) as port:
         boards, notes = boards_of(access(f"http://127.0.0.1:{port}"), NODES, 1.0)
-    assert boards == {node.keys[0]: {f"GPU-{node.name}"} for node in NODES}
+    assert boards == {node.place: {f"GPU-{node.name}"} for node in NODES}
     assert notes == []
 
 

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden.fleet.report.collected import BEGAN, CEASED, Collected
+from gpuwarden.fleet.report.collected import BEGAN, CEASED, LABELS, Collected, Labels, Set
 from gpuwarden.fleet.report.figures import figures, interval, spread
 from gpuwarden.fleet.report.history import Node, joined, nodes_of
 from gpuwarden.fleet.report.outages import OTHER, story
 from gpuwarden.fleet.report.reading import Reading
-from gpuwarden.fleet.report.spans import Spans, bridged, common, toggled, total, union, without
+from gpuwarden.fleet.report.spans import Span, Spans, bridged, common, toggled, total, union, without
 from gpuwarden.prometheus.client import Results, Sample
 
 END = 100.0
@@ -148,10 +148,37 @@ def test_nodes_are_joined_by_half_of_their_boards_and_only_one_after_the_other()
     beside = node("c", known=((30.0, END),))
     eight = frozenset(map(str, range(8)))
     half, few = frozenset({*sorted(eight)[:4], "x", "y", "z", "w"}), frozenset({"0", "x"})
-    names = [of.names for of in joined([first, second], {first.keys[0]: eight, second.keys[0]: half})]
+    names = [of.names for of in joined([first, second], {first.place: eight, second.place: half})]
     assert names == [("b", "a")]
-    assert len(joined([first, second], {first.keys[0]: eight, second.keys[0]: few})) == 2
-    assert len(joined([first, beside], {first.keys[0]: eight, beside.keys[0]: eight})) == 2
+    assert len(joined([first, second], {first.place: eight, second.place: few})) == 2
+    assert len(joined([first, beside], {first.place: eight, beside.place: eight})) == 2
     assert len(joined([first, second], {})) == 2
     moved = node("a", known=((50.0, END),), keys=(("", "gpuwarden", "elsewhere"),))
     assert len(joined([first, moved], {})) == 1
+
+
+def test_an_address_that_another_machine_was_given_is_two_nodes_and_a_name_that_changes_on_one_machine_is_one() -> None:
+    """A fails and is gone; B comes up at its address and is well. Both are known in the step in which the one follows the other."""
+    first, second = reused(("a", (0.0, 41.0)), ("b", (40.0, END)), failed=(30.0, 40.0))
+    assert ((first.name, first.known, first.failed), first.gone(1000.0)) == (
+        ("a", ((0.0, 40.0),), ((30.0, 40.0),)),
+        True,
+    )
+    assert (second.name, second.known, second.failed) == ("b", ((40.0, END),), ())
+    eight = frozenset(map(str, range(8)))
+    assert len(joined([first, second], {first.place: eight, second.place: frozenset({"x"})})) == 2
+    (renamed,) = joined([first, second], {first.place: eight, second.place: eight})
+    assert (renamed.names, renamed.known) == (("b", "a"), ((0.0, END),))
+    (by_turns,) = reused(("a", (0.0, 40.0)), ("b", (40.0, 60.0)), ("a", (60.0, END)), failed=(30.0, 40.0))
+    assert (by_turns.names, by_turns.known) == (("a", "b"), ((0.0, END),))
+
+
+def reused(*names: tuple[str, Span], failed: Span) -> list[Node]:
+    """The nodes of one address: `names` and when they were known."""
+    at = (("cluster", ""), ("job", "gpuwarden"), ("instance", "10.0.0.1:9839"))
+    known: dict[Labels, Spans] = {}
+    for name, span in names:
+        labels = (*at, ("node", name))
+        known[labels] = union(known.get(labels, ()), (span,))
+    sets: dict[str, Set] = {**{name: {} for name in LABELS}, "known": known, "failed": {at: (failed,)}}
+    return nodes_of(Reading(period=(0.0, END), step=1, sets=sets, slow={}, warnings=()))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from gpuwarden.fleet.model import Key, key_of
-from gpuwarden.fleet.report.history import Node
+from gpuwarden.fleet.model import key_of
+from gpuwarden.fleet.report.history import Node, Place
 from gpuwarden.prometheus.access import Access
 from gpuwarden.prometheus.client import PrometheusError, Sample, query
 
@@ -16,7 +16,7 @@ BATCH = 100
 """Queries that have one deadline together."""
 
 
-def boards_of(access: Access, nodes: Sequence[Node], timeout: float) -> tuple[dict[Key, frozenset[str]], list[str]]:
+def boards_of(access: Access, nodes: Sequence[Node], timeout: float) -> tuple[dict[Place, frozenset[str]], list[str]]:
     """Return the UUIDs of GPUs by node, as last known, and notes about what cannot be compared. `timeout`: of each batch of queries."""
     if len(nodes) < 2:
         return {}, []
@@ -32,12 +32,12 @@ def boards_of(access: Access, nodes: Sequence[Node], timeout: float) -> tuple[di
             f"the GPUs of {len(nodes)} nodes that came or went cannot be read, and a node that was renamed is shown as two: {error}"
         ]
     boards = {
-        node.keys[0]: frozenset(
+        node.place: frozenset(
             sample.labels.get("uuid", "") for sample in found[str(number)] if key_of(sample) == node.keys[0]
         )
         for number, node in enumerate(nodes)
     }
-    without = [node.name for node in nodes if not boards[node.keys[0]]]
+    without = [node.name for node in nodes if not boards[node.place]]
     if not without:
         return boards, []
     return boards, [
@@ -50,5 +50,7 @@ def _query(node: Node) -> str:
     of = ",".join(
         f"{name}={json.dumps(value)}" for name, value in (("cluster", cluster), ("job", job), ("instance", instance))
     )
-    last = f'last_over_time(gpuwarden_gpu_health{{uuid!="",{of}}}[1h] @ {node.seen[1]:.3f})'
+    first, end = node.seen  # not from before: another node may have had the address
+    within = f"{max(1, min(3600, int(end - first)))}s"
+    last = f'last_over_time(gpuwarden_gpu_health{{uuid!="",{of}}}[{within}] @ {end:.3f})'
     return f"group by (cluster, job, instance, uuid) ({last})"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from typing import TypeVar
 
 from gpuwarden.fleet.alike import labels_of
@@ -15,6 +16,8 @@ from gpuwarden.fleet.report.spans import Span, Spans, common, union
 from gpuwarden_collectors.dataclass import dataclass
 
 K = TypeVar("K")
+Place = tuple[Key, str]
+"""A target of Prometheus and a name that its node had."""
 Cause = tuple[str, str, str]
 """Check, detail and the UUID of the GPU; the last two may be empty."""
 LATE = 600.0
@@ -41,6 +44,10 @@ class Node:
         return self.names[0]
 
     @property
+    def place(self) -> Place:
+        return self.keys[0], self.names[0]
+
+    @property
     def seen(self) -> Span:
         return self.known[0][0], self.known[-1][1]
 
@@ -50,7 +57,9 @@ class Node:
 
 
 def nodes_of(reading: Reading) -> list[Node]:
-    """Make one node of each key: of each target of Prometheus that had a daemon."""
+    """Make one node of each key: of each target of Prometheus that had a daemon. Of names that it had one after the other each is a
+    node, since an address may be given to another machine; `joined` makes one of those with the same boards.
+    """
     names: dict[Key, dict[str, Spans]] = defaultdict(dict)
     for labels, spans in reading.sets["known"].items():
         names[_key(labels)][dict(labels)["node"]] = spans
@@ -62,19 +71,35 @@ def nodes_of(reading: Reading) -> list[Node]:
     labels_by_key = labels_of(machines)
     return [
         Node(
-            names=tuple(name or key[2] for name, _ in sorted(of.items(), key=lambda item: -item[1][-1][1])),
+            names=tuple(name or key[2] for name in named),
             keys=(key,),
-            known=union(*of.values()),
-            failed=_spans(by_key["failed"][key]),
-            unschedulable=_spans(by_key["unschedulable"][key]),
-            excluded={(of["actuator"], of["cause"]): spans for of, spans in by_key["excluded"][key]},
-            findings={cause: union(*spans) for cause, spans in _causes(by_key["findings"][key]).items()},
-            lemon=bool(by_key["lemons"][key]),
+            known=known,
+            failed=common(_spans(by_key["failed"][key]), turn),
+            unschedulable=common(_spans(by_key["unschedulable"][key]), turn),
+            excluded={(of["actuator"], of["cause"]): common(spans, turn) for of, spans in by_key["excluded"][key]},
+            findings={cause: common(union(*of), turn) for cause, of in _causes(by_key["findings"][key]).items()},
+            lemon=bool(common(_spans(by_key["lemons"][key]), turn)),
             gpus=gpus[key],
             labels=labels_by_key.get(key, {}),
         )
-        for key, of in names.items()
+        for key, of_names in names.items()
+        for named, known in _turns(of_names, reading.step)
+        for turn in (((known[0][0], known[-1][1]),),)
     ]
+
+
+def _turns(of_names: Mapping[str, Spans], step: float) -> Iterator[tuple[tuple[str, ...], Spans]]:
+    """Yield names, the last one first, and when they were known: each name by itself, unless two of them come by turns or at once. A
+    step in which one follows another has both.
+    """
+    order = sorted(of_names.items(), key=lambda item: item[1][0])
+    follows = [later[1][0][0] for later in order[1:]]
+    if any(spans[-1][1] > start + step for (_, spans), start in zip(order, follows, strict=False)):
+        yield tuple(sorted(of_names, key=lambda name: -of_names[name][-1][1])), union(*of_names.values())
+        return
+    for (name, spans), end in zip(order, (*follows, inf), strict=True):
+        if known := common(spans, ((0.0, end),)):
+            yield (name,), known
 
 
 def _by_key(found: Set) -> dict[Key, list[tuple[dict[str, str], Spans]]]:
@@ -107,7 +132,7 @@ def partial(nodes: Iterable[Node], reading: Reading) -> list[Node]:
     return [node for node in nodes if node.seen[0] > start or node.gone(end)]
 
 
-def joined(nodes: Sequence[Node], boards: Mapping[Key, frozenset[str]]) -> list[Node]:
+def joined(nodes: Sequence[Node], boards: Mapping[Place, frozenset[str]]) -> list[Node]:
     """Join what is one machine: the same name at another address, or the same boards under another name, one after the other.
 
     `boards`: UUIDs of GPUs. Half of the boards of both must be the same, since boards are replaced. Nodes that were known at the
@@ -116,7 +141,7 @@ def joined(nodes: Sequence[Node], boards: Mapping[Key, frozenset[str]]) -> list[
     found: list[Node] = []
     alike: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for node in sorted(nodes, key=lambda node: node.seen):
-        of = boards.get(node.keys[0], frozenset())
+        of = boards.get(node.place, frozenset())
         marks = [("name", node.keys[0][0], node.keys[0][1], node.name), *(("board", uuid) for uuid in of)]
         candidates = {place: None for mark in marks for place in reversed(alike[mark])}
         place = next((place for place in candidates if _same(found[place], node, boards)), None)
@@ -130,10 +155,10 @@ def joined(nodes: Sequence[Node], boards: Mapping[Key, frozenset[str]]) -> list[
     return found
 
 
-def _same(earlier: Node, later: Node, boards: Mapping[Key, frozenset[str]]) -> bool:
+def _same(earlier: Node, later: Node, boards: Mapping[Place, frozenset[str]]) -> bool:
     if common(earlier.known, later.known):
         return False
-    first, second = (boards.get(node.keys[0], frozenset()) for node in (earlier, later))
+    first, second = (boards.get(node.place, frozenset()) for node in (earlier, later))
     if first and second:
         return 2 * len(first & second) >= max(len(first), len(second))
     return earlier.name == later.name and earlier.keys[0][:2] == later.keys[0][:2]
@@ -143,7 +168,7 @@ def _join(earlier: Node, later: Node) -> Node:
     return replace(
         later,
         names=tuple(dict.fromkeys((*later.names, *earlier.names))),
-        keys=(*later.keys, *earlier.keys),
+        keys=tuple(dict.fromkeys((*later.keys, *earlier.keys))),
         known=union(earlier.known, later.known),
         failed=union(earlier.failed, later.failed),
         unschedulable=union(earlier.unschedulable, later.unschedulable),
