@@ -20,11 +20,14 @@ class Request:
 
 @dataclass
 class Receiving:
-    """`answer`: the status of every answer; `answers`: of the next ones, before that. `more`: headers of them."""
+    """`answer`: the status of every answer; `answers`: of the next ones, before that. `more`: headers of them. `fails_on`: a body that it
+    answers with 500.
+    """
 
     answer: int = 200
     answers: list[int] = field(default_factory=list)
     more: dict[str, str] = field(default_factory=dict)
+    fails_on: bytes | None = None
     requests: list[Request] = field(default_factory=list)
     connections: int = 0
 
@@ -44,7 +47,8 @@ class Receiving:
                 if len(body) < length:  # its sender was killed
                     return
                 outer.requests.append(Request(self.path, dict(self.headers.items()), body))
-                self.send_response(outer.answers.pop(0) if outer.answers else outer.answer)
+                answer = outer.answers.pop(0) if outer.answers else outer.answer
+                self.send_response(500 if body == outer.fails_on else answer)
                 for name, value in outer.more.items():
                     self.send_header(name, value)
                 self.send_header("Content-Length", "0")

@@ -59,6 +59,11 @@ class MessageQueue:
             self._messages.popleft()
             self._bytes -= len(message.body)
 
+    def postpone(self, message: Message) -> None:
+        """Put `message` behind all others, if it is the head."""
+        if self.head() is message:
+            self._messages.rotate(-1)
+
     def drop_superseded(self) -> None:
         """Drop every message with a later one of the same subject."""
         newest = {message.subject: message for message in self._messages}

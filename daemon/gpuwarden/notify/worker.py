@@ -3,6 +3,7 @@
 Idle while the queue is empty. A failed delivery is tried again after 1 s, doubling up to 5 minutes, by
 chance somewhat sooner, so that a fleet does not come back in step; a longer Retry-After, up to 5 minutes too, is honoured.
 While the receiver fails, only the newest message of each subject waits: once it is back it gets the present state, not an hour of history.
+A message that fails `IN_A_ROW` times lets those behind it pass, since it may be the only one that the receiver cannot take.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from gpuwarden_collectors.dataclass import dataclass
 log = get_logger()
 
 FIRST, MOST = 1.0, 300.0  # seconds
+IN_A_ROW = 6
+"""Attempts, over half a minute: most outages end without any change of the order."""
 
 
 @dataclass(slots=True)
@@ -45,6 +48,7 @@ class DeliveryWorker:
         self._changed = asyncio.Event()  # a message came, or `finish` was called
         self._finishing = asyncio.Event()
         self._tried: Message | None = None
+        self._attempts = 0  # of it, in a row
         self._chance = random.Random()  # noqa: S311 - spreads load, guards nothing
         self._backoff = Backoff(first, most, spread=(0.5, 1.0), chance=self._chance)
 
@@ -86,9 +90,12 @@ class DeliveryWorker:
             self._backoff.succeeded()
             self.queue.done(message)
             return 0.0
+        self._attempts = self._attempts % IN_A_ROW + 1 if message is self._tried else 1
         self._tried = message
         self._receiver.release()
         self.queue.drop_superseded()
+        if self._attempts == IN_A_ROW and delivery.result is Result.LATER:
+            self.queue.postpone(message)
         return self._pause(delivery)
 
     def _count(self, delivery: Delivery) -> None:
