@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 from collections.abc import Iterator
@@ -60,6 +61,19 @@ def test_a_daemon_that_hangs_up_in_the_middle_of_its_answer_has_not_answered(run
     ):
         daemon(run_dir).call("status")
     assert caught.value.code == 75
+
+
+def test_an_order_without_an_answer_may_still_be_carried_out_and_that_is_said(run_dir: Path) -> None:
+    options = argparse.Namespace(run_dir=run_dir)
+    with (
+        serving(run_dir, lambda _: b'{"ok": true, '),
+        pytest.raises(CommandError, match="It may still do this") as caught,
+    ):
+        client.order(options, "exclude", reason="fan")
+    assert caught.value.code == 75
+    with serving(run_dir, lambda _: refusal("no such finding", 75)), pytest.raises(CommandError) as caught:
+        client.order(options, "ack", finding="x")
+    assert str(caught.value) == "no such finding"
 
 
 def test_a_daemon_that_does_not_answer_is_given_up_at_the_deadline(run_dir: Path) -> None:

@@ -28,6 +28,10 @@ class NoDaemon(CommandError):  # noqa: N818 - a state of the host
     """No daemon listens at the path."""
 
 
+class NoAnswer(CommandError):  # noqa: N818 - a state of the daemon
+    """The daemon was asked, and nobody knows what came of it."""
+
+
 class Daemon:
     """The daemon of `directory`; `simulated` is where one of simulated GPUs would be; errors mention it if only that one is
     running.
@@ -71,7 +75,7 @@ class Daemon:
                 NOT_ALLOWED,
             ) from None
         except TimeoutError:
-            raise CommandError(
+            raise NoAnswer(
                 f"the daemon at {self.path} has not responded within {self._deadline:g} s: is it stopped or very busy?",
                 TRY_AGAIN,
             ) from None
@@ -117,7 +121,7 @@ class Daemon:
             connection.settimeout(left)
             chunk = connection.recv(1 << 16)
             if not chunk:
-                raise CommandError(f"the daemon at {self.path} closed the connection before it responded", TRY_AGAIN)
+                raise NoAnswer(f"the daemon at {self.path} closed the connection before it responded", TRY_AGAIN)
             received += chunk
             if len(received) > RESPONSE_MAX:
                 raise self._nonsense(f"more than {RESPONSE_MAX} bytes")
@@ -143,7 +147,12 @@ class Daemon:
 
 def order(options: argparse.Namespace, verb: str, **arguments: object) -> int:
     """Gives an order to the daemon of `options.run_dir` and prints its response; the exit code. Raises as `Daemon.call`."""
-    response = Daemon.chosen(options.run_dir).call(verb, **arguments)
+    try:
+        response = Daemon.chosen(options.run_dir).call(verb, **arguments)
+    except NoAnswer as error:  # what was sent is read once it goes on
+        raise NoAnswer(
+            f"{error}\n  It may still do this: see gpuwarden status before trying again", error.code
+        ) from error
     lines = response.splitlines() if isinstance(response, str) else [response]
     print("\n".join(map(clean, lines)))
     return 0
