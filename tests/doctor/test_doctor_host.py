@@ -28,6 +28,7 @@ from gpuwarden.doctor.check import Check
 from gpuwarden.doctor.examination import _in_time
 from gpuwarden.doctor.row import Grade, Row
 from gpuwarden.doctor.running import Running
+from gpuwarden.doctor.web import web
 from gpuwarden_collectors.simulated_pci import h100, write_tree
 from gpuwarden_collectors.slurm.options import SlurmOptions
 from support.commands import environment
@@ -356,3 +357,14 @@ async def test_a_check_that_hangs_is_a_row_and_one_that_raises_is_too() -> None:
     (odd,) = await _in_time("driver", Check(breaks, 60.0), Running(folder=Path(), status={}), Config())
     assert (late.grade, "no response within" in late.found) == (Grade.FAIL, True)
     assert (odd.grade, "RuntimeError: odd" in odd.found) == (Grade.FAIL, True)
+
+
+# --- the web-config file
+
+
+def test_a_faulty_web_config_file_ends_no_daemon_that_runs(tmp_path: Path) -> None:
+    path = tmp_path / "web.yml"
+    path.write_text("tls_server_config: {cert_file: nowhere.crt, key_file: nowhere.key}\n")
+    rows = list(web(replace(Config(), publish=replace(Publish(), web_config=path))))
+    assert {row.grade for row in rows} == {Grade.FAIL}
+    assert all("a daemon that runs keeps what it read before" in row.to_do for row in rows)

@@ -25,7 +25,11 @@ def web(config: Config) -> Iterator[Row]:
         found = read(path)
     except WebConfigError as error:
         for fault in error.faults:
-            yield fail("web", str(fault), "correct it: the daemon does not start with this fault")
+            yield fail(
+                "web",
+                str(fault),
+                "correct it: a daemon that runs keeps what it read before; one that is started serves nothing, or does not start",
+            )
         return
     users = f"{len(found.users)} with a password" if found.users else "no passwords"
     if found.tls is None:
