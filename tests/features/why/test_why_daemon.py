@@ -18,6 +18,7 @@ from gpuwarden.prometheus.client import Sample
 from support.commands import answered, gpuwarden
 from support.jobs_ended import job_ended
 from support.prometheus import prometheus, wait
+from support.prometheus_script import Answer, api_server, series, vector
 from support.quick import first_quick
 from support.simulated_nodes import SimulatedNode, simulated_node
 
@@ -195,6 +196,31 @@ def test_a_node_that_was_lost_with_the_job_is_named_and_one_that_runs_it_is_last
     ]
     running = [one for one in nodes if one.state == "running"]
     assert headline("slurm/7", running) == "slurm/7 is running on 1 node"
+
+
+def test_a_lost_node_is_first_also_where_its_cluster_is_a_label_of_targets_which_rules_drop() -> None:
+    samples = {
+        **{key: [] for key in ("named", "ended_now", "ended_until")},
+        "nodes": [sample(instance="a", node="n1", cluster="east")],
+        "ended": [sample(instance="a", cluster="east", cause="other_node", certainty="likely", code="", pci_bus_id="")],
+        "ended_at": [sample(900.0, instance="a", cluster="east")],
+        "cause_at": [sample(890.0, instance="a", cluster="east")],
+        "seen": [sample(850.0, instance="b", node="n2"), sample(999.0, instance="a", node="n1")],
+        "had": [sample(instance=one, cluster="east") for one in ("a", "b")],
+    }
+    assert headline("slurm/7", nodes_of(samples)).startswith("slurm/7: of 2 nodes n2 was first")
+
+
+def test_an_answer_in_part_is_said(tmp_path: Path) -> None:
+    ended = {"instance": "a", "exported_job": "slurm/7", "cause": "hardware", "certainty": "likely"}
+
+    def respond(_: str, query: str, __: dict[str, str]) -> Answer:
+        return vector([series(1000.0, 1, ended)] if "gpuwarden_job_ended_info" in query else [], ["store s2 is away"])
+
+    with api_server(respond) as port:
+        done = gpuwarden("why", "7", "--prometheus", f"http://127.0.0.1:{port}", temporary=tmp_path)
+    assert "was first: hardware" in done.stdout
+    assert "Prometheus warns: store s2 is away" in done.stdout
 
 
 @pytest.mark.parametrize("silent", [False, True])

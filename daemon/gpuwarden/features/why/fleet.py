@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from gpuwarden.cli.parser import UNKNOWN, CommandError
@@ -112,11 +113,15 @@ def shown(options: argparse.Namespace) -> str:
         )
     if options.json:
         return json.dumps({"job": name, "prometheus": reached.url, "notes": results.warnings} | document(nodes))
-    return f"gpuwarden: {headline(name, nodes)}" if options.short else "\n".join(lines(name, nodes))
+    if options.short:
+        return f"gpuwarden: {headline(name, nodes)}"
+    notes = [f"\nPrometheus warns: {clean(warning)}" for warning in results.warnings]
+    return "\n".join([*lines(name, nodes), *notes])
 
 
 def nodes_of(samples: Mapping[str, Sequence[Sample]]) -> list[NodeOfJob]:
     """Return the nodes of the job, by time. Those of which no time is known are last."""
+    samples = {**samples, "seen": _placed(samples)}
     names, seen = _names(samples), {_key(sample): sample.value for sample in samples["seen"]}
     here = {_key(sample) for sample in samples["nodes"]}
     ended_at = {_key(sample): sample.value for sample in samples["ended_at"]}
@@ -133,6 +138,19 @@ def nodes_of(samples: Mapping[str, Sequence[Sample]]) -> list[NodeOfJob]:
             node = names.get(key, instance)
             found.append(NodeOfJob(node=node, cluster=cluster, instance=instance, state=state, at=last))
     return sorted(found, key=lambda node: (node.state != "ended" and not node.begins, node.at, node.node))
+
+
+def _placed(samples: Mapping[str, Sequence[Sample]]) -> list[Sample]:
+    """Return what the rules recorded, with the cluster of its node where it is known beyond doubt: rules drop the labels of targets."""
+    clusters: dict[str, set[str]] = defaultdict(set)
+    for cluster, instance in (_key(one) for name in ("nodes", "named", "had") for one in samples.get(name, ())):
+        clusters[instance].add(cluster)
+    placed = []
+    for sample in samples["seen"]:
+        known = clusters.get(sample.labels.get("instance", ""), set())
+        lacks = not sample.labels.get("cluster") and len(known) == 1
+        placed.append(replace(sample, labels={**sample.labels, "cluster": next(iter(known))}) if lacks else sample)
+    return placed
 
 
 def _newest_last(samples: Mapping[str, Sequence[Sample]]) -> list[Sample]:
