@@ -27,10 +27,11 @@ import re
 from gpuwarden_collectors.dataclass import dataclass
 
 _ID = r"[0-9a-f]{64}"
+_SLUID = r"s[0-9A-Za-z]{6,24}"
 _SLICES = r"(?:/[^/]+\.slice)*"
 _SLURM = re.compile(
     r"/slurm(?:_[^/]+)?/uid_(?P<owner>\d{1,10})/job_(?P<v1>\d{1,10})(?=/|$)"
-    rf"|{_SLICES}/(?:[^/]*_)?slurmstepd\.scope/(?:job_(?P<v2>\d{{1,10}})|(?P<sluid>s[0-9A-Za-z]{{6,24}}))(?=/|$)"
+    rf"|{_SLICES}/(?:[^/]*_)?slurmstepd\.scope/(?:job_(?P<v2>\d{{1,10}})|(?P<sluid>{_SLUID}))(?=/|$)"
 )
 _SCOPE = rf"{_SLICES}/(?:docker|libpod|cri-containerd|crio|nerdctl)-({_ID})\.scope"
 _PODMAN = rf"/libpod_parent(?:/{_ID})?/libpod-({_ID})"
@@ -41,6 +42,7 @@ _COLONS = rf"{_SLICES}(?:/{_RUNTIMES})?/kubepods[^/:]*:(?:cri-containerd|crio):(
 _ABOVE_PODS = r"(?:/(?![^/]*\.(?:service|scope)(?:/|$))[^/:]+)*"
 _POD = re.compile(rf"{_ABOVE_PODS}(?:/{_RUNTIMES})?/(?:[^/:]*-)?pod([0-9A-Za-z_-]+)(?:\.slice)?(?::[^/]+)?(?=/|$)")
 _CONTAINER = re.compile(rf"(?:{_SCOPE}|{_PODMAN}|{_FOLDER}|{_COLONS})(?=/|$)")
+_IS_SLUID = re.compile(_SLUID)
 _UPWARDS = re.compile(r"(?:/\.\.)+(?=/|$)")
 _PODS = re.compile(
     r"(?:/(?:kubelet|kubepods|burstable|besteffort|kube(?:let|pods)[^/:]*\.slice))+"
@@ -110,14 +112,24 @@ def slurm_at(path: str, begin: int, *, v1: bool = True) -> SlurmPlace | None:
     return SlurmPlace(int(job) if job else None, match["sluid"] or "", int(owner) if owner else None, match.end())
 
 
-def name_at(path: str) -> str:
-    """Returns what the place alone proves of a path in the whole tree, as the kernel prints it: `slurm/7`, `container/0123456789ab`,
-    `pod/<uid>` for a pod's own folder, or "".
+def is_sluid(text: str) -> bool:
+    """True if the text has the form of Slurm's name of a run of a job."""
+    return _IS_SLUID.fullmatch(text) is not None
 
-    What is in a container is the container's, whatever its folders are called. Of a job with a SLUID the number is not known.
+
+def slurm_name(job: int | None, sluid: str) -> str:
+    """Returns the name of a job of Slurm: by its number if that is known, else by its SLUID, under which it is known `also`."""
+    return f"slurm/{sluid if job is None else job}"
+
+
+def name_at(path: str) -> str:
+    """Returns what the place alone proves of a path in the whole tree, as the kernel prints it: `slurm/7`, `slurm/<SLUID>`,
+    `container/0123456789ab`, `pod/<uid>` for a pod's own folder, or "".
+
+    What is in a container is the container's, whatever its folders are called.
     """
     if (slurm := slurm_at(path, 0)) is not None:
-        return "" if slurm.job is None else f"slurm/{slurm.job}"
+        return slurm_name(slurm.job, slurm.sluid)
     if (container := container_at(path, 0)) is not None:
         return f"container/{container.container[:SHOWN]}"
     pod = _PODS.match(path)

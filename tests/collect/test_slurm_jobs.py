@@ -374,6 +374,44 @@ def test_one_process_names_the_job_of_all_in_its_control_group(tmp_path: Path) -
     assert [process.job for process in reader.read().processes] == [12, 12, None]
 
 
+@pytest.mark.parametrize("variables", [b"", b"SLURM_JOB_ID=13"], ids=["hidden", "another job of the user"])
+def test_the_prolog_s_note_names_the_job_of_a_control_group_with_its_sluid(tmp_path: Path, variables: bytes) -> None:
+    """Control groups and SLUIDs of Slurm 26.05.3: the second job has none of this Slurm's processes on a GPU."""
+    register = tmp_path / "jobs"
+    register.mkdir()
+    for number, sluid in ((12, "sE0DM8K1GXP400"), (13, "s4BHM8K1YPPN00")):
+        note = f"uid=65534 gpus=0 started=1 user=nobody nodes=1 sluid={sluid} node=n1 list=n1\n"
+        (register / str(number)).write_text(note)
+    folder = tmp_path / "1013"
+    folder.mkdir()
+    (folder / "stat").write_text("1013 (sleep) S 1 1 1 0 -1 4194560 1 0 0 0 1 1 0 0 20 0 1 0 500 1 1\n")
+    (folder / "environ").write_bytes(variables + b"\0")
+    (folder / "cgroup").write_text("0::/system.slice/n1_slurmstepd.scope/sE0DM8K1GXP400/step_0/user/task_0\n")
+    if os.geteuid() == 0:
+        os.chown(folder, 65534, 65534)
+    (tmp_path / "slurm.conf").touch()
+    facts = JobsReader(tmp_path, register, tmp_path / "slurm.conf", node="n1", pids=lambda: (1013,)).read()
+    (process,) = facts.processes
+    assert (process.job, process.known_from) == (12, "cgroup")
+    assert {job.id: job.sluid for job in facts.jobs} == {12: "sE0DM8K1GXP400", 13: "s4BHM8K1YPPN00"}
+
+
+def test_a_job_without_a_note_has_the_sluid_of_its_processes(tmp_path: Path) -> None:
+    folder = tmp_path / "70"
+    folder.mkdir()
+    (folder / "stat").write_text("70 (a) S 1 1 1 0 -1 4194560 1 0 0 0 1 1 0 0 20 0 1 0 500 1 1\n")
+    (folder / "environ").write_bytes(b"SLURM_JOB_ID=12\0")
+    (folder / "cgroup").write_text("0::/system.slice/slurmstepd.scope/sE0DM8K1GXP400/step_batch/user/task_0\n")
+    (tmp_path / "slurm.conf").touch()
+    reader = JobsReader(tmp_path, tmp_path / "jobs", tmp_path / "slurm.conf", node="n1", pids=lambda: (70,))
+    assert [(job.id, job.sluid) for job in reader.read().jobs] == [(12, "sE0DM8K1GXP400")]
+
+
+@pytest.mark.parametrize("sluid", ["sE0D", "E0DM8K1GXP400", "s" + "0" * 30, "sE0DM8K1GX/400", ""])
+def test_what_is_no_sluid_is_not_read_from_a_note(sluid: str) -> None:
+    assert parse(12, f"uid=65534 gpus=0 started=1 user=nobody sluid={sluid}\n").sluid == ""
+
+
 def test_nobody_takes_the_job_of_somebody_else(node: Node) -> None:
     node.note(12, uid=1001)
     with node.process(SLURM_JOB_ID="12"):

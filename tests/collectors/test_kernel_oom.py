@@ -62,6 +62,7 @@ def test_every_recorded_line_is_read() -> None:
         (True, "slurm/4711", "slurm/4711", 4713, 1001),
         (True, "slurm/3", "slurm/3", 1808, 1000),
         (True, "slurm/4", "slurm/4", 1909, 1000),
+        (True, "slurm/s5KDM8K23S7J00", "slurm/s5KDM8K23S7J00", 1095, 65534),
         (True, "", "", None, None),
         (True, "", "", None, None),
         None,
@@ -181,7 +182,9 @@ def test_no_text_stalls_the_parser_or_makes_an_unbounded_event(rest: str) -> Non
         assert seen is not None
         assert max(len(seen.group), len(seen.limit_group)) <= TEXT_MAX
         assert (seen.group + seen.limit_group).isprintable()
-        assert re.fullmatch(r"((slurm|container)/[0-9a-f]{1,12}|pod/[0-9A-Za-z-]{8,64})?", seen.job)
+        assert re.fullmatch(
+            r"((slurm|container)/[0-9a-f]{1,12}|slurm/s[0-9A-Za-z]{6,24}|pod/[0-9A-Za-z-]{8,64})?", seen.job
+        )
 
 
 @pytest.fixture

@@ -119,7 +119,7 @@ class JobsReader:
         if claimed is not None:
             gpus = job.gpus if job.started is not None else tuple(sorted({*job.gpus, *claimed.gpus}))
             job = replace(job, gpus=gpus, job_name=job.job_name or claimed.job_name)
-        jobs[number] = job
+        jobs[number] = job if job.sluid else replace(job, sluid=self._owners.sluid_of(number))
 
     def _ask_for_the_rest(self, users: Sequence[Process], jobs: dict[int, Job], now: float) -> None:
         with_process = {self._owners.job_of(user) for user in users}

@@ -1,8 +1,8 @@
 """Which job a process belongs to, from where Slurm put it in the tree of control groups (`places.py`).
 
-Where the tree has only the SLUID of a job, its number has to come from a process in there. A slurmd in a container has its groups
-below the container's own. Names at other places mean nothing, nor do those in folders that are not root's, up to the job's own
-(`control_groups.py`): what is below a job's folder its user may have made.
+Where the tree has only the SLUID of a job, its number has to come from the prolog's note or from a process in there. A slurmd in a
+container has its groups below the container's own. Names at other places mean nothing, nor do those in folders that are not root's, up
+to the job's own (`control_groups.py`): what is below a job's folder its user may have made.
 """
 
 from __future__ import annotations

@@ -15,6 +15,8 @@ class Job:
     """Number of the job."""
     uid: int | None = None
     """User of the job; None where no source gives it."""
+    sluid: str = ""
+    """What Slurm calls this run of the job, and from 26.05 on its folder of control groups; empty where no source gives it."""
     user: str = ""
     """Name of the user; empty where no source gives it."""
     job_name: str = ""

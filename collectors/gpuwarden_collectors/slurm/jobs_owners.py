@@ -44,8 +44,9 @@ class Owners:
         self._claims = {key: value for key, value in self._claims.items() if key in alive}
         self._sluids = {key: value for key, value in self._sluids.items() if key in alive}
         folders = RootFolders(self._proc)
+        noted = {job.sluid: job.id for job in jobs.values() if job.sluid}
         for user in users:
-            self._locate(user, folders)
+            self._locate(user, folders, noted)
         self._list([user for user in users if self.is_open(user)], now, folders)
         self._believe(users, jobs)
         self._share()
@@ -81,7 +82,7 @@ class Owners:
             if key not in self._known and sluid in shown:
                 self._known[key] = shown[sluid]
 
-    def _locate(self, user: Process, folders: RootFolders) -> None:
+    def _locate(self, user: Process, folders: RootFolders, noted: Mapping[str, int]) -> None:
         key = _key(user)
         if self._known.get(key, (0, ""))[1] != "cgroup":
             cgroup = job_cgroup_of(self._proc, user.pid, folders)
@@ -89,6 +90,8 @@ class Owners:
                 self._known[key] = cgroup.job, "cgroup"
             elif cgroup.sluid:
                 self._sluids[key] = cgroup.sluid
+                if cgroup.sluid in noted:
+                    self._known[key] = noted[cgroup.sluid], "cgroup"
         if key not in self._claims and not user.stuck:
             self._claims[key] = claim(self._proc, user)
 
@@ -110,6 +113,11 @@ class Owners:
     def is_open(self, user: Process) -> bool:
         """True if nothing is known about the process and it may be a job's; a service of root's is none."""
         return _key(user) not in self._known and (self._claims.get(_key(user)) is not None or user.uid != 0)
+
+    def sluid_of(self, number: int) -> str:
+        """The SLUID in whose control group processes of the job are; empty if there is none, or several."""
+        found = {sluid for key, sluid in self._sluids.items() if self._known.get(key, (None, ""))[0] == number}
+        return found.pop() if len(found) == 1 else ""
 
     def job_of(self, user: Process) -> int | None:
         return self._known.get(_key(user), (None, ""))[0]

@@ -1,9 +1,9 @@
 """The notes of prolog and epilog: a small file for each job, named by its number, in a folder that only their user writes.
 
-    uid=1001 gpus=0,3 started=86400 user=somebody stall=ignore nodes=2 node=n1 list=n[1-2]
+    uid=1001 gpus=0,3 started=86400 user=somebody stall=ignore nodes=2 sluid=sE0DM8K1GXP400 node=n1 list=n[1-2]
     ended=86460 exit=3:0
 
-`stall` is there where the comment of the job opts out of `job_stalled`. `list` is that of the job's nodes, cut off if it is long; the first one
+`stall` is there where the comment of the job opts out of `job_stalled`, `sluid` from Slurm 25.11 on. `list` is that of the job's nodes, cut off if it is long; the first one
 runs the batch script. `exit` is the exit code and signal of that, if the epilog has them; 125 in place of a signal
 is Slurm's mark for want of memory. Written by root's scripts with a shell's own commands, one
 line each; a line of another form is passed over. The daemon, which may be another user, only reads them; root removes them (`tidy`),
@@ -18,6 +18,7 @@ import stat
 from pathlib import Path
 
 from gpuwarden_collectors.host_files import read_text
+from gpuwarden_collectors.places import is_sluid
 from gpuwarden_collectors.slurm.hostlist import first_host
 from gpuwarden_collectors.slurm.jobs_end import OUT_OF_MEMORY, exit_of
 from gpuwarden_collectors.slurm.jobs_facts import Job
@@ -84,6 +85,7 @@ def parse(number: int, text: str) -> Job:
     return Job(
         id=number,
         uid=uid,
+        sluid=sluid if is_sluid(sluid := pairs.get("sluid", "")) else "",
         user=pairs.get("user", "")[:64],
         gpus=tuple(numbers(pairs.get("gpus", ""))),
         started=started,

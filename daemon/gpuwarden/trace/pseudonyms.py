@@ -49,6 +49,7 @@ class Pseudonyms:
             "cancelled_by": self._pid,
             "job": self._job,
             "limit_job": self._job,
+            "sluid": self._pseudonym,
             "group": self._pseudonym,
             "limit_group": self._pseudonym,
             "user": self._pseudonym,

@@ -164,6 +164,23 @@ def test_on_which_nodes_a_job_is_is_left_for_the_daemon(host: HookHost, shell: S
     assert (job.nodes, job.batch, job.gpus) == (1000, True, (0, 3))
 
 
+def test_the_sluid_of_a_job_is_left_for_the_daemon(host: HookHost, shell: Sequence[str]) -> None:
+    host.verdict()
+    assert prolog(host, shell, SLURM_JOB_SLUID="sE3NM8K1NV6800") == (0, "")
+    assert parse(4711, (host.notes / "4711").read_text()).sluid == "sE3NM8K1NV6800"
+
+
+@pytest.mark.parametrize(
+    "odd", ["", "s1", "E3NM8K1NV6800", "s" + "0" * 40, "sE3NM8K1 uid=0", "sE3NM8K1\nuid=0", "s$(reboot)"]
+)
+def test_of_an_unusual_sluid_nothing_is_left(host: HookHost, shell: Sequence[str], odd: str) -> None:
+    host.verdict()
+    assert prolog(host, shell, SLURM_JOB_SLUID=odd) == (0, "")
+    line = (host.notes / "4711").read_text()
+    assert "sluid" not in line
+    assert "uid=0" not in line
+
+
 @pytest.mark.parametrize(
     "odd",
     [

@@ -577,6 +577,22 @@ def test_a_kill_in_a_container_of_a_pod_is_the_pod_s() -> None:
     assert "killed its process 300" in record.answer.sentence
 
 
+def test_a_kill_in_a_job_that_the_tree_calls_by_its_sluid_is_the_job_s() -> None:
+    """Slurm 26.05 names the control group so, and the kernel's line has no more than that."""
+    host = WhyHost(2)
+    host.job(sluid="s5KDM8K23S7J00")
+    host.run(65)
+    for number, name in ((15, "slurm/s5KDM8K23S7J00"), (16, "slurm/s5KDM8K23VB300")):
+        origin = LogOrigin(boot_id=host.boot_id, sequence=number)
+        host.step(
+            OomKillEvent(at=host.now, of_limit=True, job=name, limit_job=name, pid=number, uid=UID, origin=origin)
+        )
+    host.ends()
+    record = host.settles()
+    assert (record.answer.cause, record.answer.code) == (Cause.JOB, "oom_limit")
+    assert "killed its process 15" in record.answer.sentence, "the other job is not this one"
+
+
 def test_a_job_of_slurm_is_one_though_both_collectors_have_it(host: WhyHost) -> None:
     host.runs(workload(host, NAME))
     host.run(65)

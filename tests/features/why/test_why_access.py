@@ -280,6 +280,18 @@ async def test_a_process_in_a_job_of_slurm_is_shown_that_job(folder: Path, trees
 
 
 @ROOT_ONLY
+async def test_a_process_in_a_job_that_the_tree_calls_by_its_sluid_is_shown_that_job(
+    folder: Path, trees: Forest
+) -> None:
+    """A user who asks from elsewhere is shown the newest of the jobs, which is another one."""
+    running = (replace(job("slurm/72", ALICE, ago=7200), also=(f"slurm/{trees.sluid}",)), job("slurm/73", ALICE))
+    async with site(folder, known=Shown(running=running)) as here:
+        group = trees.cgroup(f"/system.slice/slurmstepd.scope/{trees.sluid}/step_0")
+        assert await here.jobs(ALICE, None, "73", cgroup=group) == ["slurm/72", "slurm/73"]
+        assert await here.jobs(ALICE, None) == ["slurm/73"]
+
+
+@ROOT_ONLY
 async def test_nobody_sees_a_container_or_pod_by_the_number_of_its_user(folder: Path) -> None:
     """Images have users with the numbers that people have on the host."""
     names = [f"container/{CONTAINER[:12]}", POD.name]

@@ -19,6 +19,7 @@ from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.control_groups import RootFolders
 from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.host_files import read_text
+from gpuwarden_collectors.places import slurm_name
 from gpuwarden_collectors.process_stat import process_stat
 from gpuwarden_collectors.receivers.cgroups import group_in
 
@@ -84,5 +85,5 @@ def asker(proc: Path, caller: Caller, folders: RootFolders) -> Asker:
         return NOBODY
     if group.container:
         return Asker(own=f"{JobKind.CONTAINER}/{group.container[:CONTAINER_ID]}")
-    own = "" if group.job is None else f"{JobKind.SLURM}/{group.job}"
+    own = slurm_name(group.job, group.sluid) if group.job is not None or group.sluid else ""
     return Asker(own, caller.uid or None)

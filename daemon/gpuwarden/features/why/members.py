@@ -138,6 +138,7 @@ def _of_job(job: Job, by_slot: Mapping[str, tuple[int, ...]], by_number: Sequenc
         user=_word(job.user),
         job_name=_word(job.job_name),
         slots=slots or tuple(sorted(by_slot)),
+        also=(f"{JobKind.SLURM}/{job.sluid}",) if job.sluid else (),
         by_slot=by_slot,
         end=None if job.ended is None else _end(job, stamp(job.ended, sight.now)),
         is_asked=job.batch and not job.state,
