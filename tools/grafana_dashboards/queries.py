@@ -19,6 +19,7 @@ TARGET = "cluster, job, instance"
 NAMES = f'max by ({TARGET}, node) (gpuwarden_node_info{{{CLUSTER},node=~"$node"}})'
 SILENT = (
     f'(gpuwarden:node:last_seen_timestamp_seconds{{{CLUSTER},node=~"$node"}} '
+    f"and on ({TARGET}, node) gpuwarden:node:name{{{CLUSTER}}} "
     f"unless on (cluster, job, node) gpuwarden_node_info{{{CLUSTER}}})"
 )
 EXCLUDED = f"gpuwarden_excluded{{{CLUSTER}}} == 1"

@@ -25,6 +25,9 @@ STILL_IN = (
 OUT = "and on (job, instance) gpuwarden:node:exclusion == 1"
 NOT_PLANNED = "unless on (job, instance) gpuwarden:node:exclusion == 2"
 
+LAST_NAME = "and on (job, instance, node) gpuwarden:node:name"
+"""Not a node whose address another one has by now, nor the former name of one that was renamed."""
+
 _NAMED = "* on (job, instance) group_left (node) gpuwarden:node:name"
 
 
@@ -64,6 +67,7 @@ count by (job) (
         expr=f"""\
 count by (job) (
   (time() - gpuwarden:node:last_seen_timestamp_seconds > {t.seconds("2m")})
+  {LAST_NAME}
   {STILL_IN}
   unless on (job, node) gpuwarden_node_info
 ) >= on (job) gpuwarden:fleet:many""",
@@ -121,6 +125,7 @@ def _silence(s: Settings) -> Iterator[Alert]:
         name="GpuwardenNodeSilent", severity=PAGE, lasts="8m", keeps="2m",
         expr=f"""\
 (time() - gpuwarden:node:last_seen_timestamp_seconds > {t.seconds("2m")})
+{LAST_NAME}
 {STILL_IN}
 unless on (job, node) gpuwarden_node_info""",
         summary=f"{NODE} has been silent for {SINCE}: the node, its network or gpuwarden is down. To do: check whether the "
