@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -233,3 +234,22 @@ def test_nothing_in_the_period_is_an_error_with_what_to_do(words: list[str], tmp
     done = gpuwarden(*words[:-1], "2020-01-01", temporary=tmp_path)
     assert (done.returncode, done.stdout) == (3, "")
     assert "has no series of gpuwarden in this period" in done.stderr
+
+
+def test_a_job_of_which_there_are_only_some_scrapes_makes_no_step_longer(start: float, tmp_path: Path) -> None:
+    nodes = [node("quiet", seen=(0, 4)), replace(node("new", seen=(4 - 1 / 60, 4)), job="of-today")]
+    until = datetime.fromtimestamp(start + 4 * 3600, UTC).isoformat()
+    with planted(tmp_path, start, nodes) as server:
+        words = (
+            "fleet",
+            "--prometheus",
+            f"http://127.0.0.1:{server.port}",
+            "--report",
+            "3h",
+            "--until",
+            until,
+            "--json",
+        )
+        done = gpuwarden(*words, temporary=tmp_path)
+    assert json.loads(done.stdout)["step_seconds"] == 60
+    assert json.loads(done.stdout)["fleet"]["nodes"] == 2

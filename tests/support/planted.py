@@ -38,6 +38,7 @@ class PlantedNode:
     boards: Sequence[str] = ()
     machine: Mapping[str, str] = field(default_factory=dict)
     target: Mapping[str, str] = field(default_factory=dict)
+    job: str = "gpuwarden"
 
     def series(self) -> Iterator[tuple[str, Mapping[str, str], Hours, Hours | None]]:
         """Yield name, labels, when there are samples, and when they are 1 and not 0. None: always 1."""
@@ -72,7 +73,7 @@ def _within(hours: float, spans: Hours) -> bool:
 
 def samples(node: PlantedNode, start: float, offset: float) -> Iterator[tuple[float, str]]:
     """Yield times and lines of OpenMetrics. `offset`: seconds of the node's scrapes within the interval."""
-    base = dict(node.target, job="gpuwarden", instance=node.instance)
+    base = dict(node.target, job=node.job, instance=node.instance)
     moments = [start + offset + INTERVAL * n for n in range(int(node.seen[1] * 3600 / INTERVAL))]
     scraped = [(at, hours) for at in moments if not _within(hours := (at - start) / 3600, node.silent)]
     for name, more, there, ones in node.series():

@@ -83,13 +83,15 @@ def read(access: Access, until: float | None, seconds: float, timeout: float, pr
 
 
 def _size(access: Access, until: float | None, seconds: float, timeout: float) -> tuple[float, int, float]:
-    """Return the end, the most nodes of a day and the longest interval between scrapes, of any job. Raises PrometheusError."""
+    """Return the end, the most nodes of a day and the longest interval between scrapes, of any job that did not just begin. Raises
+    PrometheusError.
+    """
     now = query(access, {"now": "vector(time())"}, timeout).samples["now"][0].value
     until = now if until is None else min(now, until)
     times = Times(until - max(0.0, seconds - DAY / 4) // (DAY / 4) * (DAY / 4), until, DAY // 4)
     queries = {
         "nodes": "count(group by (cluster, job, instance) (last_over_time(gpuwarden_node_info[6h])))",
-        "scrapes": "max by (job) (count_over_time(gpuwarden_node_info[10m]))",
+        "scrapes": "max by (job) (count_over_time(gpuwarden_node_info[10m]) and last_over_time(gpuwarden_node_info[10m] offset 10m))",
     }
     found = query(access, queries, timeout, times=times).samples
     if not found["nodes"]:
