@@ -45,7 +45,11 @@ WAITS = 300.0
 PREFIX = f"dying{os.getpid()}x"
 """Of control groups, which all Slurms of this host share: each run has names of its own."""
 CGROUPS = Path("/sys/fs/cgroup")
-CGROUP = "CgroupPlugin=cgroup/v1\nConstrainRAMSpace=yes\nConstrainSwapSpace=yes"
+UNIFIED = (CGROUPS / "cgroup.controllers").exists()
+"""This host has control groups of version 2 alone, with which Slurm here has no swap to constrain and no systemd to ask."""
+CGROUP = "CgroupPlugin=cgroup/" + (
+    "v2\nIgnoreSystemd=yes\nConstrainRAMSpace=yes" if UNIFIED else "v1\nConstrainRAMSpace=yes\nConstrainSwapSpace=yes"
+)
 MORE = """ProctrackType=proctrack/cgroup
 TaskPlugin=task/cgroup
 SelectTypeParameters=CR_Core_Memory
@@ -90,6 +94,11 @@ class Job:
 
     def pid(self, node: DyingNode | None = None) -> int:
         return int(self._place((node or self.nodes[0]).name).read_text().split()[0])
+
+    def group(self, node: DyingNode | None = None) -> str:
+        """Return the control group of its process on the node, which from Slurm 26.05 on does not have the job's number."""
+        lines = Path(f"/proc/{self.pid(node)}/cgroup").read_text().splitlines()
+        return max((line.split(":", 2)[2] for line in lines if "/step_" in line), key=len)
 
     def gpus(self, node: DyingNode | None = None) -> list[int]:
         return [int(n) for n in self._place((node or self.nodes[0]).name).read_text().split()[1].split(",")]
@@ -185,7 +194,7 @@ class DyingNode(FakeHost):
     def kills_for_memory(self, job: Job) -> None:
         """The kernel ends the process of the job, since the memory of the node is full, and writes what it writes then."""
         pid = job.pid(self)
-        group = f"/slurm_{self.name}/uid_{NOBODY}/job_{job.id}/step_batch/task_0"
+        group = job.group(self)
         self.kernel_line(
             "python3 invoked oom-killer: gfp_mask=0x140cca(GFP_HIGHUSER_MOVABLE|__GFP_COMP), order=0, oom_score_adj=0"
         )
@@ -225,9 +234,11 @@ class DyingNode(FakeHost):
     def container(self, gpu: int, limit: int) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
         """A process on this GPU in the control group of a container with `limit` bytes of memory, which does what it is told."""
         name = secrets.token_hex(32)
-        group = CGROUPS / f"memory/docker/{name}"
+        group = CGROUPS / ("" if UNIFIED else "memory") / f"docker/{name}"
         group.mkdir(parents=True)
-        (group / "memory.limit_in_bytes").write_text(f"{limit}\n")
+        if UNIFIED:
+            (group.parent / "cgroup.subtree_control").write_text("+memory")
+        (group / ("memory.max" if UNIFIED else "memory.limit_in_bytes")).write_text(f"{limit}\n")
         self.containers.add(name)
         words = f"echo $$ >{group}/cgroup.procs; exec setpriv --reuid={NOBODY} --clear-groups bash -c 'read -r order; eval \"$order\"'"
         process = subprocess.Popen(["bash", "-c", words], start_new_session=True, stdin=subprocess.PIPE)
@@ -374,7 +385,10 @@ class KernelRelay:
         if "Killed process" in text:
             about = next((line for line in self._block if line.startswith("oom-kill:")), "")
             for node in self._nodes:
-                if f"/slurm_{node.name}/" in about or any(name in about for name in node.containers):
+                if any(
+                    place in about
+                    for place in (f"/slurm_{node.name}/", f"/{node.name}_slurmstepd.scope/", *node.containers)
+                ):
                     for line in self._block:
                         node.kernel_line(line)
             self._block = []
@@ -426,7 +440,7 @@ def dying(folder: Path, nodes: int) -> Iterator[DyingNodes]:
 
 def _forget_groups(node: str) -> None:
     """Remove the control groups that the node's Slurm leaves."""
-    for top in CGROUPS.glob(f"*/slurm_{node}"):
+    for top in (*CGROUPS.glob(f"*/slurm_{node}"), *CGROUPS.glob(f"system.slice/{node}_slurmstepd.scope")):
         for place, _, _ in sorted(os.walk(top), reverse=True):
             with contextlib.suppress(OSError):
                 Path(place).rmdir()

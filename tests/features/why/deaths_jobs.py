@@ -28,9 +28,10 @@ def beyond_limit(order: str) -> Play:
     """Return how a job takes more memory than it may, while nobody fills the ring of this host's kernel, which tells of it."""
 
     def play(stage: Stage, job: Job) -> Played:
+        folder = job.group().partition("/step_")[0]
         with kernel_log_kept():
             job.does(order)
-            stage.rig.wait(lambda: stage.node.has_kill(f"/job_{job.id}/"), f"the kernel to tell of {job.name}")
+            stage.rig.wait(lambda: stage.node.has_kill(f"{folder}/"), f"the kernel to tell of {job.name}")
         return stage.of(stage.gone(job))
 
     return play
