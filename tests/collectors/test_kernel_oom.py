@@ -19,6 +19,7 @@ from gpuwarden_collectors.kernel_log.lines import TEXT_MAX, Record, event_of, pa
 from gpuwarden_collectors.places import name_at
 from support.disposable import kernel_log_writer
 from support.kernel_log import following
+from support.memory_groups import Step, limited_step
 from support.waiting import until
 
 DATA = Path(__file__).parents[1] / "data" / "kernel_log" / "oom.txt"
@@ -26,7 +27,6 @@ AT = Stamp(100.0, 1_700_000_000.0)
 JOB = "/slurm/uid_1000/job_7"
 POD = "pod/eded8c65-6e8e-4c6e-a889-3e427565c740"
 CONTAINER = "0123456789abcdef" * 4
-MEMORY = Path("/sys/fs/cgroup/memory")
 
 
 def kill(text: str) -> OomKillEvent | None:
@@ -188,21 +188,14 @@ def test_no_text_stalls_the_parser_or_makes_an_unbounded_event(rest: str) -> Non
 
 
 @pytest.fixture
-def limited() -> Iterator[Path]:
-    """A job's step in the real tree, where Slurm of another version would make it, with 32 MiB for the job."""
-    if not (MEMORY / "memory.limit_in_bytes").exists():
-        pytest.skip("control groups of version 1 have no memory controller here")
-    top = MEMORY / f"slurm_oomtest{os.getpid()}"
-    step = top / "uid_1000/job_4711/step_0"
-    step.mkdir(parents=True)
-    (step.parent / "memory.limit_in_bytes").write_text("33554432")
-    yield step
-    for folder in (step, step.parent, step.parent.parent, top):
-        folder.rmdir()
+def limited() -> Iterator[Step]:
+    """Slurm of another version would make it so."""
+    with limited_step(f"oomtest{os.getpid()}", 1000, 4711) as step:
+        yield step
 
 
 @pytest.mark.disposable
-async def test_a_real_kill_in_a_real_control_group_is_read_from_the_real_kernel_log(limited: Path) -> None:
+async def test_a_real_kill_in_a_real_control_group_is_read_from_the_real_kernel_log(limited: Step) -> None:
     script = (
         "import ctypes, os, sys; open(sys.argv[1], 'w').write(str(os.getpid()));"
         "ctypes.CDLL(None).prctl(15, b'a,pid=1,uid=0', 0, 0, 0); x = bytearray(200 << 20)"
@@ -210,9 +203,11 @@ async def test_a_real_kill_in_a_real_control_group_is_read_from_the_real_kernel_
     with kernel_log_writer():  # nobody fills the ring meanwhile
         async with following(Path("/dev/kmsg")) as (log, received):
             await until(lambda: log.complete or log.gaps > 0)
-            process = await asyncio.create_subprocess_exec(sys.executable, "-c", script, str(limited / "cgroup.procs"))
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", script, str(limited.folder / "cgroup.procs")
+            )
             assert await asyncio.wait_for(process.wait(), 120) == -9
             await until(lambda: any(isinstance(e, OomKillEvent) and e.pid == process.pid for e in received.events))
     (seen,) = [e for e in received.events if isinstance(e, OomKillEvent) and e.pid == process.pid]
     assert (seen.of_limit, seen.job, seen.limit_job, seen.uid) == (True, "slurm/4711", "slurm/4711", 0)
-    assert seen.group == f"/{limited.relative_to(MEMORY)}"
+    assert seen.group == limited.group

@@ -17,6 +17,7 @@ from gpuwarden_collectors.process_stat import process_stat
 from gpuwarden_collectors.receivers.workloads import KEPT_FOR, SESSIONS_MAX, WORKLOADS_MAX, WorkloadsReader
 from gpuwarden_collectors.receivers.workloads_facts import Workload, WorkloadProcess, WorkloadsFacts
 from support.job_trees import Forest, forest, member
+from support.memory_groups import Step, limited_step
 from support.needs import root_rights
 from support.waiting import until
 
@@ -25,7 +26,6 @@ GPU, NEXT = "0000:1b:00.0", "0000:43:00.0"
 UID = "0c7b5c32-1111-4222-8333-123456789abc"
 POD = f"/kubepods.slice/kubepods-pod{UID.replace('-', '_')}.slice"
 JOB = "/system.slice/slurmstepd.scope/job_7"
-MEMORY = Path("/sys/fs/cgroup/memory")
 
 
 class Proc:
@@ -390,23 +390,14 @@ async def test_real_processes_in_real_control_groups(trees: Forest) -> None:
 
 
 @pytest.fixture
-def limited() -> Iterator[Path]:
-    """A job's step in the real tree, with 32 MiB for the job."""
-    if not (MEMORY / "memory.limit_in_bytes").exists():
-        pytest.skip("control groups of version 1 have no memory controller here")
-    top = MEMORY / "slurm_workloads"
-    step = top / "uid_65534/job_4712/step_0"
-    step.mkdir(parents=True)
-    (step.parent / "memory.limit_in_bytes").write_text("33554432")
-    yield step
-    for folder in (step, step.parent, step.parent.parent, top):
-        if folder.exists():
-            folder.rmdir()
+def limited() -> Iterator[Step]:
+    with limited_step("workloads", 65534, 4712) as step:
+        yield step
 
 
 @pytest.mark.disposable
-async def test_a_real_kill_is_counted_and_kept_when_its_step_is_gone(limited: Path) -> None:
-    enter = f"open('{limited}/cgroup.procs', 'w').write(str(os.getpid()))"
+async def test_a_real_kill_is_counted_and_kept_when_its_step_is_gone(limited: Step) -> None:
+    enter = f"open('{limited.folder}/cgroup.procs', 'w').write(str(os.getpid()))"
     lives = await asyncio.create_subprocess_exec(
         sys.executable, "-c", f"import os, sys; {enter}; print(flush=True); sys.stdin.read()",
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -415,18 +406,13 @@ async def test_a_real_kill_is_counted_and_kept_when_its_step_is_gone(limited: Pa
     await lives.stdout.readline()
     reader = WorkloadsReader(Path("/proc"), users=lambda: {lives.pid: (GPU,)})
     (job,) = reader.read().workloads
-    assert (job.name, job.uid, job.group, job.oom_kills) == (
-        "slurm/4712",
-        65534,
-        "/slurm_workloads/uid_65534/job_4712",
-        0,
-    )
+    assert (job.name, job.uid, job.group, job.oom_kills) == ("slurm/4712", limited.owner, limited.job, 0)
     killed = await asyncio.create_subprocess_exec(sys.executable, "-c", f"import os; {enter}; x = bytearray(200 << 20)")
     await killed.wait()
     if lives.returncode is None and killed.returncode == -9:
         await until(lambda: [one.oom_kills for one in reader.read().workloads] == [1])
     lives.kill()
     await lives.communicate()
-    limited.rmdir()
+    limited.folder.rmdir()
     (job,) = reader.read().workloads
     assert (job.oom_kills, job.ended) == (1, None)
