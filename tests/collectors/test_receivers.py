@@ -281,6 +281,17 @@ def test_under_a_sluid_the_job_number_comes_from_its_processes(trees: Forest) ->
     assert other.job("declares").id == "99", "slurmd knows better"
 
 
+def test_tasks_without_folders_of_their_own_have_a_leader_each(trees: Forest) -> None:
+    """Slurm leaves all tasks of a step in one folder of version 2 where cgroup.conf constrains nothing (seen with 26.05.3)."""
+    special = v2(trees, task="special")
+    ranks = [
+        member(f"task{n}", program="python", catch=["TERM"], cgroup=special, env=slurm(trees, n)) for n in range(2)
+    ]
+    found = Found(trees.start(stepd(*ranks)))
+    assert found.ranks() == {"task0", "task1"}
+    assert [found[label].leader for label in ("task0", "task1")] == [True, True]
+
+
 @pytest.mark.parametrize("version", [1, 2])
 def test_of_two_users_in_one_job_none_is_its_owner_until_slurm_says_so(trees: Forest, version: int) -> None:
     """The folder of version 1 says so: slurmd named it."""

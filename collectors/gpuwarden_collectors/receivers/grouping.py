@@ -20,6 +20,8 @@ from gpuwarden_collectors.slurm.departing_facts import ListedPid
 from gpuwarden_collectors.slurm.own_pids import own_pids
 
 _STEPD = "slurmstepd"
+_NO_TASK = "special"
+"""The folder of version 2 for what has none of a task: all tasks of a step, where cgroup.conf constrains nothing (seen with 26.05.3)."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -200,7 +202,8 @@ class Gathering:
             if not member.step and member.declarations.job == pgroup.job:
                 member.step = member.declarations.step
             if self._below_stepd(member.process):
-                task = (member.step, member.task or member.declarations.identity)
+                placed = "" if member.task == _NO_TASK else member.task
+                task = (member.step, placed or member.declarations.identity)
                 member.leader = task not in first
                 first.add(task)
 
