@@ -43,7 +43,7 @@ def main() -> int:
         pids = [{"daemon": daemon.process.pid} for daemon in daemons]
         windows = max(1, round(60.0 * options.minutes / WINDOW))
         used = shares(pids, {daemon.port: FORMS["text, gzip"] for daemon in daemons}, windows, SETTLE)
-        cpu = [statistics.mean(one["daemon"]) for one in used]
+        cpu = [statistics.mean(turn["daemon"]) for turn in used]
         own = [memory(daemon.process.pid)["USS MiB"] for daemon in daemons]
     figures = {"CPU of the daemon, per cent of a core": (cpu, CPU_LIMIT), "own memory, MiB": (own, MEMORY_LIMIT)}
     rows, missed = [], False

@@ -107,10 +107,12 @@ def memory(pid: int) -> dict[str, float]:
 def memory_rows(gpus: int, interval: float, daemon: RunningDaemon) -> list[Row]:
     """The last row: what PSS would be if no other Python ran here, for what workers share they share with the daemon."""
     found = {name: memory(pid) for name, pid in processes(daemon).items()}
-    alone = found["daemon"]["RSS MiB"] + sum(one["USS MiB"] for name, one in found.items() if name != "daemon")
-    found["together"] = {column: sum(one[column] for one in found.values()) for column in found["daemon"]}
+    alone = found["daemon"]["RSS MiB"] + sum(figures["USS MiB"] for name, figures in found.items() if name != "daemon")
+    found["together"] = {column: sum(figures[column] for figures in found.values()) for column in found["daemon"]}
     here = [gpus, f"{interval:g} s"]
-    rows: list[Row] = [[*here, name, *(round(value, 1) for value in one.values())] for name, one in found.items()]
+    rows: list[Row] = [
+        [*here, name, *(round(value, 1) for value in figures.values())] for name, figures in found.items()
+    ]
     return [*rows, [*here, "alone", round(alone, 1), "", "", "", ""]]
 
 

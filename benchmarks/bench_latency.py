@@ -63,7 +63,7 @@ def reasons(connection: http.client.HTTPConnection) -> list[str]:
 
 def row(where: str | Path, took: list[float]) -> list[str]:
     slow = f"{percentile(took, 0.99):.1f}"
-    return [str(where), str(len(took)), spread(took, 1), slow, str(sum(one >= LIMIT for one in took))]
+    return [str(where), str(len(took)), spread(took, 1), slow, str(sum(seconds >= LIMIT for seconds in took))]
 
 
 def main() -> None:

@@ -111,7 +111,7 @@ def measure(program: Path) -> None:
         gpu = {pid for pid, place in listed.items() if place.local is not None}
         known = ReceiversReader(PROC)
         jobs = [job for job in known.read(gpu, listed) if job.id.isdecimal() and int(job.id) <= JOBS]
-        ranks = sum(one.role is Role.RANK for job in jobs for one in job.processes)
+        ranks = sum(process.role is Role.RANK for job in jobs for process in job.processes)
         assert (len(jobs), ranks) == (JOBS, JOBS), f"{len(jobs)} jobs with {ranks} ranks"
         what: dict[str, Callable[[], object]] = {
             "os.scandir of /proc": scanned,

@@ -86,7 +86,7 @@ def run(slurm: Slurm, kind: Kind, takes: tuple[float, float]) -> Outcome:
         running[0].wait(lambda: any(_requeued(daemon) for daemon in running), "one of them to say so")
         requeued = min(at for daemon in running if (at := _requeued(daemon)))
         slurm.wait(lambda: slurm.job_state(training.job) != "COMPLETING", "its ranks to end")
-    wrote = [one["at"] for one in training.reported("wrote") if one["run"] == 0]
+    wrote = [line["at"] for line in training.reported("wrote") if line["run"] == 0]
     early = 2 - sum(at <= requeued for at in wrote)
     return Outcome(len(training.cut_off()), early, requeued - max(wrote, default=requeued))
 
@@ -141,8 +141,8 @@ def main() -> None:
             print(f"{number + 1:3d}  {kind.name}, {takes}: {outcome}", file=sys.stderr, flush=True)
     rows = [
         [
-            name, str(len(found)), str(2 * len(found)), str(sum(one.cut_off for one in found)),
-            str(sum(one.early for one in found)), spread([one.waited for one in found]),
+            name, str(len(found)), str(2 * len(found)), str(sum(run.cut_off for run in found)),
+            str(sum(run.early for run in found)), spread([run.waited for run in found]),
         ]
         for name, found in outcomes.items()
     ]  # fmt: skip

@@ -69,8 +69,8 @@ def long_jobs(host: WhyHost, since: float) -> int:
 
 
 def place(host: WhyHost, jobs: Sequence[Job]) -> None:
-    running = [one for one in jobs if one.ended is None]
-    processes = tuple(JobProcess(pid=10_000 + one.id, uid=UID, job=one.id, known_from="cgroup") for one in running)
+    running = [job for job in jobs if job.ended is None]
+    processes = tuple(JobProcess(pid=10_000 + job.id, uid=UID, job=job.id, known_from="cgroup") for job in running)
     host.job_facts = JobsFacts(jobs=tuple(jobs), processes=processes)
     host.free()
     for one in running:
@@ -121,9 +121,9 @@ def main() -> int:
     options = parser.parse_args()
     hours: float = options.hours
     turns = [turn(hours) for _ in range(options.turns)]
-    cpu = [[100.0 * one[kind].cpu / (hours * 3_600.0) for kind in KINDS] for one in turns]
+    cpu = [[100.0 * turn[kind].cpu / (hours * 3_600.0) for kind in KINDS] for turn in turns]
     above = [short - long for _, long, short in cpu]
-    mib = [(one["short"].bytes - one["none"].bytes) / 2**20 * MONTH / hours for one in turns]
+    mib = [(turn["short"].bytes - turn["none"].bytes) / 2**20 * MONTH / hours for turn in turns]
     events = turns[0]["short"].events
     table(
         f"{PER_HOUR} short jobs an hour on {GPUS} GPUs, {hours:g} hours, {options.turns} turns",

@@ -108,7 +108,7 @@ def signalled(orders: Sequence[Order], times: mmap.mmap) -> float:
     times[:] = bytes(len(times))
     began = time.monotonic_ns()
     sent = asyncio.run(send_all(orders, deadline=PATIENCE))
-    if {one.result for one in sent} != {Result.SENT}:
+    if {result.result for result in sent} != {Result.SENT}:
         raise RuntimeError(f"not all were signalled: {sent}")
     return (last(times) - began) / 1e6
 

@@ -152,13 +152,13 @@ def main() -> int:
         "longest delay s",
         "most PSS, MiB more than before",
     )
-    found = [(gpus, one) for gpus in GPUS for one in measured(gpus)]
+    found = [(gpus, wave) for gpus in GPUS for wave in measured(gpus)]
     table(
         f"A scrape beside {CLIENTS} clients that read nothing (wanted: <= {WANTED_DELAY} s, <= {WANTED_MEMORY} MiB)",
         head,
-        [[str(gpus), *one.row()] for gpus, one in found],
+        [[str(gpus), *wave.row()] for gpus, wave in found],
     )
-    return int(any(one.exceeds for _, one in found))
+    return int(any(wave.exceeds for _, wave in found))
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ def main() -> None:
         f"{WAITING:,} queued notifications of {len(BODY)} bytes, delivered in order over one connection, {TURNS} turns",
         ("what", "measured", "wanted"),
         [("until the queue is empty, s", spread(took), f"<= {WITHIN:g}"),
-         ("a second", spread([WAITING / one for one in took], 0), "")],
+         ("a second", spread([WAITING / seconds for seconds in took], 0), "")],
     )  # fmt: skip
     rows = []
     for name, url in (("no webhook", ""), ("a webhook with nothing to tell", "http://127.0.0.1:9/")):

@@ -86,7 +86,8 @@ def show(campaign: Campaign) -> int:
     results = campaign.results
     rows: list[list[object]] = [["rounds", len(results)], ["kills", sum(result.kills for result in results)]]
     rows += [
-        [kind, sum(len(getattr(one, kind)) for one in results)] for kind in ("lost", "doubled", "wrong", "foreign")
+        [kind, sum(len(getattr(result, kind)) for result in results)]
+        for kind in ("lost", "doubled", "wrong", "foreign")
     ]
     overtaken = list(itertools.chain.from_iterable(result.overtaken for result in results))
     gaps = f": {spread(overtaken, 0)} ms" if overtaken else ""

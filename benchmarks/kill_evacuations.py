@@ -202,7 +202,7 @@ def outcome(daemon: RunningDaemon) -> tuple[str, bool]:
 
     def known() -> bool:
         """Return True once the result is final. Unknown counts only if it lasts, since the signal may be under way."""
-        jobs = [job for one in daemon.status()["jobs"]["departures"] for job in one["jobs"]]
+        jobs = [job for departure in daemon.status()["jobs"]["departures"] for job in departure["jobs"]]
         results.append(next((job["result"] for job in jobs), ""))
         found.append(any(job["local_only"] for job in jobs))
         return results[-1] in ("sent", "watched") or results[-UNKNOWN_FOR:] == ["unknown"] * UNKNOWN_FOR
@@ -274,12 +274,12 @@ def all_rounds(delays: list[float], *, slurm: bool) -> Iterator[Round]:
 
 
 def report(found: list[Round], load: float) -> int:
-    kinds = Counter(one.kind for one in found)
+    kinds = Counter(run.kind for run in found)
     for kind, count in sorted(kinds.items()):
         print(f"{kind:<40} {count}")
     undecidable = sum(count for kind, count in kinds.items() if kind.startswith("undecidable"))
-    lost, twice = kinds["decidable, never signalled"], sum(max(one.got) > 1 for one in found)
-    windows = sorted(one.window for one in found if one.window is not None)
+    lost, twice = kinds["decidable, never signalled"], sum(max(run.got) > 1 for run in found)
+    windows = sorted(run.window for run in found if run.window is not None)
     if windows:
         median, most = windows[len(windows) // 2], windows[-1]
         print(

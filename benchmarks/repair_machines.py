@@ -194,7 +194,9 @@ class Rounds:
                 number = len(self.rounds) + 1
                 chance = random.Random(self.chance.random())
                 first = number <= len(stories)  # each once, and then by chance
-                story = stories[number - 1] if first else chance.choices(stories, [one.weight for one in stories])[0]
+                story = (
+                    stories[number - 1] if first else chance.choices(stories, [story.weight for story in stories])[0]
+                )
                 one = Round(number, name, story)
                 self.rounds.append(one)
             try:
@@ -301,8 +303,8 @@ def together(rounds: list[Round]) -> int:
     """Return on how many nodes a step went on at one moment, at most."""
     edges = sorted(
         edge
-        for one in rounds
-        for step in one.steps
+        for played in rounds
+        for step in played.steps
         if step.ended < float("inf")
         for edge in ((step.begun, 1), (step.ended, -1))
     )
@@ -320,9 +322,9 @@ def spread(values: list[float]) -> str:
 
 
 def report(rounds: list[Round], at_once: int) -> int:
-    rounds = [one for one in rounds if one.end != INTERRUPTED]
-    over = [one for one in rounds if one.end]
-    faults = Counter(fault for one in rounds for fault in one.faults)
+    rounds = [played for played in rounds if played.end != INTERRUPTED]
+    over = [played for played in rounds if played.end]
+    faults = Counter(fault for played in rounds for fault in played.faults)
     most = together(rounds)
     table(
         f"{len(over)} rounds in booted machines, repair.at_once = {at_once}",
@@ -330,29 +332,35 @@ def report(rounds: list[Round], at_once: int) -> int:
         [
             *(
                 (f"round: {name}", count)
-                for name, count in sorted(Counter(f"{one.story.name}, {one.end}" for one in over).items())
+                for name, count in sorted(Counter(f"{played.story.name}, {played.end}" for played in over).items())
             ),
             *(
                 (f"step: {name}", count)
-                for name, count in sorted(Counter(step.what for one in over for step in one.steps).items())
+                for name, count in sorted(Counter(step.what for played in over for step in played.steps).items())
             ),
             *(
                 (f"killed: {name}", count)
-                for name, count in sorted(Counter(kill for one in over for kill in one.kills).items())
+                for name, count in sorted(Counter(kill for played in over for kill in played.kills).items())
             ),
-            ("boots", sum(one.boots for one in over)),
-            ("done twice", sum("times" in fault for one in over for fault in one.faults)),
+            ("boots", sum(played.boots for played in over)),
+            ("done twice", sum("times" in fault for played in over for fault in played.faults)),
             ("done on a node with a job", faults["done on a node with a job"]),
             ("nodes repaired at one moment, at most", most),
             ("loops", faults["a loop"]),
             (
                 "returned without a look of two minutes",
-                sum(fault.startswith("returned ") for one in over for fault in one.faults),
+                sum(fault.startswith("returned ") for played in over for fault in played.faults),
             ),
             ("did not end", len(rounds) - len(over)),
-            ("seconds from the fault to the first step", spread([one.fault_to_step for one in over if one.steps])),
-            ("seconds from the last step to the next job", spread([one.untested for one in over if one.untested])),
-            ("seconds of a round", spread([one.seconds for one in over])),
+            (
+                "seconds from the fault to the first step",
+                spread([played.fault_to_step for played in over if played.steps]),
+            ),
+            (
+                "seconds from the last step to the next job",
+                spread([played.untested for played in over if played.untested]),
+            ),
+            ("seconds of a round", spread([played.seconds for played in over])),
         ],
     )
     return 0 if not faults and most <= at_once else 1

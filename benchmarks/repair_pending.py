@@ -87,7 +87,7 @@ class Node:
     def _was_held_back(self, kind: Obstacle) -> bool:
         shown = acting_of(self.daemon)
         if kind is Obstacle.CONTROLLER:
-            return bool(shown["wanted"]) and not any(one["reachable"] for one in shown["schedulers"])
+            return bool(shown["wanted"]) and not any(scheduler["reachable"] for scheduler in shown["schedulers"])
         return any(wanted["text"].startswith("the breaker is open") for wanted in shown["wanted"])
 
     def is_repaired(self) -> None:
@@ -102,7 +102,7 @@ class Node:
         """Read what its daemon does, and return True once it has nothing more to write. A drain that stands is not written again."""
         shown = acting_of(self.daemon)
         waits = any(wanted["text"].startswith("waits until its cause") for wanted in shown["wanted"])
-        free = all(one["reachable"] and one["excluded"] is None for one in shown["schedulers"])
+        free = all(scheduler["reachable"] and scheduler["excluded"] is None for scheduler in shown["schedulers"])
         self.tried = self.tried or (waits and free)
         return not shown["wanted"] and self.daemon.is_now("healthy")
 

@@ -193,7 +193,7 @@ def main() -> int:
 
 
 def growth(name: str, first: Sequence[Sample], last: Sequence[Sample]) -> float:
-    before, after = ([float(getattr(one, name)) for one in window] for window in (first, last))
+    before, after = ([float(getattr(sample, name)) for sample in window] for window in (first, last))
     return min(after) - min(before) if name in COUNTED else median(after) - median(before)
 
 
@@ -219,7 +219,7 @@ def report(samples: Sequence[tuple[int, Sample]], passes: int, missing: int) -> 
     first, last = windows(samples, passes)
     rows = []
     for name in [each.name for each in fields(Sample)]:
-        before, after = ([float(getattr(one, name)) for one in window] for window in (first, last))
+        before, after = ([float(getattr(sample, name)) for sample in window] for window in (first, last))
         most = f"<= {REQUIRED[name]:g}" if name in names else ""
         rows.append([name, spread(before), spread(after), f"{growth(name, first, last):+.2f}", most])
     table(
@@ -227,7 +227,7 @@ def report(samples: Sequence[tuple[int, Sample]], passes: int, missing: int) -> 
         ("what", "first window", "last window", "growth", "required"),
         rows,
     )
-    parts = [[one.own for at, one in samples if part <= at / passes * 8 < part + 1] for part in range(8)]
+    parts = [[sample.own for at, sample in samples if part <= at / passes * 8 < part + 1] for part in range(8)]
     print(f"own memory by eighths of the passes: {', '.join(f'{median(part):.1f}' for part in parts if part)} MiB")
     if found or missing:
         print(f"FAILED: {', '.join([f'{name} grew' for name in found] + ['kernel lines missing'] * bool(missing))}")

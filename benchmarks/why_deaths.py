@@ -40,7 +40,7 @@ def main() -> int:
     if missing := missing_parts():
         print(f"Not run, since it takes a real Slurm: {'; '.join(missing)}")
         return 1
-    chosen = [one for one in DEATHS if not options.name or any(name in one.name for name in options.name)]
+    chosen = [death for death in DEATHS if not options.name or any(name in death.name for name in options.name)]
     with tempfile.TemporaryDirectory(prefix="gw-why-", ignore_cleanup_errors=True) as folder:
         campaign = Campaign(chosen, Path(folder))
         campaign.run()

@@ -97,7 +97,7 @@ def _kind(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(f"`{choice}`" for choice in get_args(kind) if choice)
     if isinstance(kind, UnionType):
-        return _kind(next(one for one in get_args(kind) if one is not NoneType))
+        return _kind(next(argument for argument in get_args(kind) if argument is not NoneType))
     if isinstance(kind, type) and issubclass(kind, StrEnum):
         return "one of " + ", ".join(f"`{choice.value}`" for choice in kind)
     return KINDS.get(kind, "secret")

@@ -39,8 +39,8 @@ def main() -> int:
         "--tag", default="", help="the tag to be set (default: that of the commit, else v and the version)"
     )
     missing = [*problems(ROOT, parser.parse_args().tag)]
-    for one in missing:
-        print(f"missing: {one}")
+    for item in missing:
+        print(f"missing: {item}")
     print(f"{len(missing)} things to do before the tag" if missing else "ready to be tagged")
     return 1 if missing else 0
 

@@ -46,7 +46,7 @@ def _shared(cls: type, *, kw_only: bool) -> Any:
     own = cls.__dict__
     hashed = own.get("__hash__") is not None or ("__hash__" in own and "__eq__" not in own)
     made: Any = dataclasses.dataclass(cls, init=False, repr=False, eq=False, slots=True, kw_only=kw_only)
-    if any("InitVar" in str(one.type) for one in made.__dataclass_fields__.values()):
+    if any("InitVar" in str(field.type) for field in made.__dataclass_fields__.values()):
         raise TypeError(f"{cls.__name__} has an InitVar: use dataclasses.dataclass")
     fields = dataclasses.fields(made)
     made.__init__ = _init(made, fields)
@@ -54,7 +54,7 @@ def _shared(cls: type, *, kw_only: bool) -> Any:
     made.__delattr__ = _not_deleted
     methods = {
         "__repr__": _repr,
-        "__eq__": _equal([one.name for one in fields if one.compare]),
+        "__eq__": _equal([field.name for field in fields if field.compare]),
         "__getstate__": _state,
         "__setstate__": _set_state,
     }
@@ -62,27 +62,27 @@ def _shared(cls: type, *, kw_only: bool) -> Any:
         if name not in own:
             setattr(made, name, method)
     if not hashed:
-        made.__hash__ = _hash([one.name for one in fields if (one.compare if one.hash is None else one.hash)])
+        made.__hash__ = _hash([field.name for field in fields if (field.compare if field.hash is None else field.hash)])
     return made
 
 
 def _init(made: type, fields: tuple[Field[Any], ...]) -> Callable[..., None]:
     known: dict[str, object] = {"_dataclass_none": object(), "_dataclass_set": object.__setattr__}
-    itself = "_dataclass_self" if any(one.name == "self" for one in fields) else "self"
+    itself = "_dataclass_self" if any(field.name == "self" for field in fields) else "self"
     parameters: dict[bool, list[str]] = {False: [], True: []}
     body: list[str] = []
-    for one in fields:
-        name, default, value = one.name, "", one.name if one.init else ""
-        if one.default is not MISSING:
-            known[f"_dataclass_default_{name}"] = one.default
+    for field in fields:
+        name, default, value = field.name, "", field.name if field.init else ""
+        if field.default is not MISSING:
+            known[f"_dataclass_default_{name}"] = field.default
             default = f"=_dataclass_default_{name}"
             value = value or f"_dataclass_default_{name}"
-        elif one.default_factory is not MISSING:
-            known[f"_dataclass_make_{name}"] = one.default_factory
+        elif field.default_factory is not MISSING:
+            known[f"_dataclass_make_{name}"] = field.default_factory
             default = "=_dataclass_none"
-            value = f"_dataclass_make_{name}()" + (f" if {name} is _dataclass_none else {name}" if one.init else "")
-        if one.init:
-            parameters[bool(one.kw_only)].append(f"{name}{default}")
+            value = f"_dataclass_make_{name}()" + (f" if {name} is _dataclass_none else {name}" if field.init else "")
+        if field.init:
+            parameters[bool(field.kw_only)].append(f"{name}{default}")
         if value:
             body.append(f"_dataclass_set({itself}, {name!r}, {value})")
     if hasattr(made, "__post_init__"):
@@ -128,7 +128,7 @@ def _hash(names: list[str]) -> Callable[[Any], int]:
 
 @recursive_repr()
 def _repr(self: Any) -> str:
-    shown = (f"{one.name}={getattr(self, one.name)!r}" for one in dataclasses.fields(self) if one.repr)
+    shown = (f"{field.name}={getattr(self, field.name)!r}" for field in dataclasses.fields(self) if field.repr)
     return f"{type(self).__qualname__}({', '.join(shown)})"
 
 
@@ -141,9 +141,9 @@ def _not_deleted(_: Any, name: str) -> NoReturn:
 
 
 def _state(self: Any) -> list[object]:
-    return [getattr(self, one.name) for one in dataclasses.fields(self)]
+    return [getattr(self, field.name) for field in dataclasses.fields(self)]
 
 
 def _set_state(self: Any, state: list[object]) -> None:
-    for one, value in zip(dataclasses.fields(self), state, strict=True):
-        object.__setattr__(self, one.name, value)
+    for field, value in zip(dataclasses.fields(self), state, strict=True):
+        object.__setattr__(self, field.name, value)

@@ -94,7 +94,7 @@ def _is_named_in_ascii(dtype: Any) -> bool:
 
 
 def _flat(pairs: Iterable[tuple[Any, Any]]) -> list[Any]:
-    return [one for pair in pairs for one in pair]
+    return [item for pair in pairs for item in pair]
 
 
 _PARTS: dict[type, tuple[bytes, Callable[[Any], list[Any]]]] = {

@@ -22,7 +22,11 @@ MODES = ("min", "max")
 def best(saved: Sequence[Manifest], mode: str) -> Manifest | None:
     """Returns the checkpoint with the best metric, the newest of equals; None if no checkpoint has a metric."""
     sign = -1.0 if mode == "min" else 1.0
-    ranked = [(sign * one.metric, one.sequence, one) for one in saved if one.metric is not None]
+    ranked = [
+        (sign * checkpoint.metric, checkpoint.sequence, checkpoint)
+        for checkpoint in saved
+        if checkpoint.metric is not None
+    ]
     return max(ranked, key=lambda row: row[:2])[2] if ranked else None
 
 
@@ -32,11 +36,11 @@ def superfluous(saved: Sequence[Manifest], keep_last: int, keep_best: str | None
     `keep_best` is "min", "max" or None.
     """
     ordered = sorted(saved, key=lambda one: one.sequence)
-    kept = {one.sequence for one in ordered[-keep_last:]}
+    kept = {checkpoint.sequence for checkpoint in ordered[-keep_last:]}
     winner = None if keep_best is None else best(ordered, keep_best)
     if winner is not None:
         kept.add(winner.sequence)
-    return [one for one in ordered if one.sequence not in kept]
+    return [checkpoint for checkpoint in ordered if checkpoint.sequence not in kept]
 
 
 @contextmanager

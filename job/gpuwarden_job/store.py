@@ -229,8 +229,8 @@ class CheckpointStore:
 
     def _prune(self) -> None:
         folders = publishing.folders(self.folder)
-        for one in retention.superfluous(self.saved(), *self._keep):
-            retention.prune(folders[one.sequence])
+        for checkpoint in retention.superfluous(self.saved(), *self._keep):
+            retention.prune(folders[checkpoint.sequence])
 
     def _agree(self, error: Exception | None, step: int) -> None:
         if self.ranks.any(error is not None):

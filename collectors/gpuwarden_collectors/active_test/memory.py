@@ -63,9 +63,9 @@ class MemoryTally:
     def add(self, run: Run, first: int = 0) -> None:
         """Adds the result of one launch that began at byte `first` of the block."""
         self.mismatches += run.mismatches
-        known = {one.offset for one in self._first}
+        known = {deviation.offset for deviation in self._first}
         for record in sorted(run.records, key=lambda record: (first + record.offset not in known, record.offset)):
-            of_march = sum(one.march == self.marches for one in self._first)
+            of_march = sum(deviation.march == self.marches for deviation in self._first)
             if of_march < _KEPT_OF_ONE and len(self._first) < MISMATCHES_KEPT:
                 offset = first + record.offset
                 self._first.append(
@@ -124,7 +124,7 @@ class MemoryTest:
             self._check()
             with self._block() as (base, size):
                 plan = self._plan(base, size, chosen) if plan is None else plan
-                first, last = (size * one // plan.parts // _GRAIN * _GRAIN for one in (part, part + 1))
+                first, last = (size * edge // plan.parts // _GRAIN * _GRAIN for edge in (part, part + 1))
                 covered += last - first
                 self.tally.tested = max(self.tally.tested, covered) if number == 0 else self.tally.tested
                 took += self._part(base, first, last - first, chosen, plan.inversions)

@@ -133,7 +133,7 @@ class Bus:
             header, _ = Header.from_buffer(data)
             if serial and header.fields.get(HeaderFields.reply_serial) == serial:
                 reply = Message.from_buffer(data, fds)
-                fds = [one for one in fds if one not in reply.body]
+                fds = [descriptor for descriptor in fds if descriptor not in reply.body]
                 return reply
             types = header.fields.get(HeaderFields.signature)
             if header.fields.get(HeaderFields.member) == self._member and types == "b":
@@ -171,5 +171,5 @@ class Bus:
 
 
 def _close(fds: list[FileDescriptor]) -> None:
-    for one in fds:
-        one.close()
+    for descriptor in fds:
+        descriptor.close()

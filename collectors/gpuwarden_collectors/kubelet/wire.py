@@ -57,8 +57,8 @@ def _gpus(container: memoryview) -> Iterator[str]:
     for devices in _messages(container, 2):
         resource = _text(devices, 1)
         is_gpu = resource == _GPU or resource.startswith(_RESOURCES)
-        ids = (bytes(one[:_TEXT_MOST]).decode("utf-8", "replace") for one in _messages(devices, 2))
-        yield from (one for one in ids if is_gpu or one.startswith(_IDS))
+        ids = (bytes(message[:_TEXT_MOST]).decode("utf-8", "replace") for message in _messages(devices, 2))
+        yield from (device for device in ids if is_gpu or device.startswith(_IDS))
 
 
 def _text(message: memoryview, number: int) -> str:

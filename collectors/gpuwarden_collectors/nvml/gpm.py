@@ -122,8 +122,8 @@ class InstancesGpm:
         After a failure, the remaining instances wait for the next pass.
         """
         here: dict[int, _Known] = {}
-        for one in instances:
-            here.setdefault(one.gpu_instance, (one.gpu_instance, one.uuid, one.profile))
+        for instance in instances:
+            here.setdefault(instance.gpu_instance, (instance.gpu_instance, instance.uuid, instance.profile))
         for gone in self._of.keys() - set(here.values()):
             self._of.pop(gone).close()
         values: dict[int, dict[str, Any]] = {}
@@ -135,7 +135,7 @@ class InstancesGpm:
             values[number] = gpm.read(now)
             if asked and gpm.rests(now):
                 break
-        return tuple(replace(one, **values.get(one.gpu_instance, {})) for one in instances)
+        return tuple(replace(instance, **values.get(instance.gpu_instance, {})) for instance in instances)
 
     def close(self) -> None:
         for gpm in self._of.values():

@@ -91,10 +91,10 @@ class Questions:
         rows: tuple[Call | Field, ...] = (*VITAL, *CALLS, *FIELDS)
         dues = [Due(period(row.cadence, interval), at) for row, at in zip(rows, phases(rows, phase), strict=True)]
         of_row = dict(zip(rows, dues, strict=True))
-        self._vital = [one for row in VITAL for one in _question(row, of_row[row], calls.nvml)]
-        self._others = [one for row in CALLS for one in _question(row, of_row[row], calls.nvml)]
+        self._vital = [question for row in VITAL for question in _question(row, of_row[row], calls.nvml)]
+        self._others = [question for row in CALLS for question in _question(row, of_row[row], calls.nvml)]
         self._fields = [_FieldRow(row, of_row[row]) for row in FIELDS]
-        self._daily = [one for one in self._others if one.daily]
+        self._daily = [question for question in self._others if question.daily]
         self._passes = 0
         self._its_turn = False
         self._read_at: dict[str, float] = {}
@@ -124,7 +124,7 @@ class Questions:
         return again
 
     def waits_for_turn(self, now: float) -> bool:
-        return any(one.due(now) and one in self._others for one in self._daily)
+        return any(question.due(now) and question in self._others for question in self._daily)
 
     @property
     def read_at(self) -> dict[str, float]:

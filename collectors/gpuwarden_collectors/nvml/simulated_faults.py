@@ -205,7 +205,7 @@ def add(faults: Iterable[Fault], fault: Fault, at: float) -> tuple[Fault, ...]:
     Raises ValueError when there are too many.
     """
     once = FAULTS[fault.name].once
-    kept = [one for one in faults if once or replace(one, at=0.0) != replace(fault, at=0.0)]
+    kept = [other for other in faults if once or replace(other, at=0.0) != replace(fault, at=0.0)]
     if len(kept) >= _MOST_FAULTS:
         raise ValueError(f"{_MOST_FAULTS} faults are injected already: clear some first")
     return (*kept, replace(fault, at=at))
@@ -264,7 +264,7 @@ def first_time(directory: Path, fault: Fault) -> bool:
 
     def without(faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
         before.extend(faults)
-        return tuple(one for one in faults if one != fault)
+        return tuple(other for other in faults if other != fault)
 
     with suppress(OSError, ValueError):
         update(directory, without)

@@ -118,7 +118,7 @@ class Process:
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str], kept: int = _KEPT, given: bytes | int = b""
     ) -> None:
-        _unreaped[:] = [one for one in _unreaped if one.poll() is None]
+        _unreaped[:] = [process for process in _unreaped if process.poll() is None]
         pipe = subprocess.PIPE
         with _input(given) as stdin:
             self._process = subprocess.Popen(  # noqa: S603 - to run what the site configured is the purpose
@@ -132,7 +132,7 @@ class Process:
                 start_new_session=True,
             )
         pipes = cast("tuple[IO[bytes], IO[bytes]]", (self._process.stdout, self._process.stderr))  # both were asked for
-        self.stdout, self.stderr = (_Stream(one, kept) for one in pipes)
+        self.stdout, self.stderr = (_Stream(pipe, kept) for pipe in pipes)
 
     @property
     def pid(self) -> int:

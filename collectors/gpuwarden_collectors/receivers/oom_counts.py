@@ -58,10 +58,10 @@ def _counted(folder: str) -> dict[str, int]:
     found: dict[str, int] = {}
     level = [folder]
     for _ in range(_DEEP + 1):
-        for one in level:
-            if (count := _count(f"{one}/memory.oom_control")) is not None:
-                found[one] = count
-        level = [below for one in level for below in _below(one)][: FOLDERS_MOST - len(found)]
+        for group in level:
+            if (count := _count(f"{group}/memory.oom_control")) is not None:
+                found[group] = count
+        level = [below for group in level for below in _below(group)][: FOLDERS_MOST - len(found)]
     return found
 
 

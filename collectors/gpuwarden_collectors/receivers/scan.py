@@ -112,7 +112,7 @@ class Scanner:
 
         `jobs` lists the processes of each job in the order in which they count.
         """
-        every = [[_key(one) for one in job] for job in jobs]
+        every = [[_key(process) for process in job] for job in jobs]
         alive = {key for job in every for key in job}
         self._declarations = {key: value for key, value in self._declarations.items() if key in alive}
         for job in every:

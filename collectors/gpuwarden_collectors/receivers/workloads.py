@@ -87,7 +87,7 @@ class WorkloadsReader:
         users = self._users()
         for known in self._there.values():
             known.alive = {key for key in known.alive if self._is_alive(key)}
-            known.open = {key: one for key, one in known.open.items() if users is None and key in known.alive}
+            known.open = {key: workload for key, workload in known.open.items() if users is None and key in known.alive}
         self._end(now)
         self._take({} if users is None else users)
         self._counts.read([known.oom for known in self._there.values() if known.oom is not None])

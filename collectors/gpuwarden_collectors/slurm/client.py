@@ -120,7 +120,9 @@ class SlurmClient:
         inherited: Mapping[str, str] = os.environ,
     ) -> None:
         self.node = NodeName(node, inherited=inherited, hostname=hostname)
-        self.signals, self.listing, self.evacuation, self.routine = (Commands(self, one) for one in Precedence)
+        self.signals, self.listing, self.evacuation, self.routine = (
+            Commands(self, precedence) for precedence in Precedence
+        )
         self.calls = 0
         """Programs started."""
         self._environment = slurm_environment(inherited, conf)

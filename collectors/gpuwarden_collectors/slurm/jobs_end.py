@@ -85,7 +85,7 @@ def end_of(text: str, number: int, uid: int | None, ended: float = math.inf) -> 
     seconds of wall time: what started later is its next run, which may be over, too.
     """
     found = dict[str, str]()
-    records = [one for one in _RECORD.split(text) if re.match(rf"{number}\b", one)]
+    records = [record for record in _RECORD.split(text) if re.match(rf"{number}\b", record)]
     for record in records:
         for match in _KEY.finditer(record):
             for name, value in match.groupdict().items():

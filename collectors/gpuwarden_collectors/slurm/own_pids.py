@@ -28,7 +28,11 @@ def own_pids(listed: Mapping[int, ListedPid], places: Mapping[int, Place]) -> di
         if job == listed[pid].job or (job is None and sluids.get(listed[pid].job) == sluid)
     }
     placed = {listed[pid].job for pid in theirs}
-    return {pid: one for pid, one in listed.items() if pid in theirs or (pid not in places and one.job not in placed)}
+    return {
+        pid: process
+        for pid, process in listed.items()
+        if pid in theirs or (pid not in places and process.job not in placed)
+    }
 
 
 def _believed(listed: Mapping[int, ListedPid], places: Mapping[int, Place]) -> Iterator[tuple[int, str]]:

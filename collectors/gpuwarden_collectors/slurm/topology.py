@@ -25,7 +25,9 @@ async def read_leaf_switch(commands: Commands) -> str:
     if found := leaf_switch(await commands.ask(_UNDONE, *_SHOW), name):
         return found
     partitions = await read_partition_settings(commands)
-    for topology in dict.fromkeys(one.topology for one in partitions if one.topology and one.has(name)):
+    for topology in dict.fromkeys(
+        partition.topology for partition in partitions if partition.topology and partition.has(name)
+    ):
         if found := leaf_switch(await commands.ask(_UNDONE, *_SHOW, topology), name):
             return found
     return ""

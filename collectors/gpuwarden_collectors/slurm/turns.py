@@ -105,8 +105,8 @@ class Turns:
 
         A call that gave way is being ended and takes no room: a signal that is written down must be sent at once.
         """
-        running = [one for one in self._running if not one.gave_way]
-        reserved = sum(one.reserved for one in running)
+        running = [command for command in self._running if not command.gave_way]
+        reserved = sum(command.reserved for command in running)
         if len(running) - reserved == AT_ONCE:
             if reserved or turn.precedence is Precedence.ROUTINE:
                 return False

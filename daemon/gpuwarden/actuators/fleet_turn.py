@@ -90,24 +90,24 @@ class FleetTurn:
         await self._each(self._ended)
 
     def _without_newest(self, text: str) -> str:
-        own = [one for one in marks(text) if one.what == self._options.what]
+        own = [mark for mark in marks(text) if mark.what == self._options.what]
         rest = without(text, self._options.what)
-        for one in own[:-1]:
-            rest = with_mark(rest, one, self._options.kept)
+        for mark in own[:-1]:
+            rest = with_mark(rest, mark, self._options.kept)
         return rest
 
     def _ended(self, text: str) -> str:
         now, options = self._wall(), self._options
         rest = without(text, options.what)
-        for one in marks(text):
-            if options.kept and one.what == options.what and one.since > now - options.kept:
-                rest = with_mark(rest, one._replace(until=min(one.until, now)), options.kept)
+        for mark in marks(text):
+            if options.kept and mark.what == options.what and mark.since > now - options.kept:
+                rest = with_mark(rest, mark._replace(until=min(mark.until, now)), options.kept)
         return rest
 
     async def _each(self, change: Callable[[str], str]) -> None:
         name = await self._commands.node_name()
         for field, text in _texts(await read_node(self._commands, name)).items():
-            if any(one.what == self._options.what for one in marks(text)) and (new := change(text)) != text:
+            if any(mark.what == self._options.what for mark in marks(text)) and (new := change(text)) != text:
                 await self._write(name, field, new)
 
     async def _write(self, name: str, field: str, text: str) -> None:
@@ -122,7 +122,7 @@ async def read_marks(commands: Commands, what: str) -> dict[str, list[Mark]]:
     text = await commands.ask(undone, "sinfo", "--local", "--all", "--noheader", "--Node", f"--Format={TEXTS_FORMAT}")
     found: dict[str, list[Mark]] = {}
     for node in sinfo_texts(text):
-        own = [one for one in (*marks(node.comment), *marks(node.extra)) if one.what == what]
+        own = [mark for mark in (*marks(node.comment), *marks(node.extra)) if mark.what == what]
         if own:
             found[node.name] = own
     return found

@@ -20,12 +20,12 @@ def enforcement_lines(status: Document) -> Iterator[str]:
     yield from _override_lines(enforcement.get("overridden"))
     for scheduler in enforcement.get("schedulers", ()):
         yield _scheduler(scheduler)
-    for one in enforcement.get("wanted", ()):
+    for action in enforcement.get("wanted", ()):
         # A restoration that an operator ordered has none.
-        reason = f" ({clean(one['reason'])})" if one["reason"] else ""
-        yield f"{clean(one['actuator'])}: {clean(one['intent'])} is pending{reason}: {clean(one['text'])}"
-    for one in enforcement.get("would", ()):
-        yield f"{clean(one['actuator'])}: would {clean(one['intent'])} ({clean(one['reason'])}), but {clean(one['text'])}"
+        reason = f" ({clean(action['reason'])})" if action["reason"] else ""
+        yield f"{clean(action['actuator'])}: {clean(action['intent'])} is pending{reason}: {clean(action['text'])}"
+    for action in enforcement.get("would", ()):
+        yield f"{clean(action['actuator'])}: would {clean(action['intent'])} ({clean(action['reason'])}), but {clean(action['text'])}"
     yield from _blocked(status, enforcement)
     if enforcement.get("breaker"):
         yield f"breaker open: {clean(enforcement['breaker'])}"
@@ -79,9 +79,9 @@ def _notice_lines(status: Document) -> Iterator[str]:
         until = f" at {when(notice['deadline'])}" if notice.get("deadline") else ""
         reason = f": {clean(notice['reason'])}" if notice.get("reason") else ""
         yield f"this machine ends{until}, announced by {clean(notice.get('source'))}{reason}"
-    for one in status.get("notices", ()):
-        if not notice or one.get("id") != notice.get("id"):
-            yield _shown_only(one)
+    for other in status.get("notices", ()):
+        if not notice or other.get("id") != notice.get("id"):
+            yield _shown_only(other)
     for source in status.get("notice_sources", ()):
         if not source["up"]:
             yield f"termination notices of {clean(source['source'])}: no response: {clean(source['error'])}"

@@ -26,7 +26,7 @@ def show_drift(
             f"{lone} of {len(rows)} nodes are compared with none: their machine type or GPU model is not known",
         ]
     if as_json:
-        print(json.dumps({"notes": list(notes), "nodes": len(rows), "drift": [asdict(one) for one in found]}))
+        print(json.dumps({"notes": list(notes), "nodes": len(rows), "drift": [asdict(outlier) for outlier in found]}))
     else:
         print("\n".join(_text(rows, found)))
         print_notes(notes)
@@ -40,7 +40,7 @@ def _text(rows: Sequence[Row], found: Sequence[Drift]) -> Iterator[str]:
     if found:
         yield ""
         yield from table(
-            ("GROUP", "ITEM", "MOST HAVE", "OTHERS"), [[clean(cell) for cell in _row(one)] for one in found]
+            ("GROUP", "ITEM", "MOST HAVE", "OTHERS"), [[clean(cell) for cell in _row(outlier)] for outlier in found]
         )
 
 

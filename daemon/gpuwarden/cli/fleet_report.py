@@ -87,13 +87,13 @@ def document(made: Report) -> dict[str, Any]:
         "boards": [asdict(row) for row in made.boards],
         "exclusions_by": [asdict(row) for row in made.exclusions],
         "days": [asdict(row) | {"start": rfc3339(row.start)} for row in made.days],
-        "outages": [_event(asdict(one)) for one in made.outages],
-        "exclusions": [_event(asdict(one)) for one in made.excluded],
+        "outages": [_event(asdict(outage)) for outage in made.outages],
+        "exclusions": [_event(asdict(exclusion)) for exclusion in made.excluded],
         "renamed": [list(names) for names in made.renamed],
         "unknown": [
-            {"node": one.node.name, "start": rfc3339(start), "end": rfc3339(end)}
-            for one in made.stories
-            for start, end in one.unknown
+            {"node": story.node.name, "start": rfc3339(start), "end": rfc3339(end)}
+            for story in made.stories
+            for start, end in story.unknown
         ],
     }
 

@@ -68,8 +68,14 @@ def _body(made: Report) -> Iterator[str]:
     yield _table(
         ("Node", "Cause", "Since", "For", "GPU-hours lost"),
         [
-            (one.node, one.cause, moment(one.start), lasted(one.seconds, one.ended), number(one.gpu_hours_lost))
-            for one in made.outages
+            (
+                outage.node,
+                outage.cause,
+                moment(outage.start),
+                lasted(outage.seconds, outage.ended),
+                number(outage.gpu_hours_lost),
+            )
+            for outage in made.outages
         ],
     )
     yield "<h2>Exclusions</h2>"
@@ -83,8 +89,14 @@ def _body(made: Report) -> Iterator[str]:
     yield _table(
         ("Node", "By", "Where", "Since", "For"),
         [
-            (one.node, one.by, ", ".join(one.actuators), moment(one.start), lasted(one.seconds, one.ended))
-            for one in made.excluded
+            (
+                exclusion.node,
+                exclusion.by,
+                ", ".join(exclusion.actuators),
+                moment(exclusion.start),
+                lasted(exclusion.seconds, exclusion.ended),
+            )
+            for exclusion in made.excluded
         ],
     )
     if made.renamed:

@@ -57,7 +57,7 @@ def causes(made: Report, most: int = 15) -> str:
 
 def nodes(made: Report) -> str:
     """Draw when the nodes that lost most were out, and when nothing is known of them."""
-    shown = [one for one in made.stories if one.lost][:NODES_MOST]
+    shown = [story for story in made.stories if story.lost][:NODES_MOST]
     if not shown:
         return ""
     scale = (WIDTH - LEFT) / (made.end - made.start)
@@ -68,13 +68,13 @@ def nodes(made: Report) -> str:
             yield bar(x, y + 3, wide, ROW - 6, colour=colour, title=f"{what}, {moment(start)} to {moment(end)}")
 
     parts = []
-    for place, one in enumerate(shown):
-        y, failures = place * ROW, {outage.cause for outage in one.outages}
-        parts.append(text(LEFT - 8, y + 14, one.node.name[:34], "end"))
-        parts += drawn((one.node.seen,), y, "#eef4ef", f"{one.node.name}: in service")
-        parts += drawn(one.unknown, y, UNKNOWN, f"{one.node.name}: not known")
-        for cause, spans in one.lost.items():
-            parts += drawn(spans, y, FAILED if cause in failures else PLANNED, f"{one.node.name}: {cause}")
+    for place, story in enumerate(shown):
+        y, failures = place * ROW, {outage.cause for outage in story.outages}
+        parts.append(text(LEFT - 8, y + 14, story.node.name[:34], "end"))
+        parts += drawn((story.node.seen,), y, "#eef4ef", f"{story.node.name}: in service")
+        parts += drawn(story.unknown, y, UNKNOWN, f"{story.node.name}: not known")
+        for cause, spans in story.lost.items():
+            parts += drawn(spans, y, FAILED if cause in failures else PLANNED, f"{story.node.name}: {cause}")
     bottom = len(shown) * ROW + 14
     parts += [text(LEFT, bottom, moment(made.start)), text(WIDTH, bottom, moment(made.end), "end")]
     return svg(len(shown) * ROW + 20, parts)

@@ -58,12 +58,12 @@ def report_text(made: Report) -> Iterator[str]:
         ("NODE", "BY", "SINCE", "FOR"),
         [
             (
-                one.node,
-                one.by + (f" ({', '.join(one.actuators)})" if one.actuators else ""),
-                moment(one.start),
-                lasted(one.seconds, one.ended),
+                exclusion.node,
+                exclusion.by + (f" ({', '.join(exclusion.actuators)})" if exclusion.actuators else ""),
+                moment(exclusion.start),
+                lasted(exclusion.seconds, exclusion.ended),
             )
-            for one in made.excluded
+            for exclusion in made.excluded
         ],
     )
     yield from _section("renamed", ("NODE", "BEFORE"), [(names[0], ", ".join(names[1:])) for names in made.renamed])

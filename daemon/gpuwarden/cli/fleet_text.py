@@ -134,7 +134,7 @@ def _until(what: str, left: float) -> str:
 def _excluded(row: Row) -> str:
     if not row.excluded_by:
         return _LAST_KNOWN.get(row.last_known_out, "-") if row.last_known_out else "-"
-    return "; ".join(_by_whom(one) for one in row.excluded_by)
+    return "; ".join(_by_whom(exclusion) for exclusion in row.excluded_by)
 
 
 def _by_whom(one: str) -> str:

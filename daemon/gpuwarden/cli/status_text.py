@@ -27,7 +27,8 @@ def status_text(status: Document, width: int | None = None, *, verbose: bool = F
         yield from ("", f"UNKNOWN: {_spoken(reason['reason'])}: {clean(reason['meaning'])}", *_guidance(reason))
     shown = {finding["id"] for finding in (*status["findings"], *status["silenced"])}
     consequences = {
-        one["cause"]: [name for name in one["consequences"] if name not in shown] for one in status.get("incidents", ())
+        incident["cause"]: [name for name in incident["consequences"] if name not in shown]
+        for incident in status.get("incidents", ())
     }
     for finding in sorted(status["findings"], key=_with_its_cause(status["findings"])):
         yield ""

@@ -40,7 +40,9 @@ class Known(NamedTuple):
         lasting = {
             "age_seconds": None if self.status["age_seconds"] is None else 0,
             "gpus": [gpu | {"readings": {}} for gpu in self.status["gpus"]],
-            "findings": [one | {"evidence": {}, "last_seen": None, "count": 1} for one in self.status["findings"]],
+            "findings": [
+                finding | {"evidence": {}, "last_seen": None, "count": 1} for finding in self.status["findings"]
+            ],
         }
         return str(self.status["started_at"]), *status_text(self.status | lasting)
 

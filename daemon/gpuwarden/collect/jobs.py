@@ -35,7 +35,9 @@ def gpu_users(facts: NvmlFacts) -> Mapping[int, tuple[str, ...]]:
 def jobs_by_process(facts: JobsFacts | None) -> Mapping[int, int]:
     """The number of the job of each process that is more than a guess by its user."""
     processes = () if facts is None else facts.processes
-    return {one.pid: one.job for one in processes if one.job is not None and one.known_from != "user"}
+    return {
+        process.pid: process.job for process in processes if process.job is not None and process.known_from != "user"
+    }
 
 
 def jobs_source(

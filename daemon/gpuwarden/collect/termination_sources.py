@@ -168,14 +168,14 @@ class NoticeSources:
 
 
 def _shown(name: str, polled: Sequence[_Polled], now: Stamp) -> NoticeSource:
-    main = [one for one in polled if one.question.main]
-    answers = [one.answered for one in main]
+    main = [answer for answer in polled if answer.question.main]
+    answers = [answer.answered for answer in main]
     last = None if None in answers else min(stamp for stamp in answers if stamp is not None)
     return NoticeSource(
         name=name,
-        up=all(_is_up(one, now) for one in main),
-        kinds=tuple(dict.fromkeys(one.question.kind.value for one in polled)),
-        error="; ".join(dict.fromkeys(one.error for one in polled if one.error)),
+        up=all(_is_up(answer, now) for answer in main),
+        kinds=tuple(dict.fromkeys(answer.question.kind.value for answer in polled)),
+        error="; ".join(dict.fromkeys(answer.error for answer in polled if answer.error)),
         last=last,
     )
 

@@ -98,7 +98,7 @@ class Journal:
         far the kernel log was taken in, these events included.
         """
         events = tuple(events)
-        self._fold(events, [one for one in self.projections if one is not by])
+        self._fold(events, [projection for projection in self.projections if projection is not by])
         self.recent.extend(events)
         if not self.recalled:
             self._since_start.extend(events)
@@ -131,8 +131,8 @@ class Journal:
         """
         if not memory.begun:
             with ExitStack() as rebuilding:
-                for one in self.projections:
-                    rebuilding.enter_context(one.rebuilding())
+                for projection in self.projections:
+                    rebuilding.enter_context(projection.rebuilding())
                 self._fold((*memory.events, *self._since_start), self.projections)
         self.recalled, self._since_start = True, []
         if late:
@@ -146,13 +146,13 @@ class Journal:
             self._ledger.tend()
 
     def checkpoint(self, now: Stamp) -> list[Event]:
-        return [event for one in self.projections for event in one.checkpoint(now)]
+        return [event for projection in self.projections for event in projection.checkpoint(now)]
 
     def _fold(self, events: Iterable[Event], projections: Sequence[Projection]) -> None:
         """Fold events into these projections. An event that one projection cannot take in is lost to that one alone."""
         for event in events:
-            for one in projections:
+            for projection in projections:
                 try:
-                    one.fold(event)
+                    projection.fold(event)
                 except Exception:
-                    log.exception("event not folded", kind=event.kind, projection=type(one).__name__)
+                    log.exception("event not folded", kind=event.kind, projection=type(projection).__name__)

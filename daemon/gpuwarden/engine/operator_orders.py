@@ -170,11 +170,11 @@ class Orders:
 
 
 def _rejected(outcomes: Iterable[Outcome | None]) -> bool:
-    return any(one is not None and one.result in (Result.DROPPED, Result.REFUSED) for one in outcomes)
+    return any(outcome is not None and outcome.result in (Result.DROPPED, Result.REFUSED) for outcome in outcomes)
 
 
 def _done(outcomes: Iterable[Outcome | None]) -> bool:
-    return all(one is not None and one.result in (Result.DONE, Result.ALREADY) for one in outcomes)
+    return all(outcome is not None and outcome.result in (Result.DONE, Result.ALREADY) for outcome in outcomes)
 
 
 def _line(outcome: tuple[str, Outcome | None]) -> str:

@@ -77,7 +77,7 @@ def _differences(old: Any, new: Any, path: str = "") -> Iterator[str]:
     if old == new:
         return
     if type(old) is type(new) and is_dataclass(old):
-        for field in (one for one in fields(old) if one.compare):
+        for field in (field for field in fields(old) if field.compare):
             yield from _differences(getattr(old, field.name), getattr(new, field.name), _below(path, field.name))
     elif isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in sorted({*old, *new}):

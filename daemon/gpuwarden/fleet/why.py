@@ -65,7 +65,7 @@ def why(known: Sequence[Row], failing: Iterable[Row], labels: Mapping[Key, Mappi
         found[frozenset(having), of][name] = value
     causes = [_cause(names, having, of, marked, len(tables)) for (having, of), names in found.items()]
     best = sorted(
-        (one for one in causes if one.p <= CHANCE), key=lambda one: (one.p, -one.failing_with, str(one.labels))
+        (cause for cause in causes if cause.p <= CHANCE), key=lambda one: (one.p, -one.failing_with, str(one.labels))
     )
     enough = len(marked) >= MARKED_LEAST
     return Why(

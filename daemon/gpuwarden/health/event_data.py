@@ -125,23 +125,23 @@ def write(event_data: object) -> dict[str, Json]:
 @cache
 def _class(kind: Any) -> _Class:
     hints = get_type_hints(kind, include_extras=True)
-    all_fields = [one for one in fields(kind) if "no_key" not in one.metadata]
-    keys = {one.name: one.metadata.get("key", one.name) for one in all_fields}
-    others = next((one.name for one in all_fields if "other_keys" in one.metadata), None)
+    all_fields = [field for field in fields(kind) if "no_key" not in field.metadata]
+    keys = {field.name: field.metadata.get("key", field.name) for field in all_fields}
+    others = next((field.name for field in all_fields if "other_keys" in field.metadata), None)
     stamps = [
-        (one.name, f"{keys[one.name]}_boottime", f"{keys[one.name]}_wall")
-        for one in all_fields
-        if Stamp in get_args(hints[one.name])
+        (field.name, f"{keys[field.name]}_boottime", f"{keys[field.name]}_wall")
+        for field in all_fields
+        if Stamp in get_args(hints[field.name])
     ]
     plain = [one for one in all_fields if one.name not in (others, *(field for field, *_ in stamps))]
     times = {name: (name, *form_of(float)) for _, *names in stamps for name in names}
     return _Class(
-        written=tuple((one.name, keys[one.name], _omitted(one)) for one in all_fields),
-        fallbacks={one.name: _fallback(one, hints[one.name]) for one in plain},
-        forms={keys[one.name]: (one.name, *_form(hints[one.name])) for one in plain} | times,
+        written=tuple((field.name, keys[field.name], _omitted(field)) for field in all_fields),
+        fallbacks={field.name: _fallback(field, hints[field.name]) for field in plain},
+        forms={keys[field.name]: (field.name, *_form(hints[field.name])) for field in plain} | times,
         stamps=tuple(stamps),
         others=others,
-        of_event=tuple(one.name for one in fields(kind) if "no_key" in one.metadata and one.default is MISSING),
+        of_event=tuple(field.name for field in fields(kind) if "no_key" in field.metadata and field.default is MISSING),
     )
 
 

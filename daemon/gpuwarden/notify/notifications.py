@@ -107,7 +107,7 @@ class Notifications:
             return
         made = self._messages(self._grouping.of(events, state, shadowed), state, shadowed, overridden)
         if self._subjects is not None:
-            self._subjects.update(one.subject for _, one in made)
+            self._subjects.update(message.subject for _, message in made)
         if self._tasks and self._spacing.over(self._clock()) and (again := self._again(state, shadowed, overridden)):
             self._spacing.sent()
             made += again
@@ -123,7 +123,7 @@ class Notifications:
         made = self._messages(self._grouping.again(state, shadowed), state, shadowed, overridden)
         if self._subjects is not None and not state.moments.unconfirmed:
             others = self._messages(lasting(self._checkpoint()), state, shadowed, overridden)
-            made += [(group, one) for group, one in others if one.subject not in self._subjects]
+            made += [(group, message) for group, message in others if message.subject not in self._subjects]
             self._subjects = None
         return made
 

@@ -83,7 +83,7 @@ def repair(
     if event.kind != EventKind.EXCLUDED or event.data.get("why") != Why.FAILURE:
         return None
     failures = list(_failures(state, shadowed, overridden))
-    advice = max((one for _, one in failures), key=list(Advice).index, default=Advice.NONE)
+    advice = max((failure for _, failure in failures), key=list(Advice).index, default=Advice.NONE)
     names = [name for name, _ in failures]
     return {
         "advice": advice.value,

@@ -246,7 +246,7 @@ class _Steps:
         """True if an exclusion that may be written already is to become one that is held, since its end takes more than
         clean passes.
         """
-        gated = any(one.applies for one in self._way_back.requirements().values())
+        gated = any(requirement.applies for requirement in self._way_back.requirements().values())
         more = bool(pending.replaces) or self._replaces_failure(pending)
         more = more or (pending.why is Why.TERMINATION and bool(self.state.person))
         if pending.why is Why.OPERATOR or not (gated or more):

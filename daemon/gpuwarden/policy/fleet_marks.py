@@ -62,7 +62,7 @@ def without(text: str, what: str) -> str:
 
 
 def _others(found: Iterable[Mark], what: str, since: float | None) -> list[Mark]:
-    return [one for one in found if one.what != what or (since is not None and one.since > since)]
+    return [mark for mark in found if mark.what != what or (since is not None and mark.since > since)]
 
 
 def _text(found: Iterable[Mark]) -> str:

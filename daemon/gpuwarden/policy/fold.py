@@ -38,7 +38,11 @@ def fold(state: PolicyState, event: Event) -> PolicyState:
     """The state after `event`; events of kinds that do not concern policy leave it as it is."""
     change = _CHANGES.get(event.kind)
     state = state if change is None else change(state, event)
-    changed = {name: new for name, one in state.requirements.items() if (new := one.after(event)) is not one}
+    changed = {
+        name: new
+        for name, requirement in state.requirements.items()
+        if (new := requirement.after(event)) is not requirement
+    }
     return replace(state, requirements={**state.requirements, **changed}) if changed else state
 
 
@@ -48,7 +52,7 @@ def _begun_anew(state: PolicyState) -> PolicyState:
 
 
 def _over_all(state: PolicyState) -> Mapping[str, Requirement]:
-    return {name: one.over() for name, one in state.requirements.items()}
+    return {name: requirement.over() for name, requirement in state.requirements.items()}
 
 
 Item = TypeVar("Item")
@@ -119,7 +123,7 @@ def _declined(state: PolicyState, actuator: str, pending: Mapping[str, Intent]) 
     """Forget an operator's order at one actuator. The order itself goes on only where it stands or may still be
     written.
     """
-    ordered = any((one.act, one.why) == (Act.EXCLUDE, Why.OPERATOR) for one in pending.values())
+    ordered = any((intent.act, intent.why) == (Act.EXCLUDE, Why.OPERATOR) for intent in pending.values())
     if ordered or any(hold.why is Why.OPERATOR for name, hold in state.holds.items() if name != actuator):
         return replace(state, declined=state.declined | {actuator})
     return replace(state, order=None, declined=frozenset())

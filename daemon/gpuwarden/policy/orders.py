@@ -89,7 +89,7 @@ def _unmet(state: PolicyState, verdict: Verdict, settings: Settings) -> str:
     """Why a restoration would ignore what a feature demands before; "" if it would not."""
     if not settings.enforce:
         return ""
-    return "; ".join(filter(None, (one.unmet(verdict) for one in state.requirements.values())))
+    return "; ".join(filter(None, (requirement.unmet(verdict) for requirement in state.requirements.values())))
 
 
 def _left_to_failures(state: PolicyState, name: str, reason: str, boot_id: str, now: Stamp) -> Iterator[Event]:

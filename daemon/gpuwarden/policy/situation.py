@@ -87,7 +87,7 @@ def overridden(state: PolicyState, verdict: Verdict) -> list[Finding]:
 
 
 def _failures(verdict: Verdict) -> Iterator[Finding]:
-    return (one for one in verdict.findings if one.severity is Severity.FAILURE and not one.shadow)
+    return (finding for finding in verdict.findings if finding.severity is Severity.FAILURE and not finding.shadow)
 
 
 def occupied(node_states: Mapping[str, NodeState], *, gpus_used: bool) -> str:

@@ -38,8 +38,8 @@ class WayBack:
 
     def _applying(self) -> Mapping[str, Requirement]:
         """Note the answers of those that demand something of this exclusion, and return these."""
-        applying = {name: one for name, one in self.requirements().items() if one.applies}
-        self.answers.update({name: one.answer(self.seen, self.now) for name, one in applying.items()})
+        applying = {name: requirement for name, requirement in self.requirements().items() if requirement.applies}
+        self.answers.update({name: requirement.answer(self.seen, self.now) for name, requirement in applying.items()})
         return applying
 
     def bars(self, hold: Hold) -> str:
@@ -60,7 +60,7 @@ class WayBack:
         """Return where the requirements stand while the node waits for a person, who must know it."""
         if hold.why is Why.OPERATOR or not self.clean():
             return []
-        return [one.standing(self.seen, self.now) for one in self._applying().values()]
+        return [requirement.standing(self.seen, self.now) for requirement in self._applying().values()]
 
     def _needs_person(self, hold: Hold) -> str:
         if hold.why is Why.OPERATOR:

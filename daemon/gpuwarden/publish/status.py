@@ -183,13 +183,13 @@ def findings(snapshot: Snapshot) -> Document:
 def incidents(snapshot: Snapshot) -> list[Document]:
     """List each fault as the finding that it begins with and the ids of its consequences: findings, silenced ones, recorded lines."""
     return [
-        {"cause": str(one.cause), "consequences": [str(key) for key in one.consequences]}
-        for one in snapshot.verdict.incidents
+        {"cause": str(incident.cause), "consequences": [str(key) for key in incident.consequences]}
+        for incident in snapshot.verdict.incidents
     ]
 
 
 def events(snapshot: Snapshot, found: Iterable[Event]) -> Document:
-    return {"simulated": snapshot.service.simulated, "events": [event(one) for one in found]}
+    return {"simulated": snapshot.service.simulated, "events": [event(entry) for entry in found]}
 
 
 def public_events(snapshot: Snapshot, found: Iterable[Event]) -> Document:

@@ -40,7 +40,8 @@ class Parts:
         self._faults = faults
         self._guards = {name: Guard(faults, name) for name in features}
         made = {
-            name: self._guards[name].call(MADE, None, one.part, site, service, clock) for name, one in features.items()
+            name: self._guards[name].call(MADE, None, feature.part, site, service, clock)
+            for name, feature in features.items()
         }
         self._parts: dict[str, Part] = {name: part for name, part in made.items() if part is not None}
 
@@ -61,11 +62,11 @@ class Parts:
 
     @property
     def projections(self) -> tuple[Projection, ...]:
-        return tuple(_Projection(one, guard) for part, guard in self._each() for one in part.projections)
+        return tuple(_Projection(projection, guard) for part, guard in self._each() for projection in part.projections)
 
     @property
     def outputs(self) -> tuple[Callable[[Iterable[Event]], None], ...]:
-        return tuple(_output(one, guard) for part, guard in self._each() for one in part.outputs)
+        return tuple(_output(output, guard) for part, guard in self._each() for output in part.outputs)
 
     def errors(self) -> Iterator[Mapping[Component, Source]]:
         """Yield, for each part, why a component does not work."""

@@ -150,11 +150,11 @@ class Pseudonyms:
 
     def _pids(self, text: str) -> str:
         """Replace the pids of the workers of an active test."""
-        return " ".join(str(self._pid(int(one))) for one in text.split() if one.isdecimal())
+        return " ".join(str(self._pid(int(word))) for word in text.split() if word.isdecimal())
 
     def _pods(self, text: str) -> str:
         """A name in facts; in the evidence of a finding several, each behind its namespace."""
-        return " ".join("/".join(map(self._pseudonym, one.split("/"))) for one in text.split()[:64])
+        return " ".join("/".join(map(self._pseudonym, word.split("/"))) for word in text.split()[:64])
 
     def _bursts(self, text: str) -> str:
         bursts = (replace(burst, pids=tuple(map(self._pid, burst.pids))) for burst in from_text(text))

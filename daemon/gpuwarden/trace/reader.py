@@ -186,9 +186,9 @@ class TraceReader:
         lines = _list(line.get("passes", []))
         if len(lines) > 2 * len(FACTS):
             raise CodecError(f"{len(lines)} passes, and no daemon has more than {2 * len(FACTS)} newest ones", "passes")
-        for one in map(_object, lines):
-            boottime = from_wire(float, one.get("at"))
-            if (passed := self._pass(one, _sane(Stamp(boottime, max(0.0, boottime + self._offset))))) is not None:
+        for entry in map(_object, lines):
+            boottime = from_wire(float, entry.get("at"))
+            if (passed := self._pass(entry, _sane(Stamp(boottime, max(0.0, boottime + self._offset))))) is not None:
                 yield passed.observation
 
     def _pass(self, line: Line, at: Stamp) -> Passed | None:

@@ -141,7 +141,9 @@ class TraceWriter:
         if record.memory is not None:
             content["memory"] = [_event_line(event) for event in record.memory]
         if record.passes:
-            content["passes"] = [self._pass(one) | {"at": round(one.finished.boottime, 6)} for one in record.passes]
+            content["passes"] = [
+                self._pass(completed) | {"at": round(completed.finished.boottime, 6)} for completed in record.passes
+            ]
         return content
 
     def _pass(self, observation: Observation[Any]) -> dict[str, Any]:
@@ -200,7 +202,7 @@ def _alike(old: Any, new: Any) -> bool:
 
 
 def _all(facts: NvmlFacts) -> list[Any]:
-    return [(gpu.slot, gpu.answer, *((one.uuid, one.profile) for one in gpu.mig)) for gpu in facts.gpus]
+    return [(gpu.slot, gpu.answer, *((mig.uuid, mig.profile) for mig in gpu.mig)) for gpu in facts.gpus]
 
 
 def _with(facts: Any, other: Any, readings: Sequence[str], of_instances: Sequence[str] = ()) -> Any:
@@ -213,7 +215,7 @@ def _with(facts: Any, other: Any, readings: Sequence[str], of_instances: Sequenc
 
 def _gpu_with(gpu: GpuFacts, of: GpuFacts, readings: Sequence[str], of_instances: Sequence[str]) -> GpuFacts:
     instances = zip(gpu.mig, of.mig, strict=True) if of_instances else ()
-    mig = tuple(_taking(one, other, of_instances) for one, other in instances)
+    mig = tuple(_taking(instance, other, of_instances) for instance, other in instances)
     return replace(gpu, readings=_taking(gpu.readings, of.readings, readings), mig=mig if of_instances else gpu.mig)
 
 

@@ -25,7 +25,7 @@ def mark(now: float, until: float) -> str:
 
 def marked_since(text: str, now: float) -> float | None:
     """Return since when the node is tested, by a mark that counts; None for any other text."""
-    return min((one.since for one in marks(text) if one.what == TEST and one.counts(now)), default=None)
+    return min((mark.since for mark in marks(text) if mark.what == TEST and mark.counts(now)), default=None)
 
 
 def asked_again(refusals: int) -> tuple[float, float]:

@@ -19,9 +19,9 @@ def _found(code: str) -> Detector:
         if not tests:
             return _OTHERS
         sightings = [
-            _sighting(slot, name, one)
+            _sighting(slot, name, result)
             for slot, pin in state.pins.items()
-            for name, one in standing(tests.get(pin.uuid, ())).items()
+            for name, result in standing(tests.get(pin.uuid, ())).items()
             if name.partition(".")[0] == code
         ]
         return Detection(tuple(sightings), gpus(tuple(state.pins)))

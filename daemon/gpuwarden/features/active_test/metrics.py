@@ -22,7 +22,9 @@ def _runs(snapshot: Snapshot) -> Iterator[Sample]:
 
 
 def _last(snapshot: Snapshot) -> Iterator[Sample]:
-    return (((*labels, one.level.value), one.at.wall) for labels, results in _by_gpu(snapshot) for one in results)
+    return (
+        ((*labels, result.level.value), result.at.wall) for labels, results in _by_gpu(snapshot) for result in results
+    )
 
 
 def _return_gate(snapshot: Snapshot) -> Iterator[Sample]:
@@ -37,7 +39,7 @@ def _results(snapshot: Snapshot) -> Iterator[Sample]:
 
 def _figure_samples(snapshot: Snapshot) -> Iterator[Sample]:
     for labels, tests in _by_gpu(snapshot):
-        newest = next((found for one in reversed(tests) if (found := figures(one))), {})
+        newest = next((found for test in reversed(tests) if (found := figures(test))), {})
         yield from (((*labels, name), value) for name, value in newest.items())
 
 

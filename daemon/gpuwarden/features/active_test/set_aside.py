@@ -45,6 +45,8 @@ def without_own(state: State, code: str, detection: Detection, now: Stamp) -> De
         return detection
     under = frozenset(map(gpu, lease.slots(state.pins)))
     sightings = tuple(
-        one for one in detection.sightings if one.key.subject not in under or one.severity is Severity.FAILURE
+        sighting
+        for sighting in detection.sightings
+        if sighting.key.subject not in under or sighting.severity is Severity.FAILURE
     )
     return replace(detection, sightings=sightings, examined=detection.examined - under)

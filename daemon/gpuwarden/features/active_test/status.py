@@ -28,7 +28,7 @@ def _tests(snapshot: Snapshot) -> Document:
             "pid": running.pid,
             "until": when(running.until),
         },
-        "results": [_result(slot, one) for slot, results in tests.results.items() for one in results],
+        "results": [_result(slot, result) for slot, results in tests.results.items() for result in results],
         "return_gate": None if gate is None else {"state": gate.state, "level": gate.level, "text": gate.text},
     }
 

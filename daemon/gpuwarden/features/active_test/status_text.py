@@ -26,14 +26,14 @@ def _lines(status: Document) -> Iterator[str]:
     if (gate := tests.get("return_gate")) and (gate["state"] != "clear" or gate["text"]):
         yield f"before the return (level {clean(gate['level'])}): {_GATE.get(gate['state'], clean(gate['state']))}{': ' if gate['text'] else ''}{clean(gate['text'])}"
     index = {gpu["pci_bus_id"]: gpu["index"] for gpu in status["gpus"]}
-    newest = {one["pci_bus_id"]: one for one in tests.get("results", ())}
+    newest = {result["pci_bus_id"]: result for result in tests.get("results", ())}
     same: dict[tuple[str, str, str], list[Document]] = {}
     for one in newest.values():
         same.setdefault((one["level"], one["result"], one["text"]), []).append(one)
     for (level, result, text), alike in same.items():
-        slots = [one["pci_bus_id"] for one in alike]
+        slots = [result["pci_bus_id"] for result in alike]
         names = [clean(str(slot if index.get(slot) is None else index[slot])) for slot in slots]
-        last = max(one["at"] for one in alike)
+        last = max(result["at"] for result in alike)
         why = f": {clean(text)}" if text else ""
         yield f"GPU {', '.join(names)}: {clean(result).replace('_', ' ')} (level {clean(level)}, {when(last)}){why}"
 

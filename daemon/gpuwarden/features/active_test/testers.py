@@ -64,7 +64,7 @@ async def read_testers(commands: Commands, slurm_user: str, now: float) -> Fleet
     nodes = await commands.ask(undone, "sinfo", "--local", "--all", "--noheader", "--Node", f"--Format={TEXTS_FORMAT}")
     marks = dict.fromkeys(_marked(nodes, now))
     begun = [Held(_time(job.started, now), job.node) for job in jobs if not job.pending and job.node]
-    running = [one for one in begun if now - one.since <= LASTS_MOST]  # one may stay COMPLETING until a reboot
+    running = [held for held in begun if now - held.since <= LASTS_MOST]  # one may stay COMPLETING until a reboot
     return FleetTests((*running, *marks), sum(job.pending for job in jobs))
 
 

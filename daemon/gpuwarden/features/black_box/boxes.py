@@ -129,7 +129,7 @@ def superfluous(boxes: Sequence[Box], standing: Collection[str]) -> Iterator[Box
     left = list(boxes)
     order = sorted(boxes[:-1], key=lambda box: (box.finding in standing, box.path.name))
     for box in order:
-        if len(left) <= KEPT_MOST and sum(one.size for one in left) <= KEPT_BYTES:
+        if len(left) <= KEPT_MOST and sum(kept.size for kept in left) <= KEPT_BYTES:
             return
         left.remove(box)
         yield box

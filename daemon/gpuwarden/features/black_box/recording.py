@@ -76,8 +76,8 @@ class Recording:
         if self._hole or self._broken == self._part:
             self._lost += 1
             return
-        for one in _bounded(record):
-            self._trace.write(one)
+        for part in _bounded(record):
+            self._trace.write(part)
         self._records += 1
         self._last = max(self._last, record.at)
         if self._lines.tell() >= PIECE:

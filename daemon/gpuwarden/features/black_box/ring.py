@@ -125,11 +125,11 @@ class Ring:
                 box = replace(box, size=self._copied(header(failure, box, last.boottime), path))
             except OSError as error:
                 self._give_way(error, self.segments[-1])
-        boxes = (*(one for one in self.boxes if one.path != path and one.path.exists()), box)
+        boxes = (*(box for box in self.boxes if box.path != path and box.path.exists()), box)
         over = tuple(superfluous(boxes, failure.standing))
         for one in over:
             one.path.unlink(missing_ok=True)
-        self.boxes = tuple(one for one in boxes if one not in over)
+        self.boxes = tuple(box for box in boxes if box not in over)
         return box
 
     def _copied(self, first: bytes, path: Path) -> int:

@@ -17,7 +17,7 @@ from gpuwarden.features.bundle.items import PROGRAMS
 from gpuwarden.features.bundle.names import Names, people
 from gpuwarden.trace.reader import LINE_MAX
 
-_LEFT_OUT = frozenset({one.name for one in PROGRAMS if not one.anonymous} | {"configuration.toml"})
+_LEFT_OUT = frozenset({program.name for program in PROGRAMS if not program.anonymous} | {"configuration.toml"})
 _TRACE = ".trace.gz"
 _UNPACKED_MOST = 256 << 20
 """Bytes of a trace, unpacked."""
@@ -25,7 +25,7 @@ _UNPACKED_MOST = 256 << 20
 
 def renamed(contents: Contents, hosts: Iterable[str]) -> Contents:
     """Return the archive with other names. What holds any text of the host is left out of it."""
-    documents = [document for one in contents.entries for document in _documents(one)]
+    documents = [document for entry in contents.entries for document in _documents(entry)]
     names = Names(hosts, [name for document in documents for name in people(document)])
     overview = contents.overview
     return replace(
@@ -33,13 +33,13 @@ def renamed(contents: Contents, hosts: Iterable[str]) -> Contents:
         overview=replace(
             overview,
             host={**names(overview.host), "node": "host", "hostname": "host"},
-            failures=[{**names(one), "slot": one["slot"]} for one in overview.failures],
+            failures=[{**names(failure), "slot": failure["slot"]} for failure in overview.failures],
             unknown=names.text(overview.unknown),
             boards=names(overview.boards),
             lines=[names.text(line) for line in overview.lines],
             tried=names(overview.tried),
         ),
-        entries=tuple(_renamed(one, names) for one in contents.entries),
+        entries=tuple(_renamed(entry, names) for entry in contents.entries),
     )
 
 

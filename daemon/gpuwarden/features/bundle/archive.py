@@ -55,9 +55,9 @@ def work_folder(beside: Path) -> Iterator[Path]:
         with contextlib.suppress(OSError):
             if os.path.samestat(folder.lstat(), os.fstat(opened)):
                 shutil.rmtree(folder, ignore_errors=True)
-        for one in (lock, opened):
-            if one >= 0:
-                os.close(one)
+        for descriptor in (lock, opened):
+            if descriptor >= 0:
+                os.close(descriptor)
 
 
 def _check_own(folder: int) -> None:
@@ -94,16 +94,16 @@ def manifest(entries: Iterable[Entry], about: dict[str, object]) -> bytes:
     """Return the list of files with their hashes, and of what is missing with the reason."""
     files = [
         {
-            "name": one.name,
-            "about": one.about,
-            "how": one.how,
-            "state": one.state.value,
-            "why": one.why,
-            "seconds": round(one.seconds, 3),
-            "bytes": len(one.content) if one.is_there else None,
-            "sha256": hashlib.sha256(one.content).hexdigest() if one.is_there else None,
+            "name": entry.name,
+            "about": entry.about,
+            "how": entry.how,
+            "state": entry.state.value,
+            "why": entry.why,
+            "seconds": round(entry.seconds, 3),
+            "bytes": len(entry.content) if entry.is_there else None,
+            "sha256": hashlib.sha256(entry.content).hexdigest() if entry.is_there else None,
         }
-        for one in entries
+        for entry in entries
     ]
     return (json.dumps({**about, "files": files}, indent=2) + "\n").encode()
 
@@ -112,11 +112,11 @@ async def written(entries: Iterable[Entry], top: str, work: Path) -> tuple[Path,
     """Write the archive into the work folder. Returns its path, the end of its name, and a note. Raises OSError."""
     plain = work / "archive.tar"
     with tarfile.open(plain, "w", format=tarfile.PAX_FORMAT) as tar:
-        for one in entries:
-            if one.is_there:
-                row = tarfile.TarInfo(f"{top}/{one.name}")
-                row.size, row.mode, row.mtime = len(one.content), _MODE, int(time.time())
-                tar.addfile(row, io.BytesIO(one.content))
+        for entry in entries:
+            if entry.is_there:
+                row = tarfile.TarInfo(f"{top}/{entry.name}")
+                row.size, row.mode, row.mtime = len(entry.content), _MODE, int(time.time())
+                tar.addfile(row, io.BytesIO(entry.content))
     environment = surroundings(os.environ)
     zstd, why = shutil.which("zstd", path=environment["PATH"]), ""
     if zstd is not None:

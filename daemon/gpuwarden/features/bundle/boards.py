@@ -126,15 +126,15 @@ def of_documents(rows: Iterable[Mapping[str, Any]], source: str) -> Iterator[Boa
 def together(*sources: Iterable[Board]) -> list[Board]:
     """Return a board for each slot: each text is from the first source that has it."""
     found: dict[str, Board] = {}
-    for board in (one for source in sources for one in source if one.slot):
+    for board in (board for source in sources for board in source if board.slot):
         known = found.get(board.slot)
         if known is None:
             found[board.slot] = board
             continue
         new = {
-            one.name: getattr(board, one.name)
-            for one in fields(Board)
-            if not getattr(known, one.name) and getattr(board, one.name)
+            field.name: getattr(board, field.name)
+            for field in fields(Board)
+            if not getattr(known, field.name) and getattr(board, field.name)
         }
         if new:
             found[board.slot] = replace(known, **new, source=f"{known.source}, {board.source}")

@@ -73,9 +73,9 @@ async def _asked(path: Path, findings: Sequence[str]) -> Bundle | None:
         document = None
     match document:
         case {"file": str(file), "missing": list(missing)}:
-            names = tuple(_one_line(one) for one in missing[:64] if isinstance(one, str))
+            names = tuple(_one_line(finding) for finding in missing[:64] if isinstance(finding, str))
             unknown = document.get("not_found")
-            not_found = tuple(one for one in findings if isinstance(unknown, list) and one in unknown)
+            not_found = tuple(finding for finding in findings if isinstance(unknown, list) and finding in unknown)
             return Bundle(file=_one_line(file), missing=names, not_found=not_found)
         case {"busy": True}:
             return None

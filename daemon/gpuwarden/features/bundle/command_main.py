@@ -84,7 +84,7 @@ def _shown(made: Made) -> Iterator[str]:
     yield f"sha256: {made.sha256}"
     none = f"not known what fails: {clean(made.unknown)}" if made.unknown else "no failure in force"
     yield f"about: {', '.join(map(clean, made.findings)) or none}"
-    yield from (f"not found: {clean(one)} is not in the ledger" for one in made.not_found)
+    yield from (f"not found: {clean(finding)} is not in the ledger" for finding in made.not_found)
     if made.note:
         yield f"note: {clean(made.note)}"
     yield from (f"missing: {clean(name)}: {clean(why)}" for name, why in made.missing)

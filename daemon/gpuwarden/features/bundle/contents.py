@@ -88,11 +88,11 @@ def contents_of(found: Gathered, *, node: str, rules: Rules, now: float, anonymi
     overview = Overview(
         made_at=rfc3339(now),
         host={"node": node, **(found.host.value or {})},
-        failures=[_failure(one) for one in found.failures],
+        failures=[_failure(failure) for failure in found.failures],
         unknown=found.unknown,
         boards=boards.documents(_boards(found, series)),
         lines=lines,
-        tried=[one for one in events if one["kind"] not in _NOT_SHOWN][-_SHOWN_MOST:],
+        tried=[event for event in events if event["kind"] not in _NOT_SHOWN][-_SHOWN_MOST:],
         anonymised=anonymise,
     )
     meant = kernel.explained(lines, rules, series.driver)
@@ -220,7 +220,7 @@ def _lines(
     if found.value is None:
         return entry
     kept, room, all_of_them = [], most, True
-    for line in (json.dumps(one).encode() + b"\n" for one in reversed(list(events))):
+    for line in (json.dumps(event).encode() + b"\n" for event in reversed(list(events))):
         if len(line) > room:
             all_of_them = False
             break
@@ -276,10 +276,10 @@ def _traces(found: Gathered) -> Iterator[Entry]:
             name=_BOX, about=about, how=how, state=Completeness.MISSING, why=found.box.why, seconds=found.box.seconds
         )
         return
-    for one in held.files:
-        damaged = next((text for text in held.series.unread if one.name in text), "")
+    for file in held.files:
+        damaged = next((text for text in held.series.unread if file.name in text), "")
         state = Completeness.CUT if damaged else Completeness.COMPLETE
-        yield Entry(name=f"{_BOX}/{one.name}", about=about, how=how, state=state, why=damaged, content=one.content)
+        yield Entry(name=f"{_BOX}/{file.name}", about=about, how=how, state=state, why=damaged, content=file.content)
     for name in held.left_out:
         yield Entry(
             name=f"{_BOX}/{name}",

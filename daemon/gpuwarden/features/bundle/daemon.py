@@ -39,10 +39,10 @@ def unanswered(findings: Iterable[Finding], answers: Answers, asked: Container[F
     Those that were warnings for long, or waited while another archive was made, are among them: repairs wait for the answer.
     """
     found = []
-    for one in findings:
-        name, since = str(one.key), one.first_seen.wall
+    for finding in findings:
+        name, since = str(finding.key), finding.first_seen.wall
         answer = answers.get(name)
-        counts = one.severity is Severity.FAILURE and one.confirmed and not one.shadow
+        counts = finding.severity is Severity.FAILURE and finding.confirmed and not finding.shadow
         if counts and (name, since) not in asked and (answer is None or not answer.is_for(since)):
             found.append((name, since))
     return found[:FINDINGS_MOST]
@@ -63,7 +63,7 @@ class Bundles(Part):
             return
         now = self._clock()
         findings = self._service.verdict.findings
-        self._asked &= {(str(one.key), one.first_seen.wall) for one in findings}
+        self._asked &= {(str(finding.key), finding.first_seen.wall) for finding in findings}
         wanted = unanswered(findings, answers_of(self._service.engine.state), self._asked)
         if not wanted:
             self._since = None
@@ -81,15 +81,15 @@ class Bundles(Part):
             made = await ask(self._options.socket, findings, ANSWERED_WITHIN)
         except NoBundle as error:
             whats: list[BundleMade | BundleFailed] = [
-                BundleFailed(finding=one, why=str(error)[:TEXT_MOST], since=since) for one, since in failing
+                BundleFailed(finding=finding, why=str(error)[:TEXT_MOST], since=since) for finding, since in failing
             ]
         else:
             missing = ", ".join(made.missing)[:TEXT_MOST]
             whats = [
-                BundleFailed(finding=one, why=NOT_FOUND, since=since)
-                if one in made.not_found
-                else BundleMade(finding=one, file=made.file, missing=missing, since=since)
-                for one, since in failing
+                BundleFailed(finding=finding, why=NOT_FOUND, since=since)
+                if finding in made.not_found
+                else BundleMade(finding=finding, file=made.file, missing=missing, since=since)
+                for finding, since in failing
             ]
         at = self._clock()
         self._service.journal.append([answered(what, at, self._boot_id) for what in whats], step=Step.SOON)

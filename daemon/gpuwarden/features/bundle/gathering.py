@@ -93,7 +93,7 @@ async def gathered(order: Order, work: Path) -> Gathered:
     )
     failures, not_found = _failures(order, status, cut)
     is_known = status.value is not None or cut.value is not None
-    programs = asyncio.gather(*(_of_program(one, order, work) for one in PROGRAMS))
+    programs = asyncio.gather(*(_of_program(program, order, work) for program in PROGRAMS))
     facts, traces, log, settings = await asyncio.gather(
         got("host", lambda: host.facts(paths.sysfs, paths.proc, order.config.node), _READ_WITHIN),
         got("black box", lambda: _box(order.state_dir, work), _BOX_WITHIN),
@@ -111,7 +111,7 @@ async def gathered(order: Order, work: Path) -> Gathered:
         box=traces,
         kernel_log=log,
         configuration=settings,
-        outputs={one.name: one for one in await programs},
+        outputs={entry.name: entry for entry in await programs},
     )
 
 
@@ -160,9 +160,11 @@ def _failures(
     With them those that are not in the ledger. Raises CommandError if that is all that was asked for.
     """
     shown = (
-        {} if status.value is None else {str(one.key): one for one in ledger.of_status(status.value, order.findings)}
+        {}
+        if status.value is None
+        else {str(track.key): track for track in ledger.of_status(status.value, order.findings)}
     )
-    kept = {} if cut.value is None else {str(one.key): one for one in cut.value.failures}
+    kept = {} if cut.value is None else {str(track.key): track for track in cut.value.failures}
     known = shown if status.value is not None and not order.findings else {**kept, **shown}
     if cut.value is None:
         return list(known.values()), ()

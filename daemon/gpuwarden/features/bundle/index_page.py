@@ -54,13 +54,13 @@ def page(contents: Contents) -> bytes:
 
 def _body(contents: Contents) -> Iterator[str]:
     overview = contents.overview
-    failed = frozenset(one["slot"] for one in overview.failures if one["slot"])
+    failed = frozenset(failure["slot"] for failure in overview.failures if failure["slot"])
     yield "<h2>What failed</h2>"
     if not overview.failures:
         none = f"What fails is not known: {overview.unknown}." if overview.unknown else "No failure is in force."
         yield f"<p>{escape(none)}</p>"
-    for one in overview.failures:
-        yield from _failure(one, overview)
+    for failure in overview.failures:
+        yield from _failure(failure, overview)
     yield f"<h2>This machine</h2>{_table(('', ''), [(label, overview.host.get(key, '')) for key, label in _MACHINE if overview.host.get(key)])}"
     yield "<h2>Its boards</h2>"
     shown = [(key, label) for key, label in BOARD if any(board[key] for board in overview.boards)]
@@ -76,8 +76,13 @@ def _body(contents: Contents) -> Iterator[str]:
     yield _table(
         ("Time", "What", "About", ""),
         [
-            (one["at"][:19].replace("T", " "), one["kind"], one["id"] or "", event_data(one["data"])[:_LINE_MOST])
-            for one in overview.tried
+            (
+                event["at"][:19].replace("T", " "),
+                event["kind"],
+                event["id"] or "",
+                event_data(event["data"])[:_LINE_MOST],
+            )
+            for event in overview.tried
         ],
     )
     yield "<h2>The last 30 minutes</h2>"
@@ -105,23 +110,24 @@ def _failure(one: Document, overview: Overview) -> Iterator[str]:
 
 
 def _archive(entries: Iterable[Entry]) -> Iterator[str]:
-    there = [one for one in entries if one.is_there]
+    there = [entry for entry in entries if entry.is_there]
     yield "<h2>In this archive</h2>"
     yield _table(
         ("File", "What it is", "Bytes", ""),
         [
             (
-                one.name,
-                one.about,
-                f"{len(one.content):,}",
-                f"not whole: {one.why}" if one.state is Completeness.CUT else "",
+                entry.name,
+                entry.about,
+                f"{len(entry.content):,}",
+                f"not whole: {entry.why}" if entry.state is Completeness.CUT else "",
             )
-            for one in there
+            for entry in there
         ],
     )
     yield "<h2>Not in this archive</h2>"
     yield _table(
-        ("File", "What it is", "Why not"), [(one.name, one.about, one.why) for one in entries if not one.is_there]
+        ("File", "What it is", "Why not"),
+        [(entry.name, entry.about, entry.why) for entry in entries if not entry.is_there],
     )
 
 
@@ -131,5 +137,5 @@ def _last_lines(lines: list[str]) -> str:
 
 
 def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    cells = [[one if isinstance(one, str) else json.dumps(one) for one in row] for row in rows]
+    cells = [[cell if isinstance(cell, str) else json.dumps(cell) for cell in row] for row in rows]
     return html_page.table(tuple(head), cells, most=_ROWS_MOST, all_of="events.jsonl")

@@ -68,7 +68,7 @@ def slice_of(state_dir: Path, findings: tuple[str, ...], now: float) -> Slice:
     with read_only(state_dir / LEDGER) as reader:
         state = reduce(fold, reader.memory().events, State())
         failures = tuple(_failures(reader, state, findings))
-        since = min((one.since for one in failures), default=now) - BEFORE
+        since = min((failure.since for failure in failures), default=now) - BEFORE
         kept, count = _newest(reader, since, EVENTS_MOST)
         tests, _ = _newest(reader, now - _TESTS_SINCE, TESTS_MOST, _OF_TESTS)
         return Slice(
@@ -86,7 +86,7 @@ def _newest(reader: Reader, since: float, most: int, kinds: Iterable[EventKind] 
     after = count = 0
     while count < _READ_MOST:
         page = reader.events(since=since, after=after, kinds=tuple(kinds), limit=_PAGE)
-        kept.extend(one.event for one in page)
+        kept.extend(stored.event for stored in page)
         count += len(page)
         if len(page) < _PAGE:
             break
@@ -97,7 +97,7 @@ def _newest(reader: Reader, since: float, most: int, kinds: Iterable[EventKind] 
 def _failures(reader: Reader, state: State, findings: tuple[str, ...]) -> Iterable[Failure]:
     standing = {str(track.key): track for track in state.tracks.values() if track.raised}
     for finding in findings or [
-        one for one, track in standing.items() if track.severity is Severity.FAILURE and not _shadow(track.key)
+        key for key, track in standing.items() if track.severity is Severity.FAILURE and not _shadow(track.key)
     ]:
         if (track := standing.get(finding)) is not None:
             what = to_do(track.key, track.advice, track.evidence)
@@ -124,7 +124,7 @@ def _raised(reader: Reader, finding: str) -> Event | None:
     found: Event | None = None
     after = 0
     while page := reader.events(kinds=(EventKind.RAISED,), subjects=(subject,), after=after, limit=_PAGE):
-        found = next((one.event for one in reversed(page) if str(one.event.key) == finding), found)
+        found = next((stored.event for stored in reversed(page) if str(stored.event.key) == finding), found)
         after = page[-1].id
     return found
 
@@ -143,17 +143,17 @@ def _title(key: Key, evidence: Evidence) -> str:
 def of_status(status: dict[str, Any], findings: tuple[str, ...]) -> list[Failure]:
     """Return the failures in a status document, for when the ledger cannot be read."""
     found = []
-    for one in status.get("findings", ()):
-        wanted = one["id"] in findings if findings else one["severity"] == "failure" and not one["shadow"]
+    for finding in status.get("findings", ()):
+        wanted = finding["id"] in findings if findings else finding["severity"] == "failure" and not finding["shadow"]
         if wanted:
-            key = Key.parse(one["id"])
+            key = Key.parse(finding["id"])
             found.append(
                 Failure(
                     key=key,
-                    title=_title(key, one["evidence"]),
-                    since=_wall(one["first_seen"]),
-                    to_do=one["to_do"],
-                    evidence=one["evidence"],
+                    title=_title(key, finding["evidence"]),
+                    since=_wall(finding["first_seen"]),
+                    to_do=finding["to_do"],
+                    evidence=finding["evidence"],
                 )
             )
     return found

@@ -82,7 +82,7 @@ async def _make(order: Order, output: Path) -> Made:
             "made_at": contents.overview.made_at,
             "by": f"gpuwarden {__version__}",
             "node": contents.overview.host["node"],
-            "findings": [one["id"] for one in contents.overview.failures],
+            "findings": [failure["id"] for failure in contents.overview.failures],
             "anonymised": order.anonymise,
         }
         entries.append(Entry(name="manifest.json", about="", how="", content=manifest(entries, about)))
@@ -98,10 +98,10 @@ async def _make(order: Order, output: Path) -> Made:
         file=file,
         size=size,
         sha256=digest,
-        findings=tuple(str(one.key) for one in found.failures),
+        findings=tuple(str(failure.key) for failure in found.failures),
         not_found=found.not_found,
         unknown=found.unknown,
-        missing=tuple((one.name, one.why) for one in entries if one.state is not Completeness.COMPLETE),
+        missing=tuple((entry.name, entry.why) for entry in entries if entry.state is not Completeness.COMPLETE),
         note=note,
     )
 

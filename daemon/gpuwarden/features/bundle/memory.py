@@ -77,14 +77,14 @@ def fold(answers: Answers, event: Event, _: State) -> Answers:
     what: BundleMade | BundleFailed = read(BundleMade, event) if is_made else read(BundleFailed, event)
     if not what.finding:
         return answers
-    others = {finding: one for finding, one in answers.items() if finding != what.finding}
+    others = {finding: answer for finding, answer in answers.items() if finding != what.finding}
     newest = (what.finding, Answer(at=event.at, boot_id=event.boot_id, what=what))
     return dict([*others.items(), newest][-ANSWERS_MOST:])
 
 
 def events(answers: Answers, _: Stamp, __: State) -> Iterator[Event]:
     """Yield the events whose fold gives these answers."""
-    return (answered(one.what, one.at, one.boot_id) for one in answers.values())
+    return (answered(answer.what, answer.at, answer.boot_id) for answer in answers.values())
 
 
 def answered(what: BundleMade | BundleFailed, at: Stamp, boot_id: str) -> Event:

@@ -81,7 +81,7 @@ class Names(Pseudonyms):
 
     def __init__(self, hosts: Iterable[str], people: Iterable[str] = (), key: bytes | None = None) -> None:
         super().__init__(hosts, key)
-        named = sorted({one for one in people if _is_telling(one)}, key=len, reverse=True)[:_NAMES_MOST]
+        named = sorted({person for person in people if _is_telling(person)}, key=len, reverse=True)[:_NAMES_MOST]
         self._people = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, named))})(?!\w)") if named else None
 
     def text(self, text: str) -> str:

@@ -98,7 +98,7 @@ def _scope(name: str, deadline: float, environment: Mapping[str, str]) -> tuple[
         "--quiet",
         "--collect",
         f"--unit={unit}",
-        *(f"--property={one}" for one in limits),
+        *(f"--property={limit}" for limit in limits),
         "--",
     )
 

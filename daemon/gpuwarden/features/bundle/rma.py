@@ -63,14 +63,14 @@ def _lines(contents: Contents) -> Iterator[str]:
     yield ""
     yield "3. Failure"
     none = f"not known: {overview.unknown}" if overview.unknown else "none is in force"
-    for one in overview.failures or [{"title": none, "id": "-", "since": "-"}]:
-        yield f"  {clean(one['title'])} ({clean(one['id'])}), first seen {clean(one['since'])}"
+    for failure in overview.failures or [{"title": none, "id": "-", "since": "-"}]:
+        yield f"  {clean(failure['title'])} ({clean(failure['id'])}), first seen {clean(failure['since'])}"
     yield ""
     yield "4. What the kernel logged (all lines: kernel.txt, meanings: xids.txt)"
     yield from (f"  {clean(line.strip())[:_LINE_MOST]}" for line in overview.lines[-_LINES_MOST:])
     yield ""
     yield "5. What was tried"
-    yield from (_tried(one) for one in overview.tried[-_TRIED_MOST:])
+    yield from (_tried(event) for event in overview.tried[-_TRIED_MOST:])
     if not overview.tried:
         yield "  nothing that gpuwarden saw"
     yield ""
@@ -81,7 +81,7 @@ def _lines(contents: Contents) -> Iterator[str]:
     yield "  Changed shortly before: hardware, firmware, driver, cabling, cooling? ..."
     yield ""
     yield "7. Attached"
-    report = next((one for one in contents.entries if one.name == "nvidia-bug-report.log.gz"), None)
+    report = next((entry for entry in contents.entries if entry.name == "nvidia-bug-report.log.gz"), None)
     if report is None or not report.is_there:
         why = "" if report is None else f" ({clean(report.why)})"
         yield f"  nvidia-bug-report.log.gz is MISSING{why}: run nvidia-bug-report.sh after a power cycle and attach it"
@@ -91,7 +91,7 @@ def _lines(contents: Contents) -> Iterator[str]:
 
 
 def _parts(overview: Overview) -> Iterator[str]:
-    failed = {one["slot"] for one in overview.failures if one["slot"]}
+    failed = {failure["slot"] for failure in overview.failures if failure["slot"]}
     boards = [board for board in overview.boards if board["slot"] in failed]
     if not boards:
         yield "  not a GPU that is known here: see 3"

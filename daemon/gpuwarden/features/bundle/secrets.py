@@ -32,7 +32,7 @@ def _clean(name: str, value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return replace(value, **{key.name: _clean(key.name, getattr(value, key.name)) for key in keys(value)})
     if isinstance(value, Mapping):
-        return {one: _clean(one, each) for one, each in value.items()}
+        return {key: _clean(key, each) for key, each in value.items()}
     if isinstance(value, tuple):
         return _command(value) if name == "command" else tuple(_clean(name, each) for each in value)
     return address(value) if isinstance(value, str) and "://" in value else value

@@ -137,16 +137,16 @@ class Acknowledgements:
             job = keys.get(folder, "")
             if job not in known:
                 continue
-            answers = (one for one in acknowledgements if one.notice in notices)
-            news = (one for one in answers if is_news(known[job], one.rank, all_ranks=one.all_ranks))
-            for one in islice(news, SIGNALLED_MOST):
+            answers = (answer for answer in acknowledgements if answer.notice in notices)
+            news = (answer for answer in answers if is_news(known[job], answer.rank, all_ranks=answer.all_ranks))
+            for answer in islice(news, SIGNALLED_MOST):
                 yield saved(
                     job,
                     "file",
-                    saved=one.saved,
-                    rank=one.rank,
-                    step=one.step,
-                    all_ranks=one.all_ranks,
+                    saved=answer.saved,
+                    rank=answer.rank,
+                    step=answer.step,
+                    all_ranks=answer.all_ranks,
                     boot_id=self._boot_id,
                     now=self._clock(),
                 )

@@ -106,4 +106,4 @@ def _failing(state: PolicyState, verdict: Verdict, begun: Mapping[str, str], *, 
 
 def _begun(ids: Iterable[str]) -> dict[str, str]:
     """Return, by the name of each notice that is acted on, the time in its id."""
-    return {name: at for name, _, at in (one.rpartition("@") for one in ids)}
+    return {name: at for name, _, at in (text.rpartition("@") for text in ids)}

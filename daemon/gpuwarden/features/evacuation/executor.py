@@ -113,15 +113,15 @@ class Executor:
         those that were not sent and are due again by now.
         """
         now = self._clock()
-        for one in self._unsent.take(now.boottime):
+        for unsent in self._unsent.take(now.boottime):
             self._append(
                 events.settled(
-                    one.notice,
-                    one.job,
+                    unsent.notice,
+                    unsent.job,
                     Way.LOCAL,
                     Sent.UNSENT,
-                    one.processes,
-                    text=one.text,
+                    unsent.processes,
+                    text=unsent.text,
                     due=True,
                     boot_id=self._boot_id,
                     now=now,
@@ -195,7 +195,7 @@ class Executor:
         withdrawn = [(notice, step) for notice, step in due if not self._goes_on(notice)]
         for notice, step in withdrawn:
             self._delivered(notice, step, WITHDRAWN)
-        due = [one for one in due if one not in withdrawn]
+        due = [order for order in due if order not in withdrawn]
         for (notice, step), delivered in zip(due, await signal_local([step for _, step in due]), strict=True):
             self._delivered(notice, step, delivered)
 
@@ -221,7 +221,7 @@ class Executor:
         current = open_evacuations(self._state())
         if notice.kind == FAILING_GPU:
             return id_of(notice) in current
-        return any(one.kind != FAILING_GPU for one in current.values())
+        return any(other.kind != FAILING_GPU for other in current.values())
 
     def _ends_now(self, notice: Notice) -> bool:
         """True if the notice itself was not withdrawn and its end did not move away: another notice has its own time

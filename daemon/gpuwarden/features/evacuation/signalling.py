@@ -64,12 +64,12 @@ async def signal_local(steps: Sequence[SignalJob]) -> list[Delivered]:
 
 
 def _delivered(delivery: Delivery, results: Sequence[pidfd.Sent]) -> Delivered:
-    got = sum(one.result is pidfd.Result.SENT for one in results)
-    unknown = any(one.result is pidfd.Result.UNKNOWN for one in results)
-    missed = Counter(one.text for one in results if one.result is not pidfd.Result.SENT)
+    got = sum(result.result is pidfd.Result.SENT for result in results)
+    unknown = any(result.result is pidfd.Result.UNKNOWN for result in results)
+    missed = Counter(result.text for result in results if result.result is not pidfd.Result.SENT)
     text = "; ".join([delivery.text, *(f"{n} not: {why}" if n > 1 else why for why, n in missed.items())][:8])
     result = Sent.SENT if got else Sent.UNKNOWN if unknown else Sent.UNSENT
-    passing = tuple((one.pid, one.started) for one in results if one.result in pidfd.PASSING)
+    passing = tuple((result.pid, result.started) for result in results if result.result in pidfd.PASSING)
     return Delivered(result=result, count=got, text=text, passing=passing)
 
 

@@ -22,7 +22,7 @@ def document(snapshot: Snapshot) -> Document:
         "jobs": {
             "plan": list(shown.preview),
             "error": shown.error,
-            "departures": [_evacuation(one) for one in shown.evacuations],
+            "departures": [_evacuation(evacuation) for evacuation in shown.evacuations],
         }
     }
 

@@ -50,7 +50,9 @@ class Unsent:
 
     def take(self, now: float) -> list[UnsentJob]:
         """Processes whose pause is over and which are to be signalled. Each process is returned once."""
-        taken = [one for one in self._jobs.values() if one.processes and now >= one.due]
-        self._jobs |= {one.job: replace(one, processes=frozenset()) for one in taken}
-        self._jobs = {job: one for job, one in self._jobs.items() if one.processes or now - one.due < FORGOTTEN_AFTER}
+        taken = [unsent for unsent in self._jobs.values() if unsent.processes and now >= unsent.due]
+        self._jobs |= {unsent.job: replace(unsent, processes=frozenset()) for unsent in taken}
+        self._jobs = {
+            job: unsent for job, unsent in self._jobs.items() if unsent.processes or now - unsent.due < FORGOTTEN_AFTER
+        }
         return taken

@@ -55,7 +55,11 @@ class JobHere:
         """CPU time of each process, by PID: when it was read, and that time, in seconds."""
         if self.cpu_at is None:
             return {}
-        return {one.pid: (self.cpu_at, one.cpu_seconds) for one in self.processes if one.cpu_seconds is not None}
+        return {
+            process.pid: (self.cpu_at, process.cpu_seconds)
+            for process in self.processes
+            if process.cpu_seconds is not None
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,12 +114,12 @@ def _jobs_here(
     for job in facts.jobs:
         if job.ended is not None or not job.watched:
             continue
-        mine = {slot: one for slot, jobs in sorted(by_slot.items()) for one in jobs if one.job == job.id}
-        alone = all(_alone(one, by_slot[slot], gpus.get(slot), owners) for slot, one in mine.items())
+        mine = {slot: use for slot, jobs in sorted(by_slot.items()) for use in jobs if use.job == job.id}
+        alone = all(_alone(use, by_slot[slot], gpus.get(slot), owners) for slot, use in mine.items())
         if len(mine) >= GPUS_LEAST and alone:
-            pids = {slot: one.pids for slot, one in mine.items()}
-            processes = tuple(owners[pid] for one in mine.values() for pid in one.pids)
-            others = any(one.ended is None and one.id != job.id for one in facts.jobs)
+            pids = {slot: use.pids for slot, use in mine.items()}
+            processes = tuple(owners[pid] for use in mine.values() for pid in use.pids)
+            others = any(other.ended is None and other.id != job.id for other in facts.jobs)
             found[str(job.id)] = JobHere(
                 uid=job.uid,
                 pids=pids,
@@ -155,7 +159,9 @@ def _alone(job: GpuJob, here: tuple[GpuJob, ...], gpu: GpuFacts | None, owners: 
     if gpu is None:
         return len(here) == 1
     processes = (owners[process.pid] for process in gpu.processes if process.pid in owners)
-    others = any(one.job != job.job and (one.job is not None or one.uid not in (0, job.uid)) for one in processes)
+    others = any(
+        process.job != job.job and (process.job is not None or process.uid not in (0, job.uid)) for process in processes
+    )
     return len(here) == 1 and _whole(gpu) and not others
 
 
@@ -163,7 +169,7 @@ def work(job: JobHere, sight: Sight) -> tuple[GpuWork, ...] | None:
     """Work of each of the job's GPUs; None if one of them did not answer what is needed."""
     by_slot = _by_slot(sight.dcgm)
     found = [_work(facts, by_slot.get(facts.slot)) for facts in sight.answering if facts.slot in job.pids]
-    known = tuple(one for one in found if one is not None)
+    known = tuple(use for use in found if use is not None)
     return known if len(known) == len(job.pids) else None
 
 

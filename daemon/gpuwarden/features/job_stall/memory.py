@@ -37,7 +37,7 @@ def fold(pasts: Pasts, event: Event, _: State) -> Pasts:
     if event.key is None or event.key.subject.kind != "job":
         return pasts
     name = event.key.subject.part
-    others = {one: past for one, past in pasts.items() if one != name}
+    others = {other: past for other, past in pasts.items() if other != name}
     if event.kind != EventKind.HOST_LEARNED:
         return others
     return dict([*others.items(), (name, read(JobPast, event))][-JOBS_KEPT:])

@@ -93,7 +93,7 @@ def _over(state: State, sight: Sight) -> Iterator[str]:
     """Jobs that have ended, and those that were observed and are here no longer. A reader that has only begun may not know all."""
     containers = sight.fresh(ContainersFacts)
     ended = {} if sight.jobs is None else {str(job.id): job.ended is not None for job in sight.jobs.jobs}
-    ended |= {} if containers is None else {container_name(one.id): False for one in containers.containers}
+    ended |= {} if containers is None else {container_name(container.id): False for container in containers.containers}
     for name in pasts_of(state):
         if is_known(name, sight) and ended.get(name, name in watches_of(state)):
             yield name

@@ -57,14 +57,14 @@ class CurrentCondition:
 def condition_types(options: KubernetesOptions) -> tuple[str, ...]:
     """The types of the conditions that this configuration keeps."""
     own = (TYPE,) * options.condition + (OSMO_TYPE,) * (options.condition and options.osmo)
-    return own + tuple(one.kind for one in repair_conditions(options))
+    return own + tuple(condition.kind for condition in repair_conditions(options))
 
 
 def conditions_of(snapshot: Snapshot, options: KubernetesOptions, now: Stamp) -> dict[str, Condition]:
     """The conditions to keep, by type."""
     own = condition_of(snapshot, now)
     found = {TYPE: own, OSMO_TYPE: replace(own, status=_OPPOSITE[own.status])}
-    found |= {one.kind: one.condition(snapshot, now) for one in repair_conditions(options)}
+    found |= {condition.kind: condition.condition(snapshot, now) for condition in repair_conditions(options)}
     return {kind: found[kind] for kind in condition_types(options)}
 
 
@@ -93,7 +93,7 @@ class ConditionWriter:
         self._options = options
         self._heartbeat = options.heartbeat
         self._types = condition_types(options)
-        self._repair = frozenset(one.kind for one in repair_conditions(options))
+        self._repair = frozenset(condition.kind for condition in repair_conditions(options))
         self._clock = clock
         self._chance = random.Random()  # noqa: S311 - spreads load, guards nothing
         self._snapshot: Snapshot | None = None

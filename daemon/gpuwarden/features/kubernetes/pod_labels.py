@@ -65,6 +65,6 @@ async def _asked(config: Config) -> Row:
         found = f"kubelet has not answered at {config.of(KubernetesOptions).kubelet_socket} within {ASKED_WITHIN:g} s"
         return warn(_CHECK, found, _to_do("no_answer"))
     of_claims = _CLAIMS.format(facts.claims) if facts.claims else ""
-    count = sum(len(one.devices) for one in facts.containers)
+    count = sum(len(container.devices) for container in facts.containers)
     found = f"kubelet answers; {count} devices are given to {len(facts.containers)} containers" if count else _NONE
     return ok(_CHECK, found + of_claims)

@@ -39,7 +39,9 @@ class RepairCondition:
         """The condition as of now. An unobserved node is Unknown: nobody repairs it for silence."""
         asking = [finding for finding in snapshot.verdict.findings if self._asks(finding)] if _out(snapshot) else []
         if asking:
-            text = "; ".join(f"{one.title.rstrip('.')} ({one.key}): {detail(one)}".rstrip(": ") for one in asking)
+            text = "; ".join(
+                f"{finding.title.rstrip('.')} ({finding.key}): {detail(finding)}".rstrip(": ") for finding in asking
+            )
             return Condition(self.bad, asking[0].key.code, text[:LONGEST])
         if snapshot.health(now) is Health.UNKNOWN:
             return Condition("Unknown", "unknown", "gpuwarden does not know the state of this node")

@@ -81,7 +81,7 @@ class HealthCheckService:
         now = time.monotonic()
         if now - self._logged.get(found, float("-inf")) < _LOG_EVERY:
             return
-        self._logged = {one: at for one, at in self._logged.items() if now - at < _LOG_EVERY} | {found: now}
+        self._logged = {event: at for event, at in self._logged.items() if now - at < _LOG_EVERY} | {found: now}
         if found.failed:
             self._log.warning("node health check failed", checks=list(found.failed), reason=found.reason)
         elif found.unknown:

@@ -49,7 +49,7 @@ class Asking:
             "ladder": [" ".join(filter(None, map(str, rung))) for rung in _rungs(planned, scene)],
             "step": None if planned.step is None else str(planned.step),
             "try": planned.number,
-            "forbidden_by": [_obstacle(one) for one in barred],
+            "forbidden_by": [_obstacle(obstacle) for obstacle in barred],
             "notes": [*notes(scene, planned), *slow, *([FLEET] if dry_run and not barred else [])],
             "ordered": not dry_run and not barred and not begun,
             "not_ordered": begun,
@@ -68,7 +68,7 @@ class Asking:
         return replace(planned, step=fitted(planned.step, host.able)), replace(scene, unable=host.unable), ()
 
     def _others(self) -> str:
-        names = [str(one.finding.key) for one in self._sight.plans()][:SHOWN_MOST]
+        names = [str(plan.finding.key) for plan in self._sight.plans()][:SHOWN_MOST]
         return f"; failures: {', '.join(names)}" if names else ": gpuwarden status shows those there are"
 
 

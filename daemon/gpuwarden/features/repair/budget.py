@@ -31,7 +31,7 @@ def fleet_turn(
 def refusal(options: RepairOptions, marks: Mapping[str, Sequence[Mark]], node: str, now: float) -> str:
     """Why this node may not be repaired now, or may not go on; "" if it may. `marks`: of all nodes, this one's too if it has one."""
     begun = [Held(mark.since, name) for name, own in marks.items() for mark in own if mark.since > now - DAY]
-    newest = max((one for one in begun if one.node == node), default=None)
+    newest = max((held for held in begun if held.node == node), default=None)
     running = [
         Held(mark.since, name) for name, own in marks.items() for mark in own if name != node and mark.counts(now)
     ]
@@ -39,7 +39,7 @@ def refusal(options: RepairOptions, marks: Mapping[str, Sequence[Mark]], node: s
         running.append(newest)
     if (at_once := len(earlier(running, node))) >= options.at_once:
         return f"being repaired now: {at_once}; repair.at_once allows {options.at_once}"
-    before = sum(newest is None or one < newest for one in begun)
+    before = sum(newest is None or held < newest for held in begun)
     if before >= options.per_day:
         return f"repairs of the fleet within 24 hours: {before}; repair.per_day allows {options.per_day}"
     return ""

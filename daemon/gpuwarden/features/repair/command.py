@@ -43,7 +43,9 @@ def _lines(found: dict[str, Any]) -> list[str]:
         lines.append(f"steps: {', then '.join(map(clean, found['ladder']))}")
     if found["step"] is not None:
         lines.append(f"next: {clean(found['step'])} (try {found['try']} of 2 within a day)")
-    lines += [f"forbidden: {clean(one['why'])} [{clean(one['precondition'])}]" for one in found["forbidden_by"]]
+    lines += [
+        f"forbidden: {clean(obstacle['why'])} [{clean(obstacle['precondition'])}]" for obstacle in found["forbidden_by"]
+    ]
     if found["not_ordered"]:
         lines.append(f"not begun: {clean(found['not_ordered'])}")
     elif found["ordered"]:

@@ -115,10 +115,10 @@ class Repairs(Part):
             return
         plans = self._sight.plans()
         scene = self._sight.scene()
-        by_step = [(one, obstacles(scene, one)) for one in plans]
-        self._person = next((one for one in plans if one.gave_up), None)
+        by_step = [(plan, obstacles(scene, plan)) for plan in plans]
+        self._person = next((plan for plan in plans if plan.gave_up), None)
         self._next = next_of(by_step)
-        self._barred = next((barred for one, barred in by_step if one is self._next), ())
+        self._barred = next((barred for plan, barred in by_step if plan is self._next), ())
         if self._runner is not None and self._service.journal.recalled:
             self._runner.step(None if self._barred else self._next)
         elif not self._enforce and self._next is not None:
@@ -126,11 +126,11 @@ class Repairs(Part):
 
     def _observe(self, planned: Plan) -> None:
         """Record once within a day what mode observe leaves undone."""
-        if planned.step is None or any(one.precondition not in OBSERVED_WITHOUT for one in self._barred):
+        if planned.step is None or any(obstacle.precondition not in OBSERVED_WITHOUT for obstacle in self._barred):
             return
         now, memory = self._clock(), memory_of(self._service.engine.state)
         lately = of_case(memory, planned.board, planned.finding.key, now)
-        if any(one.outcome is Outcome.OBSERVED for one in lately):
+        if any(attempt.outcome is Outcome.OBSERVED for attempt in lately):
             return
         over = Ended(
             id=f"{planned.finding.key}:{now.wall:.0f}",
@@ -161,7 +161,7 @@ class Repairs(Part):
         planned = self._next
         if planned is not None and planned.step is not None:
             barred = self._barred or (() if self._runner is None else self._runner.barred)
-            text = "; ".join(one.text for one in barred) or "it begins"
+            text = "; ".join(obstacle.text for obstacle in barred) or "it begins"
             return Shown(
                 state="waiting",
                 finding=str(planned.finding.key),

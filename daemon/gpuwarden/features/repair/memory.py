@@ -35,7 +35,7 @@ class Memory:
     @property
     def open(self) -> Try | None:
         """The try that was begun and has not ended."""
-        return next((one for one in reversed(self.tries) if one.outcome is None), None)
+        return next((attempt for attempt in reversed(self.tries) if attempt.outcome is None), None)
 
 
 EMPTY = Memory()
@@ -73,7 +73,7 @@ def fold(memory: Memory, event: Event, _: State) -> Memory:
 
 
 def _begun(memory: Memory, event: Event, begun: Try) -> Memory:
-    if not begun.id or event.key is None or any(one.id == begun.id for one in memory.tries):
+    if not begun.id or event.key is None or any(attempt.id == begun.id for attempt in memory.tries):
         return memory
     return replace(memory, tries=(*memory.tries, replace(begun, finding=str(event.key)))[-KEPT:])
 
@@ -81,7 +81,7 @@ def _begun(memory: Memory, event: Event, begun: Try) -> Memory:
 def _ended(memory: Memory, event: Event, over: Ended) -> Memory:
     if not over.id or event.key is None:
         return memory
-    tries = {one.id: one for one in memory.tries}
+    tries = {attempt.id: attempt for attempt in memory.tries}
     before = tries.get(over.id)
     if before is None and over.outcome is Outcome.OBSERVED:
         before = Try(
@@ -100,9 +100,9 @@ def _counted(counts: Mapping[str, int], over: Ended) -> Mapping[str, int]:
 
 def events(memory: Memory, at: Stamp, state: State) -> Iterator[Event]:
     """Yield the events whose fold gives this memory."""
-    for one in memory.tries:
-        key = Key.parse(one.finding)
-        yield Event(kind=EventKind.REPAIR_TRIED, at=one.at, boot_id=one.boot_id, key=key, data=write(one))
+    for attempt in memory.tries:
+        key = Key.parse(attempt.finding)
+        yield Event(kind=EventKind.REPAIR_TRIED, at=attempt.at, boot_id=attempt.boot_id, key=key, data=write(attempt))
     if memory.counts:
         yield Event(kind=EventKind.SUMMED, at=at, boot_id=state.boot_id, key=_COUNTS, data=dict(memory.counts))
     if memory.bundles:

@@ -39,10 +39,10 @@ def plan(finding: Finding, state: State, verdict: Verdict, allowed: Collection[s
     """Return the next step for a finding. `allowed`: the words of `repair.steps`; a step that is not allowed is left out."""
     board = board_of(state, finding.key)
     lately = of_case(memory_of(state), board, finding.key, now)
-    done = [one for one in lately if one.counts]
+    done = [attempt for attempt in lately if attempt.counts]
     number = 1 + len(done)
 
-    refused = [one for one in lately if one.outcome is Outcome.REFUSED]
+    refused = [attempt for attempt in lately if attempt.outcome is Outcome.REFUSED]
 
     def person(why: str) -> Plan:
         gave_up = bool(done) or len(refused) >= REFUSALS_MOST
@@ -57,7 +57,7 @@ def plan(finding: Finding, state: State, verdict: Verdict, allowed: Collection[s
     usable = [step for step in steps if step.allowed_by in allowed]
     if not usable:
         return person(f"repair.steps allows none of its steps: {' and '.join(map(str, steps))}")
-    tried = max((strength(one.step) for one in done), default=-1)
+    tried = max((strength(attempt.step) for attempt in done), default=-1)
     left = [step for step in usable if strength(step.kind) > tried]
     if number > TRIES_MOST or not left:
         return person(f"{number - 1} of its steps within a day did not help ({_listed(done)}): it is for a person")
@@ -68,16 +68,18 @@ def plan(finding: Finding, state: State, verdict: Verdict, allowed: Collection[s
 
 def strongest(plans: Collection[Plan]) -> Plan | None:
     """Return the plan that is carried out first: that of the strongest step, which does what the milder ones do."""
-    given = [one for one in plans if one.step is not None]
+    given = [plan for plan in plans if plan.step is not None]
     return max(given, key=lambda one: strength(one.step.kind) if one.step is not None else -1, default=None)
 
 
 def of_case(memory: Memory, board: str, key: Key, now: Stamp) -> list[Try]:
     """Return the tries within a day for failures of this kind of this board."""
     return [
-        one
-        for one in memory.tries
-        if one.board == board and _kind(Key.parse(one.finding)) == _kind(key) and one.at.wall > now.wall - DAY
+        attempt
+        for attempt in memory.tries
+        if attempt.board == board
+        and _kind(Key.parse(attempt.finding)) == _kind(key)
+        and attempt.at.wall > now.wall - DAY
     ]
 
 
@@ -94,4 +96,4 @@ def _gpu(kind: StepKind, key: Key, verdict: Verdict) -> tuple[str, str]:
 
 
 def _listed(tries: Collection[Try]) -> str:
-    return ", ".join(f"{one.what} ({one.outcome or 'not ended'})" for one in tries)
+    return ", ".join(f"{attempt.what} ({attempt.outcome or 'not ended'})" for attempt in tries)

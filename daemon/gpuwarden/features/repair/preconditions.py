@@ -116,7 +116,7 @@ def _ledger(scene: Scene, _: Plan) -> str:
 def _finding(scene: Scene, plan: Plan) -> str:
     if plan.finding.key in scene.policy.overridden:
         return "an operator overrode it (gpuwarden restore --force)"
-    if not any(one.key == plan.finding.key for one in failing(scene.policy, scene.verdict)):
+    if not any(finding.key == plan.finding.key for finding in failing(scene.policy, scene.verdict)):
         return "it is no failure that stands and was confirmed since gpuwarden started"
     cause = plan.finding.caused_by
     return f"it follows from {cause}, which is to be repaired" if cause is not None else ""
@@ -125,7 +125,7 @@ def _finding(scene: Scene, plan: Plan) -> str:
 def _texts(scene: Scene) -> dict[str, str]:
     """Return, by actuator, the text of each exclusion for a failure: in mode observe, that which would be written."""
     holds = {name: hold.reason for name, hold in scene.policy.holds.items() if hold.why is Why.FAILURE}
-    would = {name: one.reason for name, one in scene.policy.would.items() if one.why is Why.FAILURE}
+    would = {name: intent.reason for name, intent in scene.policy.would.items() if intent.why is Why.FAILURE}
     return holds if scene.enforce else {**would, **holds}
 
 
@@ -145,8 +145,10 @@ def _excluded(scene: Scene, _: Plan) -> str:
 
 def _reason(scene: Scene, plan: Plan) -> str:
     texts = _texts(scene)
-    follows = [one for one in scene.verdict.findings if one.caused_by == plan.finding.key]
-    if not texts or any(reasons.names(text, one) for text in texts.values() for one in (plan.finding, *follows)):
+    follows = [finding for finding in scene.verdict.findings if finding.caused_by == plan.finding.key]
+    if not texts or any(
+        reasons.names(text, finding) for text in texts.values() for finding in (plan.finding, *follows)
+    ):
         return ""
     return f"the node is excluded for something else: {next(iter(texts.values()))}"
 
@@ -229,9 +231,9 @@ def _running(scene: Scene, _: Plan) -> str:
 
 def settles(memory: Memory, now: float) -> str:
     """Return which step may have cured more than is seen by now, or "". `now`: Unix time."""
-    for one in memory.tries:
-        if one.ended is not None and one.counts and 0.0 <= (since := now - one.ended.wall) < SETTLES:
-            return f"{one.what} ended {since:.0f} s ago, and is given {SETTLES:.0f} s to show what it cured"
+    for attempt in memory.tries:
+        if attempt.ended is not None and attempt.counts and 0.0 <= (since := now - attempt.ended.wall) < SETTLES:
+            return f"{attempt.what} ended {since:.0f} s ago, and is given {SETTLES:.0f} s to show what it cured"
     return ""
 
 
@@ -239,10 +241,10 @@ def _settling(scene: Scene, plan: Plan) -> str:
     now = scene.now.wall
     if why := settles(scene.memory, now):
         return why
-    for one in of_case(scene.memory, plan.board, plan.finding.key, scene.now):
-        refused = one.outcome is Outcome.REFUSED and not scene.ordered
-        if refused and one.ended is not None and 0.0 <= now - one.ended.wall < REFUSED_AGAIN:
-            return f"the helper refused it, and is asked again after {REFUSED_AGAIN / 60:.0f} minutes: {one.text}"
+    for attempt in of_case(scene.memory, plan.board, plan.finding.key, scene.now):
+        refused = attempt.outcome is Outcome.REFUSED and not scene.ordered
+        if refused and attempt.ended is not None and 0.0 <= now - attempt.ended.wall < REFUSED_AGAIN:
+            return f"the helper refused it, and is asked again after {REFUSED_AGAIN / 60:.0f} minutes: {attempt.text}"
     return ""
 
 
@@ -285,10 +287,10 @@ def next_of(plans: Collection[tuple[Plan, Collection[Obstacle]]]) -> Plan | None
     A finding that came after the exclusion, as a GPU that falls off the bus after its memory failed, keeps back neither
     the steps for what the node is excluded for, which may end both, nor the call for a person when these are used up.
     """
-    named = [one for one, barred in plans if all(each.precondition is not Precondition.REASON for each in barred)]
-    if (first := strongest(named)) is not None or any(one.gave_up for one in named):
+    named = [plan for plan, barred in plans if all(each.precondition is not Precondition.REASON for each in barred)]
+    if (first := strongest(named)) is not None or any(plan.gave_up for plan in named):
         return first
-    return strongest([one for one, _ in plans])
+    return strongest([plan for plan, _ in plans])
 
 
 def fitted(step: Step, able: Collection[str]) -> Step:

@@ -41,7 +41,7 @@ def _of_gpu(facts: GpuFacts | None, pin: Pin | None) -> str:
 
 def _down(facts: GpuFacts, links: int) -> Iterator[int]:
     """Yield the links that were active once and are not now."""
-    active = {one.link for one in facts.links if one.active}
+    active = {link.link for link in facts.links if link.active}
     return (number for number in range(links.bit_length()) if links >> number & 1 and number not in active)
 
 

@@ -183,7 +183,7 @@ class Runner:
         self._waits = False
 
     def _why(self) -> list[str]:
-        return [one.text for one in self.barred]
+        return [obstacle.text for obstacle in self.barred]
 
     async def _closely(self, planned: Plan, by: str) -> tuple[Obstacle, ...]:
         """Look at everything afresh, and carry the step out if nothing forbids it. Returns what does."""

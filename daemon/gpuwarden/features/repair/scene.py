@@ -59,7 +59,7 @@ class Sight:
     def _own_count(self, now: Stamp) -> str:
         """Why this node was repaired often enough within a day, where it counts for itself alone; "" if it was not."""
         tries = memory_of(self._service.engine.state).tries
-        lately = sum(one.counts and one.at.wall > now.wall - DAY for one in tries)
+        lately = sum(attempt.counts and attempt.at.wall > now.wall - DAY for attempt in tries)
         most = self.options.per_day
         return (
             f"{lately} repairs of this node began within 24 hours, and repair.per_day allows {most}"
@@ -76,7 +76,7 @@ class Sight:
     def plan_for(self, name: str) -> Plan | None:
         """Return the plan for a finding by its id; None if there is no such finding."""
         verdict = self._service.verdict
-        found = next((one for one in (*verdict.findings, *verdict.silenced) if str(one.key) == name), None)
+        found = next((finding for finding in (*verdict.findings, *verdict.silenced) if str(finding.key) == name), None)
         return None if found is None else self._plan(found)
 
     def again(self, before: Plan) -> Plan | None:

@@ -21,8 +21,10 @@ def document(snapshot: Snapshot) -> Document:
             "finding": shown.finding or None,
             "step": shown.step or None,
             "text": shown.text,
-            "forbidden_by": [{"precondition": one.precondition.value, "why": one.text} for one in shown.forbidden_by],
-            "tries": [_try(one) for one in shown.tries],
+            "forbidden_by": [
+                {"precondition": obstacle.precondition.value, "why": obstacle.text} for obstacle in shown.forbidden_by
+            ],
+            "tries": [_try(attempt) for attempt in shown.tries],
         }
     }
 

@@ -25,7 +25,7 @@ def _lines(status: Document) -> Iterator[str]:
             yield f"waiting: {f'{step} for ' if step else ''}{finding}: {text}"
         case "person":
             yield f"needs an operator: {finding}: {text}"
-    for one in repair.get("tries", ())[-_TRIES_MOST:]:
-        if one["outcome"] is not None:
-            said = f": {clean(one['text'])}" if one["text"] else ""
-            yield f"{clean(one['step'])} for {clean(one['finding'])}: {clean(one['outcome'])} ({when(one['begun'])}){said}"
+    for attempt in repair.get("tries", ())[-_TRIES_MOST:]:
+        if attempt["outcome"] is not None:
+            said = f": {clean(attempt['text'])}" if attempt["text"] else ""
+            yield f"{clean(attempt['step'])} for {clean(attempt['finding'])}: {clean(attempt['outcome'])} ({when(attempt['begun'])}){said}"

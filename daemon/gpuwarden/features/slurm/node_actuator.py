@@ -110,7 +110,7 @@ class SlurmActuator:
             partitions = await read_partition_settings(self.commands)
         except errors.SlurmError:
             return None
-        sizes = {one.name: one.total_nodes for one in partitions}
+        sizes = {partition.name: partition.total_nodes for partition in partitions}
         if self._options.partitions:
             return sum(sizes.get(name, 0) for name in self._options.partitions)
         return max((sizes.get(name, 0) for name in node.partitions), default=1)

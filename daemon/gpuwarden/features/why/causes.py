@@ -55,7 +55,7 @@ class Case:
 
     def last(self, *what: str) -> Touch | None:
         """The newest touch of one of these kinds before its end."""
-        found = [one for one in self.epoch.touches if one.what in what and _before_end(one, self.end)]
+        found = [touch for touch in self.epoch.touches if touch.what in what and _before_end(touch, self.end)]
         return found[-1] if found else None
 
     @property
@@ -69,10 +69,10 @@ class Case:
         """The newest signal before its end that was due since a GPU of the job fails, unless the job outlived that."""
         is_requeued = self.last("requeued") is not None
         found = [
-            one
-            for one in self.epoch.touches
-            if one.what == "signalled" and one.slot and (one.detail in _SENT or is_requeued)
-            if in_time(one, self.end) and _before_end(one, self.end)
+            touch
+            for touch in self.epoch.touches
+            if touch.what == "signalled" and touch.slot and (touch.detail in _SENT or is_requeued)
+            if in_time(touch, self.end) and _before_end(touch, self.end)
         ]
         return found[-1] if found else None
 
@@ -158,9 +158,9 @@ def _signalled_for_gpu(case: Case) -> Found | None:
     if case.end.state not in SCHEDULED and (fault := case.first_fault(_is_sure)) is not None:
         return _of_sign(fault)
     findings = [
-        one
-        for one in case.epoch.touches
-        if one.what == "finding" and one.slot == signal.slot and _before_end(one, case.end)
+        touch
+        for touch in case.epoch.touches
+        if touch.what == "finding" and touch.slot == signal.slot and _before_end(touch, case.end)
     ]
     return Found(touch=findings[-1], template=_FINDING) if findings else Found(touch=signal)
 

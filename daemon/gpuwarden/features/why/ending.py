@@ -33,7 +33,7 @@ def recorded(
     if touches:  # most short jobs end untouched
         around = Around(
             boards=_boards(epoch.slots, state, sight),
-            pids=pids_of_others(epoch, (one.epoch for one in others), before),
+            pids=pids_of_others(epoch, (other.epoch for other in others), before),
             denied=denied(state),
         )
     return Record(epoch=epoch, end=end, answer=answer(epoch, end, around))
@@ -77,7 +77,7 @@ def _suspected(touches: Sequence[Touch], state: State) -> list[Touch]:
     tracks = ((key, track) for key, track in state.tracks.items() if key.code == "xid" and track.raised)
     repeats = {str(key) for key, track in tracks if OF_A_DAY in track.evidence}
     found = {id_of(touch): touch for touch in touches if touch.what == "xid"}
-    suspected = [one for name, one in found.items() if name in repeats - known and is_of_programs(one)]
+    suspected = [process for name, process in found.items() if name in repeats - known and is_of_programs(process)]
     return [replace(touch, what="finding", detail=id_of(touch), pid=None, count=1, until=None) for touch in suspected]
 
 

@@ -53,7 +53,7 @@ def with_follows(touches: Sequence[Touch], known: Mapping[str, str]) -> tuple[To
 
 
 def _with(touch: Touch, touches: Sequence[Touch], known: Mapping[str, str]) -> Touch:
-    cause = next((one for one in touches if one is not touch and _causes(one, touch)), None)
+    cause = next((other for other in touches if other is not touch and _causes(other, touch)), None)
     follows = known.get(id_of(touch), "") if cause is None else id_of(cause)
     return touch if not follows or follows == touch.follows else replace(touch, follows=follows[:200])
 

@@ -24,17 +24,17 @@ def job_idle(state: State, sight: Sight) -> Detection:
     if sight.nvml is None or sight.jobs is None or not (live or tracked):
         return NOTHING
     sightings, held = [], set[Subject]()
-    for name, one in live.items():
-        subject, since = Subject("job", part=name.partition("/")[2]), one.meter.idle_since
-        if one.end is not None or one.epoch.kind != JobKind.SLURM:
+    for name, job in live.items():
+        subject, since = Subject("job", part=name.partition("/")[2]), job.meter.idle_since
+        if job.end is not None or job.epoch.kind != JobKind.SLURM:
             continue
-        if since is None and one.seen:
+        if since is None and job.seen:
             continue  # it is in use, or that is not known of all its GPUs
         if since is None or (seconds := sight.now.boottime - since) < IDLE_AFTER:
             held.add(subject)
             continue
-        evidence: dict[str, str | int] = {"job": one.epoch.id, "gpus": len(one.epoch.slots), "seconds": round(seconds)}
-        if one.epoch.uid is not None:
-            evidence["uid"] = str(one.epoch.uid)
+        evidence: dict[str, str | int] = {"job": job.epoch.id, "gpus": len(job.epoch.slots), "seconds": round(seconds)}
+        if job.epoch.uid is not None:
+            evidence["uid"] = str(job.epoch.uid)
         sightings.append(Sighting(Key(JOB_IDLE, subject), evidence))
     return Detection(tuple(sightings), frozenset(tracked - held))

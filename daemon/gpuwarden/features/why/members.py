@@ -77,8 +77,10 @@ def members(pins: Collection[str], sight: Sight, over: Collection[int] = frozens
     if workloads is not None:
         alone = sight.view.jobs.outcome is PassOutcome.ABSENT or JobsFacts.collector in sight.rules.off
         known |= {kind for kind in JobKind if alone or kind is not JobKind.SLURM}
-        there = [one for one in workloads.workloads if one.name.partition("/")[0] in known and one.slots]
-        made += [(_name(one.name), partial(_of, one, sight)) for one in there]
+        there = [
+            workload for workload in workloads.workloads if workload.name.partition("/")[0] in known and workload.slots
+        ]
+        made += [(_name(workload.name), partial(_of, workload, sight)) for workload in there]
     if jobs is not None:
         known.add(JobKind.SLURM)
         made += _of_slurm(jobs, pins, sight, over) if jobs.jobs or jobs.processes else ()
@@ -117,8 +119,8 @@ def _of_slurm(
 ) -> Iterator[tuple[str, Callable[[], Member | None]]]:
     on: dict[int, dict[str, tuple[int, ...]]] = {}
     for slot, there in seen_on_gpus(pins, sight).items():
-        for one in there:
-            on.setdefault(one.job, {})[slot] = one.pids
+        for workload in there:
+            on.setdefault(workload.job, {})[slot] = workload.pids
     known = {job.id: job for job in jobs.jobs if job.id not in over}
     by_number = order({*pins, *sight.gpus}, sight.gpus, jobs.minors)
     for number in sorted({*on, *known}.difference(over)):

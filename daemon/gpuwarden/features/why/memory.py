@@ -38,7 +38,7 @@ RECORDS_MOST = 64
 RECORDS_FOR = 86_400.0
 """Seconds of wall time after its end for which a record is kept here."""
 KINDS = TOUCHING | {EventKind.JOB_BEGUN, EventKind.JOB_USED, EventKind.JOB_ENDED}
-_USE = tuple(one.name for one in fields(Use))
+_USE = tuple(field.name for field in fields(Use))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ def _begun(memory: Memory, event: Event) -> Memory:
     name = _name(event)
     if not name:
         return memory
-    others = {one: epoch for one, epoch in memory.epochs.items() if one != name}
+    others = {other: epoch for other, epoch in memory.epochs.items() if other != name}
     epochs = [*others.items(), (name, _epoch(name, read(Begun, event), event.at, event.boot_id))]
     return replace(memory, epochs=dict(epochs[-EPOCHS_MOST:]))
 
@@ -108,7 +108,7 @@ def _ended(memory: Memory, event: Event) -> Memory:
         return memory
     epochs = {name: epoch for name, epoch in memory.epochs.items() if name != record.epoch.name}
     since = event.at.wall - RECORDS_FOR
-    of_the_day = [one for one in memory.records if one.end.at.wall >= since]
+    of_the_day = [record for record in memory.records if record.end.at.wall >= since]
     return replace(memory, epochs=epochs, records=kept((*of_the_day, record), RECORDS_MOST))
 
 
@@ -121,7 +121,10 @@ def _touched(memory: Memory, event: Event, state: State) -> Memory:
         if concerns(touch, epoch) and (newer := with_touch(epoch, touch)) is not epoch
     }
     since = event.at.boottime - RECENT_FOR
-    recent = (*(one for one in memory.recent if one.boot_id == touch.boot_id and one.touch.at.boottime >= since), touch)
+    recent = (
+        *(other for other in memory.recent if other.boot_id == touch.boot_id and other.touch.at.boottime >= since),
+        touch,
+    )
     return replace(
         memory, epochs={**memory.epochs, **epochs} if epochs else memory.epochs, recent=recent[-RECENT_MOST:]
     )

@@ -72,19 +72,19 @@ def _running(snapshot: Snapshot) -> list[Epoch]:
 
 
 def _energy(snapshot: Snapshot) -> Iterator[Sample]:
-    return (((_name(one, snapshot),), one.use.energy_j) for one in _running(snapshot) if one.use.energy_j is not None)
+    return (((_name(job, snapshot),), job.use.energy_j) for job in _running(snapshot) if job.use.energy_j is not None)
 
 
 def _busy(snapshot: Snapshot) -> Iterator[Sample]:
-    return (((_name(one, snapshot),), one.use.busy) for one in _running(snapshot) if one.use.busy is not None)
+    return (((_name(job, snapshot),), job.use.busy) for job in _running(snapshot) if job.use.busy is not None)
 
 
 def _idle(snapshot: Snapshot) -> Iterator[Sample]:
-    return (((_name(one, snapshot),), one.use.idle_gpu_seconds) for one in _running(snapshot))
+    return (((_name(job, snapshot),), job.use.idle_gpu_seconds) for job in _running(snapshot))
 
 
 def _throttled(snapshot: Snapshot) -> Iterator[Sample]:
-    return (((_name(one, snapshot),), one.use.throttled_gpu_seconds) for one in _running(snapshot))
+    return (((_name(job, snapshot),), job.use.throttled_gpu_seconds) for job in _running(snapshot))
 
 
 _JOB = ("job",)

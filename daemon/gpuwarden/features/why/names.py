@@ -37,5 +37,5 @@ def public_name(epoch: Epoch, *, names: bool) -> str:
     """Return the name of a job for everyone who can connect. `names`: those of pods may be published; else it is the pod's UID."""
     if epoch.kind != JobKind.POD or names:
         return epoch.name
-    uid = next((one for one in epoch.also if one.startswith(f"{JobKind.POD}/")), None)
+    uid = next((name for name in epoch.also if name.startswith(f"{JobKind.POD}/")), None)
     return uid or f"{JobKind.POD}/{sha256(epoch.name.encode()).hexdigest()[:12]}"

@@ -41,12 +41,12 @@ def shown(state: State, now: Stamp) -> Shown:
     memory, following = memory_of(state), following_of(state)
     if not (memory.epochs or memory.records or following.live or following.left_out):
         return NOTHING
-    live = {name: _until_now(one, memory.epochs.get(name), following.metered) for name, one in following.live.items()}
+    live = {name: _until_now(job, memory.epochs.get(name), following.metered) for name, job in following.live.items()}
     running = sorted(({**memory.epochs, **live}).values(), key=lambda one: one.began.wall)
     ended = sorted((*memory.records, *following.unwritten), key=lambda one: one.end.at.wall)
     since = now.wall - RECORDS_FOR
-    newest = kept((one for one in ended if one.end.at.wall >= since), RECORDS_MOST)
-    ends = {name: one.end for name, one in following.live.items() if one.end is not None}
+    newest = kept((record for record in ended if record.end.at.wall >= since), RECORDS_MOST)
+    ends = {name: job.end for name, job in following.live.items() if job.end is not None}
     return Shown(running=tuple(running), ends=ends, ended=newest, denied=denied(state), left_out=following.left_out)
 
 

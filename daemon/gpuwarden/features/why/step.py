@@ -144,7 +144,9 @@ class Step:
         if began is not None:
             return not is_later(began, member)
         known = [
-            one for one in self.memory.records if one.epoch.name == member.name and one.epoch.boot_id == self.boot_id
+            record
+            for record in self.memory.records
+            if record.epoch.name == member.name and record.epoch.boot_id == self.boot_id
         ]
         if known and not is_another(known[-1].epoch, member, has_ended=True):
             return member.end is not None or member.began is not None
@@ -195,4 +197,4 @@ class Step:
 def _shown(name: str, also: Iterable[str]) -> str:
     """Return the name of a job for everyone who can connect: of a pod only its UID."""
     pod = f"{JobKind.POD}/"
-    return next((one for one in also if one.startswith(pod)), "a pod") if name.startswith(pod) else name
+    return next((alias for alias in also if alias.startswith(pod)), "a pod") if name.startswith(pod) else name

@@ -159,12 +159,12 @@ def _timeline(document: Document) -> Iterator[str]:
         yield "nothing touched it that this node saw"
         return
     yield "what touched it, by time since its begin"
-    rows = [(f"+{_clock(one['after_seconds'])}", _where(one), _what(one)) for one in touches]
+    rows = [(f"+{_clock(touch['after_seconds'])}", _where(touch), _what(touch)) for touch in touches]
     ends = document["end"] is not None
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
     ended = False
-    for one, (at, where, what) in zip(touches, rows, strict=True):
-        if ends and not ended and one["after_seconds"] > document["seconds"]:
+    for touch, (at, where, what) in zip(touches, rows, strict=True):
+        if ends and not ended and touch["after_seconds"] > document["seconds"]:
             ended = True
             yield f"  +{_clock(document['seconds'])}  end of the job"
         yield f"  {at:>{widths[0]}}  {where:<{widths[1]}}  {what}"

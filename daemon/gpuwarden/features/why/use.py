@@ -187,15 +187,15 @@ def use_of(meter: Meter, epoch: Epoch, at: float) -> Use:
 
 def written(epoch: Epoch, meter: Meter, now: Stamp) -> Epoch:
     """Return the job with what it used until its newest pass: what is to be written down, and gone on with after a restart."""
-    read = [one.at for one in meter.last.values()]
+    read = [reading.at for reading in meter.last.values()]
     at = max(read, default=now.boottime)
     return replace(
         epoch,
         use=use_of(meter, epoch, at),
         energy_at={
-            slot: one.energy_mj + round(one.since_mj)
-            for slot, one in meter.last.items()
-            if one.energy_mj is not None and one.at == at
+            slot: reading.energy_mj + round(reading.since_mj)
+            for slot, reading in meter.last.items()
+            if reading.energy_mj is not None and reading.at == at
         },
         used_at=Stamp(at, now.wall - (now.boottime - at)),
     )

@@ -79,7 +79,7 @@ class Writing:
         """Return True if memory takes one more. Another would push out the oldest, which would be written down again, and so on without end."""
         if len(self._epochs) >= EPOCHS_MOST:
             return False
-        own = [one for one in self._epochs if one.kind == epoch.kind and one.uid == epoch.uid]
+        own = [other for other in self._epochs if other.kind == epoch.kind and other.uid == epoch.uid]
         return epoch.kind != JobKind.SESSION or len(own) < SESSIONS_MOST
 
     def _is_worth_begin(self, one: Live) -> bool:

@@ -71,15 +71,15 @@ class Figures:
 def figures(stories: Iterable[Story], end: float) -> Figures:
     """Compute the figures. A time to repair is of a failure that began and ended in the period."""
     stories = list(stories)
-    known = sum(total(one.node.known) for one in stories) / HOUR
-    unknown = sum(total(one.unknown) for one in stories) / HOUR
-    available = known - sum(total(one.down) for one in stories) / HOUR
-    outages = [outage for one in stories for outage in one.outages]
+    known = sum(total(story.node.known) for story in stories) / HOUR
+    unknown = sum(total(story.unknown) for story in stories) / HOUR
+    available = known - sum(total(story.down) for story in stories) / HOUR
+    outages = [outage for story in stories for outage in story.outages]
     begun = [outage for outage in outages if outage.began]
     low, high = interval(len(begun))
     return Figures(
         nodes=len(stories),
-        gpus=sum(one.node.gpus for one in stories),
+        gpus=sum(story.node.gpus for story in stories),
         known_hours=known,
         available_hours=available,
         unknown_hours=unknown,
@@ -87,13 +87,13 @@ def figures(stories: Iterable[Story], end: float) -> Figures:
         availability_least=available / (known + unknown) if known else None,
         failures=len(begun),
         still_out=sum(not outage.ended for outage in outages),
-        gone=sum(one.node.gone(end) for one in stories),
+        gone=sum(story.node.gone(end) for story in stories),
         mtbf_hours=available / len(begun) if len(begun) >= LEAST else None,
         mtbf_low=available / high if len(begun) >= LEAST else None,
         mtbf_high=available / low if len(begun) >= LEAST else None,
         repair=spread([outage.seconds for outage in begun if outage.ended]),
-        gpu_hours=sum(total(one.node.known) * one.node.gpus for one in stories) / HOUR,
-        gpu_hours_lost=sum(total(one.down) * one.node.gpus for one in stories) / HOUR,
+        gpu_hours=sum(total(story.node.known) * story.node.gpus for story in stories) / HOUR,
+        gpu_hours_lost=sum(total(story.down) * story.node.gpus for story in stories) / HOUR,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 
 from gpuwarden.fleet.report.figures import HOUR, Figures, Spread, figures, spread
 from gpuwarden.fleet.report.history import Node
@@ -80,11 +81,11 @@ class Report:
 
     @property
     def outages(self) -> list[Outage]:
-        return sorted((one for of in self.stories for one in of.outages), key=lambda one: -one.gpu_hours_lost)
+        return sorted((outage for of in self.stories for outage in of.outages), key=lambda one: -one.gpu_hours_lost)
 
     @property
     def excluded(self) -> list[Exclusion]:
-        return sorted((one for of in self.stories for one in of.exclusions), key=lambda one: -one.seconds)
+        return sorted((exclusion for of in self.stories for exclusion in of.exclusions), key=lambda one: -one.seconds)
 
 
 def report(nodes: Iterable[Node], reading: Reading, labels: Sequence[str], notes: Sequence[str]) -> Report:
@@ -105,14 +106,14 @@ def report(nodes: Iterable[Node], reading: Reading, labels: Sequence[str], notes
         exclusions=_exclusions(stories),
         days=tuple(_day(stories, (at, min(end, at + DAY))) for at in range(int(start), int(end), DAY)),
         stories=tuple(stories),
-        renamed=tuple(one.node.names for one in stories if len(one.node.names) > 1),
+        renamed=tuple(story.node.names for story in stories if len(story.node.names) > 1),
         notes=(*_limits(stories, reading.period), *notes),
     )
 
 
 def _limits(stories: Iterable[Story], period: Span) -> Iterator[str]:
     """Yield a note where Prometheus has no data at the start or at the end of the period."""
-    seen = [one.node.seen for one in stories]
+    seen = [story.node.seen for story in stories]
     first, last = min(start for start, _ in seen), max(end for _, end in seen)
     if first > period[0] + HOUR:
         yield f"Prometheus has no data before {rfc3339(first)}: the figures are of the time since then"
@@ -122,9 +123,9 @@ def _limits(stories: Iterable[Story], period: Span) -> Iterator[str]:
 
 def _grouped(stories: Sequence[Story], end: float, label: str) -> dict[str, Figures]:
     groups: dict[str, list[Story]] = defaultdict(list)
-    for one in stories:
-        own = "lemons" if one.node.lemon else "others"
-        groups[own if label == LEMON else one.node.labels.get(label, NOT_KNOWN)].append(one)
+    for of_node in stories:
+        own = "lemons" if of_node.node.lemon else "others"
+        groups[own if label == LEMON else of_node.node.labels.get(label, NOT_KNOWN)].append(of_node)
     found = {name: figures(of, end) for name, of in groups.items()}
     return dict(sorted(found.items(), key=lambda item: (-item[1].gpu_hours_lost, item[0])))
 
@@ -133,18 +134,18 @@ def _causes(stories: Sequence[Story]) -> tuple[CauseRow, ...]:
     lost: dict[str, float] = defaultdict(float)
     nodes: dict[str, int] = defaultdict(int)
     outages: dict[str, list[Outage]] = defaultdict(list)
-    for one in stories:
-        for cause, spans in one.lost.items():
-            lost[cause] += total(spans) * one.node.gpus / HOUR
+    for of_node in stories:
+        for cause, spans in of_node.lost.items():
+            lost[cause] += total(spans) * of_node.node.gpus / HOUR
             nodes[cause] += 1
-        for outage in one.outages:
+        for outage in of_node.outages:
             outages[outage.cause].append(outage)
     rows = (
         CauseRow(
             cause=cause,
             outages=len(outages[cause]),
             nodes=nodes[cause],
-            repair=spread([one.seconds for one in outages[cause] if one.began and one.ended]),
+            repair=spread([outage.seconds for outage in outages[cause] if outage.began and outage.ended]),
             gpu_hours_lost=lost[cause],
         )
         for cause in {*lost, *outages}
@@ -154,42 +155,42 @@ def _causes(stories: Sequence[Story]) -> tuple[CauseRow, ...]:
 
 def _boards(stories: Sequence[Story]) -> tuple[BoardRow, ...]:
     of: dict[str, list[Outage]] = defaultdict(list)
-    for outage in (outage for one in stories for outage in one.outages):
+    for outage in chain.from_iterable(of_node.outages for of_node in stories):
         for board in outage.boards:
             of[board].append(outage)
     rows = (
         BoardRow(
             uuid=board,
-            nodes=tuple(dict.fromkeys(one.node for one in found)),
-            outages=len(found),
-            causes=tuple(dict.fromkeys(one.cause for one in found)),
-            gpu_hours_lost=sum(one.gpu_hours_lost for one in found),
+            nodes=tuple(dict.fromkeys(outage.node for outage in outages)),
+            outages=len(outages),
+            causes=tuple(dict.fromkeys(outage.cause for outage in outages)),
+            gpu_hours_lost=sum(outage.gpu_hours_lost for outage in outages),
         )
-        for board, found in of.items()
+        for board, outages in of.items()
     )
     return tuple(sorted(rows, key=lambda row: (-row.outages, -row.gpu_hours_lost, row.uuid)))
 
 
 def _exclusions(stories: Sequence[Story]) -> tuple[ExclusionRow, ...]:
-    found = [one for of in stories for one in of.exclusions]
+    found = [exclusion for of in stories for exclusion in of.exclusions]
     return tuple(
         ExclusionRow(
             by=by,
             exclusions=len(of),
-            still_out=sum(not one.ended for one in of),
-            node_hours=sum(one.seconds for one in of) / HOUR,
-            lasted=spread([one.seconds for one in of if one.began and one.ended]),
+            still_out=sum(not exclusion.ended for exclusion in of),
+            node_hours=sum(exclusion.seconds for exclusion in of) / HOUR,
+            lasted=spread([exclusion.seconds for exclusion in of if exclusion.began and exclusion.ended]),
         )
         for by in (BY_GPUWARDEN, *BY.values())
-        if (of := [one for one in found if one.by == by])
+        if (of := [exclusion for exclusion in found if exclusion.by == by])
     )
 
 
 def _day(stories: Sequence[Story], day: Span) -> DayRow:
     known = down = unknown = 0.0
-    for one in stories:
-        known += total(common(one.node.known, (day,)))
-        down += total(common(one.down, (day,)))
-        unknown += total(common(one.unknown, (day,)))
+    for of_node in stories:
+        known += total(common(of_node.node.known, (day,)))
+        down += total(common(of_node.down, (day,)))
+        unknown += total(common(of_node.unknown, (day,)))
     whole = known + unknown
     return DayRow(start=day[0], availability=1 - down / known if known else None, known=known / whole if whole else 0.0)

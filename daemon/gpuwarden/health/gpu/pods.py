@@ -40,7 +40,7 @@ class PodsOnGpus:
 
     def on_gpu(self, slot: str) -> tuple[PodContainer, ...]:
         """Containers on the GPU in `slot` or on an instance of it."""
-        found = (one for (at, _), containers in self.containers.items() if at == slot for one in containers)
+        found = (container for (at, _), containers in self.containers.items() if at == slot for container in containers)
         return tuple(dict.fromkeys(found))
 
 
@@ -76,7 +76,7 @@ def with_pods(
     if before is not None:
         return {**evidence, "pod": before["pod"]}
     found = pods_on_gpus(pins, sight.view, sight.nvml, sight.now)
-    names = () if found is None else dict.fromkeys(f"{one.namespace}/{one.pod}" for one in found.on_gpu(slot))
+    names = () if found is None else dict.fromkeys(f"{pod.namespace}/{pod.pod}" for pod in found.on_gpu(slot))
     return {**evidence, "pod": " ".join(list(names)[:CONTAINERS_MOST])} if names else evidence
 
 
@@ -89,9 +89,9 @@ def _known(pins: Mapping[str, Pin], gpus: Iterable[GpuFacts]) -> dict[str, Devic
         file = f"nvidia{gpu.index if gpu.minor is None else gpu.minor}"
         for name in filter(None, (gpu.uuid.lower(), file, str(gpu.index))):
             known[name] = (gpu.slot, None)
-        for one in gpu.mig:
-            instance = (gpu.slot, one.gpu_instance)
-            known[f"{file}/gi{one.gpu_instance}"] = instance
-            if one.uuid:
-                known[one.uuid.lower()] = instance
+        for mig in gpu.mig:
+            instance = (gpu.slot, mig.gpu_instance)
+            known[f"{file}/gi{mig.gpu_instance}"] = instance
+            if mig.uuid:
+                known[mig.uuid.lower()] = instance
     return known

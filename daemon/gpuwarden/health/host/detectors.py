@@ -101,7 +101,7 @@ def _flapping(state: State, sight: Sight) -> Detection:
     if facts is None:
         return _unread(FLAPPING, InfinibandFacts, state, sight)
     subjects = [track.key.subject for track in state.tracks_of(FLAPPING)]
-    young = {one for one in subjects if one.part in state.host.ports and is_young(known, one.part, now)}
+    young = {subject for subject in subjects if subject.part in state.host.ports and is_young(known, subject.part, now)}
     return tracked_detection(FLAPPING, state, infiniband_flapping(facts, known, now), young)
 
 

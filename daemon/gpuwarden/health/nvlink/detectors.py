@@ -30,9 +30,9 @@ def nvlink_down(state: State, sight: Sight) -> Detection:
     examined: list[tuple[str, tuple[int, ...]]] = []
     for facts in sight.answering:
         known = expected_links(state, sight, facts.slot)
-        seen = [one.link for one in facts.links if one.active is not None]
+        seen = [link.link for link in facts.links if link.active is not None]
         examined.append((facts.slot, (*seen, *_given_up(state, facts.slot, known))))
-        down = [one.link for one in facts.links if one.active is False and known >> one.link & 1]
+        down = [link.link for link in facts.links if link.active is False and known >> link.link & 1]
         in_use = _in_use(state, facts, down)
         reset = len(down) == known.bit_count() and not in_use
         rise = FABRIC_START if reset or sight.now.boottime < FABRIC_START else None

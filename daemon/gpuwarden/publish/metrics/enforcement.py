@@ -21,8 +21,8 @@ def document(snapshot: Snapshot) -> Document:
     enforced = snapshot.enforced
     return {
         "schedulers": [_scheduler(name, enforced.node_states.get(name)) for name in enforced.actuators],
-        "wanted": [_wanted(one) for one in enforced.pending],
-        "would": [_wanted(one) for one in enforced.would],
+        "wanted": [_wanted(intent) for intent in enforced.pending],
+        "would": [_wanted(intent) for intent in enforced.would],
         "blocked": dict(enforced.blocked),
         "breaker": enforced.breaker,
         "needs_person": list(enforced.person),
@@ -30,7 +30,8 @@ def document(snapshot: Snapshot) -> Document:
         "order": enforced.order or None,
         "overridden": _overridden(enforced),
         "notifications": [
-            {"target": one.target, "queued": one.queued, **one.counts, "error": one.error} for one in snapshot.receivers
+            {"target": receiver.target, "queued": receiver.queued, **receiver.counts, "error": receiver.error}
+            for receiver in snapshot.receivers
         ],
     }
 
@@ -126,8 +127,10 @@ def answering(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], int]]:
 
 
 def queued(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], int]]:
-    return (((one.target,), one.queued) for one in snapshot.receivers)
+    return (((receiver.target,), receiver.queued) for receiver in snapshot.receivers)
 
 
 def notified(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], int]]:
-    return (((one.target, outcome), n) for one in snapshot.receivers for outcome, n in one.counts.items())
+    return (
+        ((receiver.target, outcome), n) for receiver in snapshot.receivers for outcome, n in receiver.counts.items()
+    )

@@ -152,8 +152,8 @@ class Renderer:
 
     def _telemetry(self, snapshot: Snapshot) -> Iterator[_Family]:
         series = self._sources.of(snapshot)
-        whole = [one for one in series if one.whole]
-        repeated = [one for one in series if one.repeated]
+        whole = [gpu for gpu in series if gpu.whole]
+        repeated = [gpu for gpu in series if gpu.repeated]
         for field in self._fields:
             chosen = repeated if field.name in OF_INSTANCES else whole
             lines = list(_xid_lines(chosen) if field is XID else _lines(field, chosen))
@@ -180,21 +180,21 @@ def _histogram_lines(metric: Metric, samples: Mapping[tuple[str, ...], Number]) 
 
 def _lines(field: Field, series: Sequence[Series]) -> Iterable[str]:
     name, form, read, labelled = PREFIX + field.name, field.form, field.read, field.name in OF_EXPORTER
-    for one in series:
-        value = read(one.telemetry)
+    for gpu in series:
+        value = read(gpu.telemetry)
         if value is not None:
             text = form % value
-            for copy in one.copies if labelled else (one.alone,):
-                yield f"{name}{{{one.labels}{copy}}} {text}\n"
+            for copy in gpu.copies if labelled else (gpu.alone,):
+                yield f"{name}{{{gpu.labels}{copy}}} {text}\n"
 
 
 def _xid_lines(series: Sequence[Series]) -> Iterable[str]:
-    for one in series:
-        xid = one.telemetry.last_xid
+    for gpu in series:
+        xid = gpu.telemetry.last_xid
         if xid is not None:
             error = label_text(("err_code", "err_msg"), (str(xid), xid_row(xid).meaning))
-            for copy in one.copies:
-                yield f"{PREFIX}{XID.name}{{{one.labels},{error}{copy}}} {xid}\n"
+            for copy in gpu.copies:
+                yield f"{PREFIX}{XID.name}{{{gpu.labels},{error}{copy}}} {xid}\n"
 
 
 class Holder:

@@ -47,15 +47,15 @@ def machine_labels(
         _joined(gpu.name for gpu in gpus),
         "" if facts is None else facts.driver_version,
         _joined(gpu.vbios for gpu in gpus),
-        _joined(one.cluster_uuid for one in of),
+        _joined(board.cluster_uuid for board in of),
         _joined(_text(gpu.readings.fabric_clique) for gpu in gpus if gpu.readings.fabric_in_cluster),
-        _joined(one.chassis_serial for one in of),
-        _joined(_text(one.chassis_slot) for one in of),
-        _joined(_text(one.chassis_tray) for one in of),
+        _joined(board.chassis_serial for board in of),
+        _joined(_text(board.chassis_slot) for board in of),
+        _joined(_text(board.chassis_tray) for board in of),
         switch[:_LONGEST],
         kernel[:_LONGEST],
         _joined(gpu.inforom for gpu in gpus),
-        _joined(f"{one.board} {one.firmware}".lstrip() for one in adapters if one.firmware),
+        _joined(f"{adapter.board} {adapter.firmware}".lstrip() for adapter in adapters if adapter.firmware),
     )
 
 

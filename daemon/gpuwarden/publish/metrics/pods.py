@@ -44,8 +44,8 @@ def on_gpus(snapshot: Snapshot, labels_of: Callable[[str], tuple[str, ...]]) -> 
     """Values of `gpuwarden_gpu_job_info`, without a job of Slurm."""
     if snapshot.pods is not None:
         for gpu in snapshot.verdict.gpus:
-            for one in snapshot.pods.on_gpu(gpu.slot):
-                yield (*labels_of(gpu.slot), "", "", "", *pod_labels(one)), 1
+            for pod in snapshot.pods.on_gpu(gpu.slot):
+                yield (*labels_of(gpu.slot), "", "", "", *pod_labels(pod)), 1
 
 
 def states(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], int]]:
@@ -79,7 +79,10 @@ def document(snapshot: Snapshot) -> dict[str, Any] | None:
 
 def asked(snapshot: Snapshot) -> CollectorStatus | None:
     """The last question to kubelet; None where none is asked."""
-    return next((one for one in snapshot.collectors if one.name == PodsFacts.collector and one.outcome), None)
+    return next(
+        (collector for collector in snapshot.collectors if collector.name == PodsFacts.collector and collector.outcome),
+        None,
+    )
 
 
 def _state(snapshot: Snapshot, status: CollectorStatus) -> State:

@@ -119,7 +119,7 @@ def _incidents(snapshot: Snapshot) -> Iterator[Sample]:
 
 def _incident_infos(snapshot: Snapshot) -> Iterator[Sample]:
     labels_of = _labels_of_slot(snapshot)
-    for incident in [one for one in snapshot.verdict.incidents if one.consequences][:INCIDENTS_MOST]:
+    for incident in [incident for incident in snapshot.verdict.incidents if incident.consequences][:INCIDENTS_MOST]:
         key, found = incident.cause, Counter(map(_code, incident.consequences))
         text = ", ".join(code if count == 1 else f"{code} x{count}" for code, count in sorted(found.items()))
         yield (key.code, key.detail or key.subject.part, *labels_of(key.subject.slot), text[:CONSEQUENCES_LONGEST]), 1

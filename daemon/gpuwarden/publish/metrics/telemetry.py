@@ -137,8 +137,8 @@ class Sources:
 def _instances(gpu: GpuFacts) -> dict[int, MigInstance]:
     """GPU instances by their id, each as its first compute instance sees it (so does DCGM). One without any is not seen."""
     found: dict[int, MigInstance] = {}
-    for one in gpu.mig:
-        found.setdefault(one.gpu_instance, one)
+    for mig in gpu.mig:
+        found.setdefault(mig.gpu_instance, mig)
     return found
 
 
@@ -167,7 +167,7 @@ class _Copies:
     def of(self, gpu: GpuFacts, instance: int | None) -> tuple[str, ...]:
         name = str(gpu.index) if instance is None else f"{gpu.index}.{instance}"
         pods = self._pods.get((gpu.slot, instance), ())
-        of_pods = [_suffix(POD, pod_labels(one)) for one in pods] or [self.free]
+        of_pods = [_suffix(POD, pod_labels(pod)) for pod in pods] or [self.free]
         of_jobs = [_suffix(("hpc_job",), (job,)) for job in self._jobs.get(name, ())] or [""]
         return tuple(pod + job for pod in of_pods for job in of_jobs)[:COPIES_MOST]
 

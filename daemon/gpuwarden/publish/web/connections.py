@@ -76,10 +76,12 @@ class Connections:
         self._open[handler] = connection
 
     def _makes_room(self) -> web.RequestHandler:
-        quiet = {handler: one for handler, one in self._open.items() if not one.answering} or self._open
-        counts = Counter(one.source for one in quiet.values())
+        quiet = {
+            handler: connection for handler, connection in self._open.items() if not connection.answering
+        } or self._open
+        counts = Counter(connection.source for connection in quiet.values())
         most = max(counts.values())
-        return next(handler for handler, one in quiet.items() if counts[one.source] == most)
+        return next(handler for handler, connection in quiet.items() if counts[connection.source] == most)
 
     def await_request(self, handler: web.RequestHandler, within: float) -> None:
         """End the connection if no whole request comes `within` seconds. Later ones have the idle timeout of aiohttp."""

@@ -94,7 +94,9 @@ def interrupted(document: Mapping[str, Any]) -> bool:
 
 def _line(gpu: Mapping[str, Any]) -> str:
     findings = gpu.get("findings")
-    found = [one.get("text") for one in findings if isinstance(one, dict)] if isinstance(findings, list) else []
+    found = (
+        [finding.get("text") for finding in findings if isinstance(finding, dict)] if isinstance(findings, list) else []
+    )
     text = _one_line(*found[:1]) or _one_line(gpu.get("obstacle"), gpu.get("text"))
     return f"GPU {_one_line(gpu.get('index')) or '?'}: {text}" if text else ""
 

@@ -78,7 +78,7 @@ class PassedTest:
 
     def news(self, state: PolicyState, seen: Situation, now: Stamp) -> Iterator[tuple[EventKind, dict[str, Json]]]:
         gate = self.gate
-        causes = {*(hold.why for hold in state.holds.values()), *(one.why for one in state.pending.values())}
+        causes = {*(hold.why for hold in state.holds.values()), *(intent.why for intent in state.pending.values())}
         if causes & _GATED and (self.always or gate is not None):
             more = wanted(gate, failing(state, seen.verdict), now, seen.boot_id)
             if more is not None:

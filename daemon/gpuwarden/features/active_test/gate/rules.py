@@ -136,7 +136,7 @@ def begun(gate: Gate, run: str, untestable: Iterable[str] = ()) -> Gate:
     """The gate once a test has begun. Of the results so far only those that passed are kept. `untestable`: slots of
     GPUs that this test leaves out.
     """
-    good = {uuid: one for uuid, one in results_of(gate).items() if one[1] is ActiveVerdict.NOTHING_FOUND}
+    good = {uuid: result for uuid, result in results_of(gate).items() if result[1] is ActiveVerdict.NOTHING_FOUND}
     return replace(
         gate, run=run, results=as_text(good), untestable=" ".join(untestable), overtaken=False, hindered=False
     )

@@ -130,7 +130,7 @@ def _tested(gate: Gate, event: Event) -> Gate:
     results = results_of(gate)
     before = results.get(test.uuid)
     lower = before is not None and LEVELS.index(test.level) < LEVELS.index(before[0])
-    others = {uuid: one for uuid, one in results.items() if uuid != test.uuid}
+    others = {uuid: result for uuid, result in results.items() if uuid != test.uuid}
     if test.verdict is ActiveVerdict.NO_VERDICT:
         # Busy or interrupted it says nothing; what it found counts all the same, as that CUDA hung.
         return replace(gate, results=as_text(others)) if test.findings else gate
@@ -171,7 +171,7 @@ def failed(gate: Gate, gpus: Iterable[GpuVerdict]) -> bool:
 def slots_of(gate: Gate) -> frozenset[str]:
     """Slots of the GPUs that the failures are of; "" stands for all, as for a switch."""
     subjects = [Key.parse(text).subject for text in gate.failures.split()]
-    return frozenset("" if one.kind == "switch" else one.slot for one in subjects)
+    return frozenset("" if subject.kind == "switch" else subject.slot for subject in subjects)
 
 
 def _is_in(slot: str, concerned: frozenset[str]) -> bool:

@@ -51,7 +51,7 @@ async def _rows(config: Config, commands: Commands) -> AsyncIterator[Row]:
         to_do = "set these lines in slurm.conf, and restart slurmctld: until then no test is submitted"
         yield fail("preemption", "a job would wait for the end of a test; " + "; ".join(lines), to_do)
     else:
-        above = sum(one.has(node.name) for one in partitions) - 1
+        above = sum(partition.has(node.name) for partition in partitions) - 1
         yield ok(
             "preemption",
             f"jobs of the other partitions of this node ({above}) preempt those of {test.partition} at once",

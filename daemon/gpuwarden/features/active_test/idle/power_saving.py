@@ -42,7 +42,11 @@ def suspended_after(
     """The setting by which this node is switched off; empty if it is not. `shown`: what the controller has for it, which counts alone."""
     if _stays_on(node, keys):
         return ""
-    theirs = {f"SuspendTime of {one.name}": one.suspend_time for one in partitions if one.name in node.partitions}
+    theirs = {
+        f"SuspendTime of {partition.name}": partition.suspend_time
+        for partition in partitions
+        if partition.name in node.partitions
+    }
     settings = (
         {f"SuspendTime in force for {node.name}": shown}
         if shown

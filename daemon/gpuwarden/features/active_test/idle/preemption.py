@@ -38,8 +38,8 @@ def _cluster(keys: Mapping[str, str]) -> Iterator[str]:
 
 def _partition(partitions: Sequence[PartitionSettings], name: str, node: str, longest: float) -> Iterator[str]:
     line = f"PartitionName={name}"
-    own = next((one for one in partitions if one.name == name), None)
-    others = [one for one in partitions if one.name != name and one.has(node)]
+    own = next((partition for partition in partitions if partition.name == name), None)
+    others = [partition for partition in partitions if partition.name != name and partition.has(node)]
     if own is None:
         yield f"{line} Nodes={node} PriorityTier=0 PreemptMode=CANCEL GraceTime=0 (there is no such partition)"
     else:
@@ -47,8 +47,8 @@ def _partition(partitions: Sequence[PartitionSettings], name: str, node: str, lo
     tier = 0 if own is None else own.tier
     if tier > 0:
         yield f"{line} PriorityTier=0 (found {tier})"
-    if same := [one for one in others if one.tier <= 0]:
-        names = ", ".join(one.name for one in same[:4])
+    if same := [other for other in others if other.tier <= 0]:
+        names = ", ".join(partition.name for partition in same[:4])
         yield f"PartitionName={same[0].name} PriorityTier=1 (found 0 at {names}: not above {name})"
 
 

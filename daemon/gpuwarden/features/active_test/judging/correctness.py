@@ -38,16 +38,18 @@ def wrong_results(runs: Sequence[GpuTest], past: Sequence[PastTest]) -> Iterator
 
 def wrong_once(runs: Sequence[GpuTest]) -> bool:
     """True if a result was wrong that another run may show to be lasting: three more tests of this GPU decide."""
-    return any(one.severity is W and one.detail in ("memory", "compute") for one in wrong_results(runs, ()))
+    return any(defect.severity is W and defect.detail in ("memory", "compute") for defect in wrong_results(runs, ()))
 
 
 def _memory(runs: Sequence[GpuTest], _: Sequence[PastTest]) -> Iterator[Defect]:
     tests = [run.memory for run in runs if run.memory is not None and run.memory.mismatches > 0]
     if not tests:
         return
-    marches = [{(number, one.march, one.offset) for one in test.first} for number, test in enumerate(tests)]
+    marches = [
+        {(number, deviation.march, deviation.offset) for deviation in test.first} for number, test in enumerate(tests)
+    ]
     offsets = Counter(offset for places in marches for _, _, offset in places)
-    bits = next((one.expected ^ one.found for test in tests for one in test.first), 0)
+    bits = next((deviation.expected ^ deviation.found for test in tests for deviation in test.first), 0)
     many = sum(test.mismatches for test in tests)
     again = [offset for offset, times in offsets.items() if times > 1]
     places = ", ".join(f"{offset:#x}" for offset in list(again or offsets)[:NAMED_MOST])
@@ -65,18 +67,18 @@ def _compute(runs: Sequence[GpuTest], past: Sequence[PastTest]) -> Iterator[Defe
     kernels: dict[str, None] = {}
     unnamed = times = 0
     for kernel in (kernel for run in runs for kernel in run.kernels):
-        for one in kernel.deviations:
-            wrong[one.sm] += max(1, one.chunks)
+        for deviation in kernel.deviations:
+            wrong[deviation.sm] += max(1, deviation.chunks)
         unnamed += max(0, kernel.deviating - len(kernel.deviations))
         if kernel.deviations or kernel.deviating:
             kernels[kernel.kernel] = None
-            times += max(1, kernel.wrong_chunks, *(one.chunks for one in kernel.deviations))
+            times += max(1, kernel.wrong_chunks, *(deviation.chunks for deviation in kernel.deviations))
     if not times:
         return
     sms = ", ".join(f"{sm} ({chunks}x)" for sm, chunks in wrong.most_common(NAMED_MOST))
     text = f"{', '.join(kernels)}: wrong results on SM {sms or 'not named'}"
     text += f", and on {more} more" if (more := max(0, len(wrong) - NAMED_MOST) + unnamed) else ""
-    before = sum(f"{TEST_FAILED}.compute" in one.findings for one in past)
+    before = sum(f"{TEST_FAILED}.compute" in earlier.findings for earlier in past)
     if times > 1:  # two SMs that are wrong in one chunk are wrong once: one event on the board may reach both
         yield defect("compute", F, text)
     elif before:
@@ -96,7 +98,7 @@ def _transfer(runs: Sequence[GpuTest], past: Sequence[PastTest]) -> Iterator[Def
     if not parts:
         return
     again = len([run for run in runs if _transferred_wrong(run)]) > 1
-    before = any(f"{TEST_FAILED}.transfer" in one.findings for one in past)
+    before = any(f"{TEST_FAILED}.transfer" in earlier.findings for earlier in past)
     yield defect("transfer", F if again or before else W, "; ".join(parts))
 
 
@@ -132,10 +134,10 @@ def _hung(runs: Sequence[GpuTest], past: Sequence[PastTest]) -> Iterator[Defect]
 
 
 def _hung_before(test: GpuTest, past: Sequence[PastTest]) -> bool:
-    for one in sorted(past, key=lambda each: each.at.wall, reverse=True):
-        if one.verdict in (ActiveVerdict.NOTHING_FOUND, ActiveVerdict.WARNING):
+    for earlier in sorted(past, key=lambda each: each.at.wall, reverse=True):
+        if earlier.verdict in (ActiveVerdict.NOTHING_FOUND, ActiveVerdict.WARNING):
             return False
-        if one.found(TEST_HUNG) and test.started.wall - one.at.wall >= AN_HOUR_APART:
+        if earlier.found(TEST_HUNG) and test.started.wall - earlier.at.wall >= AN_HOUR_APART:
             return True
     return False
 

@@ -118,7 +118,7 @@ def _unread(test: GpuTest, others: Sequence[GpuTest]) -> Iterable[str]:
 
 
 def _verdict(found: Sequence[Defect], *, alone: bool) -> ActiveVerdict:
-    if any(one.severity is Severity.FAILURE for one in found):
+    if any(defect.severity is Severity.FAILURE for defect in found):
         return ActiveVerdict.FAILURE
     if not alone:
         return ActiveVerdict.NO_VERDICT
@@ -152,9 +152,9 @@ def _xids(uuid: str, known: Past, xids: Mapping[str, Sequence[int]]) -> Iterable
     """
     if not xids.get(uuid):
         return
-    times = 1 + sum(1 for one in known.get(uuid, ()) if one.xids)
+    times = 1 + sum(1 for test in known.get(uuid, ()) if test.xids)
     others = [other for other in known if other != uuid]
-    clean = [other for other in others if not xids.get(other) and not any(one.xids for one in known[other])]
+    clean = [other for other in others if not xids.get(other) and not any(test.xids for test in known[other])]
     if times >= XIDS_COUNT_FROM and others and len(clean) == len(others):
         numbers = ", ".join(map(str, dict.fromkeys(xids[uuid])))
         yield defect(

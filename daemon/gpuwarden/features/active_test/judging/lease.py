@@ -56,8 +56,8 @@ class Lease:
         return frozenset([slot for slot, pin in pins.items() if pin.uuid in gpus])
 
     def xids_of(self, slot: str) -> tuple[int, ...]:
-        found = (_XID.fullmatch(one) for one in self.xids.split())
-        return tuple(int(one[2]) for one in found if one and one[1] == slot)
+        found = (_XID.fullmatch(word) for word in self.xids.split())
+        return tuple(int(match[2]) for match in found if match and match[1] == slot)
 
 
 _XID = re.compile(r"([0-9a-f:.]{1,20})=(\d{1,3})", re.ASCII)

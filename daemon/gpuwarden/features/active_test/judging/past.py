@@ -97,8 +97,8 @@ class PastTest:
 
     def values(self) -> Mapping[str, float]:
         """Figures by name. Values that are not positive numbers are left out."""
-        found = (_FIGURE.fullmatch(one) for one in self.figures.split())
-        return {one[1]: value for one in found if one and 0 < (value := float(one[2])) < math.inf}
+        found = (_FIGURE.fullmatch(word) for word in self.figures.split())
+        return {match[1]: value for match in found if match and 0 < (value := float(match[2])) < math.inf}
 
 
 _FIGURE = re.compile(r"([a-z0-9_]{1,32})=(\d{1,16}(?:\.\d{1,16})?(?:e\+\d{1,4})?)", re.ASCII)
@@ -129,7 +129,7 @@ def kept(test: GpuTest, outcome: Outcome, at: Stamp, xids: Sequence[int] = ()) -
     figures = measured(test) if outcome.figures_good else {}
     memory = test.memory
     by_severity = {
-        severity: " ".join(dict.fromkeys(one.name for one in outcome.findings if one.severity is severity))
+        severity: " ".join(dict.fromkeys(finding.name for finding in outcome.findings if finding.severity is severity))
         for severity in Severity
     }
     return PastTest(
@@ -163,16 +163,16 @@ def kept(test: GpuTest, outcome: Outcome, at: Stamp, xids: Sequence[int] = ()) -
 
 def _text(outcome: Outcome, names: Sequence[str]) -> str:
     """Texts of the findings `names`, one a line, each with an equal share of the room; without findings, the outcome's own text."""
-    lines = ["; ".join(one.text for one in outcome.findings if one.name == name) for name in names]
+    lines = ["; ".join(finding.text for finding in outcome.findings if finding.name == name) for name in names]
     return "\n".join(line[: TEXT_MOST // len(lines) - 1] for line in lines) if lines else outcome.text[:TEXT_MOST]
 
 
 def lately(past: Iterable[PastTest], now: float, within: float) -> list[PastTest]:
     """Results of the last `within` seconds of wall time. Those dated in the future, by a clock that was set, are left out."""
-    return [one for one in past if 0 <= now - one.at.wall <= within]
+    return [test for test in past if 0 <= now - test.at.wall <= within]
 
 
 def own_median(past: Iterable[PastTest], figure: str, alike: Callable[[PastTest], bool]) -> float | None:
     """Median of a figure over the results that are `alike`, or None if fewer than `PAST_LEAST` of them have it."""
-    values = [value for one in past if alike(one) and (value := one.values().get(figure)) is not None]
+    values = [value for test in past if alike(test) and (value := test.values().get(figure)) is not None]
     return median(values) if len(values) >= PAST_LEAST else None

@@ -48,7 +48,7 @@ def tested(slot: str, test: PastTest, boot_id: str) -> Event:
 def test_events(tests: Tests, slots: Mapping[str, str], boot_id: str) -> Iterator[Event]:
     """Events that rebuild these results from nothing. `slots`: the slot of each board, by UUID."""
     for uuid, results in tests.items():
-        yield from (tested(slots.get(uuid, ""), one, boot_id) for one in results)
+        yield from (tested(slots.get(uuid, ""), result, boot_id) for result in results)
 
 
 def with_result(tests: Tests, event: Event) -> Tests:
@@ -63,7 +63,7 @@ def with_result(tests: Tests, event: Event) -> Tests:
 
 def _thinned(results: tuple[PastTest, ...], new: PastTest) -> tuple[PastTest, ...]:
     """Results without the last one of the new one's level, if that came soon after the one before it and says no more than the new one."""
-    same = [one for one in results if one.level is new.level][-2:]
+    same = [result for result in results if result.level is new.level][-2:]
     if len(same) < 2:
         return results
     before, last = same
@@ -78,28 +78,28 @@ def _pruned(results: tuple[PastTest, ...]) -> tuple[PastTest, ...]:
     newest = results[-1].at.wall
     if len(results) <= KEPT and newest - results[0].at.wall <= RESULTS_KEPT:
         return results
-    needed = {id(test) for one in standing(results).values() for test in one.made_by}
-    droppable = [one for one in results if id(one) not in needed]
+    needed = {id(test) for result in standing(results).values() for test in result.made_by}
+    droppable = [result for result in results if id(result) not in needed]
     kept = results
-    for one in droppable:
-        if newest - one.at.wall > RESULTS_KEPT and not _changes(results, rest := _without(kept, one)):
+    for result in droppable:
+        if newest - result.at.wall > RESULTS_KEPT and not _changes(results, rest := _without(kept, result)):
             kept = rest
-    for one in droppable:
-        if len(kept) > KEPT and not _changes(results, rest := _without(kept, one)):
+    for result in droppable:
+        if len(kept) > KEPT and not _changes(results, rest := _without(kept, result)):
             kept = rest
     return kept
 
 
 def _without(results: tuple[PastTest, ...], dropped: PastTest) -> tuple[PastTest, ...]:
-    return tuple(one for one in results if one is not dropped)
+    return tuple(result for result in results if result is not dropped)
 
 
 def _changes(results: tuple[PastTest, ...], fewer: tuple[PastTest, ...]) -> bool:
     """Return True if with `fewer` of these results a finding stands that one of the others has ended, or stands as something worse."""
     before, after = standing(results), standing(fewer)
     return any(
-        (found := before.get(name)) is None or (found.severity, found.level) != (one.severity, one.level)
-        for name, one in after.items()
+        (found := before.get(name)) is None or (found.severity, found.level) != (finding.severity, finding.level)
+        for name, finding in after.items()
     )
 
 
@@ -110,7 +110,11 @@ def standing(results: tuple[PastTest, ...]) -> dict[str, Standing]:
         if test.verdict is ActiveVerdict.NOTHING_FOUND:
             passed = LEVELS.index(test.level)
             unjudged = test.unjudged.split()
-            found = {name: one for name, one in found.items() if LEVELS.index(one.level) > passed or name in unjudged}
+            found = {
+                name: finding
+                for name, finding in found.items()
+                if LEVELS.index(finding.level) > passed or name in unjudged
+            }
         for severity, names in ((Severity.FAILURE, test.failed), (Severity.WARNING, test.warned)):
             for name in set(names.split()) - set(test.acknowledged.split()):
                 found[name] = _found_again(found.get(name), test, severity)
@@ -133,9 +137,9 @@ def _found_again(before: Standing | None, test: PastTest, severity: Severity) ->
 def newest(results: tuple[PastTest, ...]) -> tuple[PastTest, ...]:
     """The newest result of each level, the newest last."""
     found: dict[Level, PastTest] = {}
-    for one in results:
-        found.pop(one.level, None)
-        found[one.level] = one
+    for result in results:
+        found.pop(result.level, None)
+        found[result.level] = result
     return tuple(found.values())
 
 
@@ -144,7 +148,7 @@ def acknowledged(tests: Tests, uuid: str, key: Key) -> Tests:
     name = f"{key.code}.{key.detail}" if key.detail else key.code
     if uuid not in tests:
         return tests
-    return {**tests, uuid: tuple(_acknowledged(one, name) for one in tests[uuid])}
+    return {**tests, uuid: tuple(_acknowledged(test, name) for test in tests[uuid])}
 
 
 def _acknowledged(test: PastTest, name: str) -> PastTest:

@@ -88,7 +88,9 @@ def slow_sms(test: GpuTest) -> Iterator[Defect]:
 def _slow_sms(kernel: KernelMeasured) -> list[tuple[int, float]]:
     if kernel.chunks < SM_OFF_CHUNKS:
         return []
-    return [(one.sm, one.worst) for one in kernel.outliers if one.chunks >= SM_OFF_SHARE * kernel.chunks]
+    return [
+        (outlier.sm, outlier.worst) for outlier in kernel.outliers if outlier.chunks >= SM_OFF_SHARE * kernel.chunks
+    ]
 
 
 # --- speeds
@@ -161,7 +163,9 @@ def slow_figures(
             value=value,
             siblings=_of_siblings(others, figure.name),
             own=own_median(
-                [one for one in past if not one.found(figure.finding)], figure.name, lambda one: of_same_key(test, one)
+                [earlier for earlier in past if not earlier.found(figure.finding)],
+                figure.name,
+                lambda one: of_same_key(test, one),
             ),
             floor=MEASURED.get((test.name, test.power_limit or 0), {}).get(figure.name),
         )
@@ -190,12 +194,12 @@ def _excused(test: GpuTest) -> bool:
 
 def _deep_before(figure: str, test: GpuTest, past: Sequence[PastTest]) -> bool:
     """True if an earlier test, an hour ago or more, found the figure just as low, and no test since then was better."""
-    for one in sorted(past, key=lambda each: each.at.wall, reverse=True):
-        if not of_same_key(test, one) or figure not in one.values():
+    for earlier in sorted(past, key=lambda each: each.at.wall, reverse=True):
+        if not of_same_key(test, earlier) or figure not in earlier.values():
             continue
-        if figure not in one.deep.split():
+        if figure not in earlier.deep.split():
             return False
-        if test.started.wall - one.at.wall >= AN_HOUR_APART:
+        if test.started.wall - earlier.at.wall >= AN_HOUR_APART:
             return True
     return False
 

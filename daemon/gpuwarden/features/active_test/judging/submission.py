@@ -28,7 +28,7 @@ def submitted(
     """
     started = {(test.uuid, test.started.wall) for test in tests}
     past = {
-        uuid: [one for one in results if (uuid, one.started) not in started]
+        uuid: [test for test in results if (uuid, test.started) not in started]
         for uuid, results in memory_of(state).tests.items()
     }
     slots = {pin.uuid: slot for slot, pin in state.pins.items() if pin.uuid}

@@ -177,7 +177,7 @@ class GpuRun:
     def _result(self, measured: GpuMeasured | Failed, **when: Any) -> GpuTest:
         if isinstance(measured, Failed):
             return untested(self._gpu, self._node, measured.obstacle, measured.text, **when)
-        parts = {one.name: getattr(measured, one.name) for one in fields(GpuMeasured)}
+        parts = {field.name: getattr(measured, field.name) for field in fields(GpuMeasured)}
         if measured.obstacle is None and self._refused:
             parts |= {"obstacle": Obstacle.BUSY, "text": self._refused}
         if parts["temperature"] is None:

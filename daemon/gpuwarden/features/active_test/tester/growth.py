@@ -41,7 +41,7 @@ _SLOWDOWNS = (
     "violation_reliability_ns",
     "slowdown_",
 )
-COUNTERS = tuple(one.name for one in fields(GpuReadings) if one.name.startswith((*_ERRORS, *_SLOWDOWNS)))
+COUNTERS = tuple(field.name for field in fields(GpuReadings) if field.name.startswith((*_ERRORS, *_SLOWDOWNS)))
 """The counters of errors and of slowdowns: cumulative, each in its own unit."""
 
 

@@ -149,7 +149,7 @@ def _own_pod(found: Mapping[str, int], own: str, gpus: int) -> Occupancy:
 async def _cluster(asked: Asked) -> Occupancy:
     """Occupancy while no pod has a GPU. Only an exclusion in the cluster itself keeps pods away: a file or a program does not."""
     found = await detached("exclusions", asked.excluded_by)
-    if by := [one for one in found if one.startswith("kubernetes ")]:
+    if by := [holder for holder in found if holder.startswith("kubernetes ")]:
         return Occupancy(Memory.ALL, f"the node is excluded by {', '.join(by)}, and no pod has a GPU")
     return Occupancy(Memory.PART, "a pod may be started at any moment: gpuwarden exclude")
 

@@ -61,7 +61,9 @@ def _with_gpus(entries: list[Any]) -> dict[str, int]:
     found: dict[str, set[str]] = {}
     for entry in entries:
         if entry["ResourceName"].startswith(VENDOR) and any((entry["DeviceIDs"] or {}).values()):
-            whole = {str(one) for part in entry["DeviceIDs"].values() for one in part if _SHARED not in str(one)}
+            whole = {
+                str(device) for part in entry["DeviceIDs"].values() for device in part if _SHARED not in str(device)
+            }
             found.setdefault(str(entry["PodUID"]), set()).update(whole)
     return {pod: len(devices) for pod, devices in found.items()}
 

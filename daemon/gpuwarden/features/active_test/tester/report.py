@@ -73,8 +73,8 @@ def _gpu(report: Report, test: GpuTest) -> dict[str, Any]:
         "obstacle": None if test.obstacle is None else test.obstacle.value,
         "text": outcome.text,
         "findings": [
-            {"check": one.code, "detail": one.detail, "severity": one.severity.value, "text": one.text}
-            for one in outcome.findings
+            {"check": finding.code, "detail": finding.detail, "severity": finding.severity.value, "text": finding.text}
+            for finding in outcome.findings
         ],
         "tests": [to_wire(each) for each in report.tests if each.uuid == test.uuid],
     }

@@ -62,7 +62,7 @@ def shown(report: Report) -> Iterator[str]:
 
 def _next(report: Report, tests: Sequence[GpuTest]) -> Iterator[str]:
     """Yields what to do next, the worst first."""
-    found = [one for outcome in report.outcomes.values() for one in outcome.findings]
+    found = [finding for outcome in report.outcomes.values() for finding in outcome.findings]
     for severity, text in ((Severity.FAILURE, _AT_FAILURE), (Severity.WARNING, _AT_WARNING)):
         if codes := dict.fromkeys(one.code for one in found if one.severity is severity):
             yield f"{text}: {' and '.join(f'gpuwarden explain {code}' for code in codes)}"
@@ -119,8 +119,8 @@ def _speed(speed: float) -> str:
 def _details(report: Report, test: GpuTest) -> Iterator[str]:
     name = _name(report, test)
     outcome = report.outcomes.get(test.uuid, Outcome(verdict=ActiveVerdict.NO_VERDICT))
-    for one in outcome.findings:
-        yield f"{name}: {one.severity.value}: {one.text}"
+    for finding in outcome.findings:
+        yield f"{name}: {finding.severity.value}: {finding.text}"
     for kernel in test.kernels:
         yield from (f"{name}: {text}" for text in _gaps(kernel))
     for peer in test.peers:

@@ -180,7 +180,7 @@ def given(job: JobState) -> frozenset[Given]:
     acknowledged = job.acknowledged
     if acknowledged.saved or acknowledged.unsaved:
         return frozenset(
-            one for one, value in ((Given.SAVED, acknowledged.saved), (Given.UNSAVED, acknowledged.unsaved)) if value
+            name for name, value in ((Given.SAVED, acknowledged.saved), (Given.UNSAVED, acknowledged.unsaved)) if value
         )
     return frozenset({Given.ENDED} if job.signalled and job.signalled <= acknowledged.processes else ())
 

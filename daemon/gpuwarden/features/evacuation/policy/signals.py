@@ -45,7 +45,7 @@ def ever_signalled(state: EvacuationState, evacuation: Evacuation, key: str, now
     """
     own = evacuation.jobs.get(key)
     known = [other for _, other in _others(state, evacuation, key, now)] + ([] if own is None else [own])
-    return frozenset[Process]().union(*(one.signalled | one.earlier for one in known))
+    return frozenset[Process]().union(*(job_state.signalled | job_state.earlier for job_state in known))
 
 
 def _others(state: EvacuationState, own: Evacuation, job: str, now: Stamp) -> list[tuple[Evacuation, JobState]]:
@@ -113,7 +113,8 @@ def has_left_mark(state: EvacuationState, evacuation: Evacuation, key: str, rest
         other.jobs[key] for other in state.evacuations.values() if key in other.jobs and _called_off(other, evacuation)
     ]
     return any(
-        one.way is Way.JOB_WIDE and (None in (restarts, one.restarts) or one.restarts == restarts) for one in known
+        job_state.way is Way.JOB_WIDE and (None in (restarts, job_state.restarts) or job_state.restarts == restarts)
+        for job_state in known
     )
 
 

@@ -126,18 +126,20 @@ def _saved(state: EvacuationState, event: Event) -> EvacuationState:
         return _kept(state, event)
     after = _acknowledged(state, event)
     news = _given(after, data.job) - _given(state, data.job)
-    return replace(after, answers={**state.answers, **{one: state.answers.get(one, 0) + 1 for one in news}})
+    return replace(after, answers={**state.answers, **{job: state.answers.get(job, 0) + 1 for job in news}})
 
 
 def _given(state: EvacuationState, job: str) -> frozenset[Given]:
     """Answers that the job has given, as far as the open evacuations know."""
-    return frozenset().union(*(given(one.jobs[job]) for one in open_evacuations(state).values() if job in one.jobs))
+    return frozenset().union(
+        *(given(evacuation.jobs[job]) for evacuation in open_evacuations(state).values() if job in evacuation.jobs)
+    )
 
 
 def _answered(state: EvacuationState, event: Event) -> EvacuationState:
     data = read(event_data.Answered, event)
     counts = {Given.SAVED: data.saved, Given.UNSAVED: data.unsaved, Given.ENDED: data.ended}
-    return replace(state, answers={one: count for one, count in counts.items() if count})
+    return replace(state, answers={job: count for job, count in counts.items() if count})
 
 
 def _acknowledging(known: JobState, data: event_data.Saved, now: Stamp) -> JobState:

@@ -177,23 +177,30 @@ def repeatable(state: EvacuationState, key: str, job: LocalJob, restarts: int | 
     An acknowledgement by a rank's number may be of any process whose rank is not known.
     """
     known = [evacuation.jobs[key] for evacuation in state.evacuations.values() if key in evacuation.jobs]
-    known = [one for one in known if None in (restarts, one.restarts) or one.restarts == restarts]
-    acknowledged = [one.acknowledged for one in known]
-    if any(one.all_ranks for one in acknowledged):
+    known = [
+        job_state for job_state in known if None in (restarts, job_state.restarts) or job_state.restarts == restarts
+    ]
+    acknowledged = [job_state.acknowledged for job_state in known]
+    if any(answer.all_ranks for answer in acknowledged):
         return frozenset()
-    undecided = frozenset[Process]().union(*(one.undecided for one in known))
+    undecided = frozenset[Process]().union(*(job_state.undecided for job_state in known))
     return frozenset(
         (process.pid, process.started)
         for process in job.processes
         if (process.pid, process.started) in undecided
-        and not any(has_acknowledged(process, one) or (process.rank is None and one.ranks) for one in acknowledged)
+        and not any(
+            has_acknowledged(process, answer) or (process.rank is None and answer.ranks) for answer in acknowledged
+        )
     )
 
 
 def has_unused_mark(state: EvacuationState, key: str, restarts: int | None) -> bool:
     """True if this node's mark was begun for this run of the job, and no signal followed it."""
     known = (evacuation.jobs[key] for evacuation in state.evacuations.values() if key in evacuation.jobs)
-    return any(one.marking and (None in (restarts, one.restarts) or one.restarts == restarts) for one in known)
+    return any(
+        job_state.marking and (None in (restarts, job_state.restarts) or job_state.restarts == restarts)
+        for job_state in known
+    )
 
 
 def job_number(key: str) -> int | None:

@@ -98,7 +98,7 @@ def read_bus(host: Host) -> tuple[Function, ...]:
 def read_holders(host: Host) -> tuple[Holder, ...]:
     """Read who has files of the driver open. Raises NoReading: who cannot be seen may be there."""
     rows = read_in_child(
-        "/proc", lambda: [asdict(one) for one in _holders(host.proc)], host.within("proc", HOST_WITHIN)
+        "/proc", lambda: [asdict(holder) for holder in _holders(host.proc)], host.within("proc", HOST_WITHIN)
     )
     return tuple(Holder(**{**row, "minors": tuple(row["minors"])}) for row in rows)
 

@@ -91,7 +91,7 @@ class Notebook:
         return entry
 
     def change(self, entry: Entry) -> Entry:
-        self._write([entry if one.id == entry.id else one for one in self.entries])
+        self._write([entry if other.id == entry.id else other for other in self.entries])
         return entry
 
     def end(self, entry: Entry, state: State, text: str, now: float, *, refused: bool = False) -> Entry:
@@ -104,7 +104,9 @@ class Notebook:
         if len(begun) >= STEPS_MOST:
             return f"{len(begun)} steps were begun on this node within 24 h, and no more than {STEPS_MOST} are"
         reboots = [
-            one for one in entries if one.step == "reboot" and not one.refused and one.begun > now - REBOOTS_WITHIN
+            entry
+            for entry in entries
+            if entry.step == "reboot" and not entry.refused and entry.begun > now - REBOOTS_WITHIN
         ]
         if step == "reboot" and len(reboots) >= REBOOTS_MOST:
             return "a reboot of this node was begun within 6 h, and no more than one is"

@@ -53,7 +53,7 @@ def mismatch(slot: str, uuid: str, seen: Seen) -> str:
     gpu = seen.gpu(slot)
     if gpu is not None and gpu.uuid and gpu.uuid != uuid:
         return f"the GPU at {slot} has UUID {gpu.uuid}, not {uuid or 'an unknown one'}"
-    others = [one.slot for one in seen.driver.gpus if uuid and one.uuid == uuid] if seen.driver else []
+    others = [gpu.slot for gpu in seen.driver.gpus if uuid and gpu.uuid == uuid] if seen.driver else []
     return f"the GPU with UUID {uuid} is at {others[0]}" if others and others[0] != slot else ""
 
 
@@ -65,7 +65,9 @@ def by_setup(slots: Collection[str], seen: Seen, *, reset: bool) -> str:
         gpu = seen.gpu(slot)
         if gpu is not None and gpu.mig:
             return f"MIG is on at the GPU at {slot}, whose instances this would delete: reboot the node"
-        if reset and (bound := [one.driver for one in seen.bus if one.slot == slot and one.driver.startswith("vfio")]):
+        if reset and (
+            bound := [device.driver for device in seen.bus if device.slot == slot and device.driver.startswith("vfio")]
+        ):
             return f"the GPU at {slot} is passed through to a virtual machine (driver {bound[0]}): reset it there"
         if reset and gpu is not None and gpu.virtualization in _VIRTUAL:
             return (
@@ -92,8 +94,8 @@ def not_alone(slot: str, seen: Seen) -> str:
 def in_use(slots: Collection[str] | None, seen: Seen, holders: Sequence[Holder], aside: Collection[str]) -> str:
     """Return who uses the GPUs at `slots`, or any if that is None, or "". `aside`: units whose processes do not count."""
     gpus = [gpu for gpu in (seen.driver.gpus if seen.driver else ()) if slots is None or gpu.slot in slots]
-    found = [str(one) for one in _holding(gpus, slots, seen, holders) if one.unit not in aside]
-    shown = {one.pid for one in holders}
+    found = [str(holder) for holder in _holding(gpus, slots, seen, holders) if holder.unit not in aside]
+    shown = {holder.pid for holder in holders}
     found += [f"process {pid}" for gpu in gpus for pid in gpu.pids if pid not in shown]
     if not found:
         return ""

@@ -51,7 +51,7 @@ class Services:
         """
         known, blocks, running = set(units), list(self._show(units)), set[str]()
         while named := sorted(
-            {one for _, block in blocks for key in _DEPENDENT for one in block.get(key, "").split()} - known
+            {unit for _, block in blocks for key in _DEPENDENT for unit in block.get(key, "").split()} - known
         ):
             blocks = list(self._show(named))
             known.update(named)
