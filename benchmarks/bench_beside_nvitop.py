@@ -75,8 +75,8 @@ def main() -> int:
         windows = max(1, round(60.0 * options.minutes / WINDOW))
         found = shares(list(pids.values()), {daemon.port: FORMS["text, gzip"], port: {}}, windows, SETTLE)
         used = {
-            name: [sum(each) for each in zip(*used.values(), strict=True)]
-            for name, used in zip(pids, found, strict=True)
+            name: [sum(window) for window in zip(*windows_of.values(), strict=True)]
+            for name, windows_of in zip(pids, found, strict=True)
         }
         pss = {name: sum(memory(pid)["PSS MiB"] for pid in group.values()) for name, group in pids.items()}
         pages = {"gpuwarden": scrape(daemon.port, FORMS["text"]), "nvitop-exporter": scrape(port, {})}

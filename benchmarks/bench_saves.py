@@ -141,8 +141,8 @@ def main() -> None:
             print(f"{number + 1:3d}  {kind.name}, {takes}: {outcome}", file=sys.stderr, flush=True)
     rows = [
         [
-            name, str(len(found)), str(2 * len(found)), str(sum(run.cut_off for run in found)),
-            str(sum(run.early for run in found)), spread([run.waited for run in found]),
+            name, str(len(found)), str(2 * len(found)), str(sum(outcome.cut_off for outcome in found)),
+            str(sum(outcome.early for outcome in found)), spread([outcome.waited for outcome in found]),
         ]
         for name, found in outcomes.items()
     ]  # fmt: skip

@@ -58,7 +58,7 @@ class Story:
     reset: str = "cures"
     boot_cures: bool = True
     weight: int = 1
-    """How often it is played, beside others."""
+    """How often it is each, beside others."""
 
 
 STORIES = (
@@ -194,9 +194,8 @@ class Rounds:
                 number = len(self.rounds) + 1
                 chance = random.Random(self.chance.random())
                 first = number <= len(stories)  # each once, and then by chance
-                story = (
-                    stories[number - 1] if first else chance.choices(stories, [story.weight for story in stories])[0]
-                )
+                weights = [story.weight for story in stories]
+                story = stories[number - 1] if first else chance.choices(stories, weights)[0]
                 one = Round(number, name, story)
                 self.rounds.append(one)
             try:
@@ -303,8 +302,8 @@ def together(rounds: list[Round]) -> int:
     """Return on how many nodes a step went on at one moment, at most."""
     edges = sorted(
         edge
-        for played in rounds
-        for step in played.steps
+        for each in rounds
+        for step in each.steps
         if step.ended < float("inf")
         for edge in ((step.begun, 1), (step.ended, -1))
     )
@@ -322,45 +321,41 @@ def spread(values: list[float]) -> str:
 
 
 def report(rounds: list[Round], at_once: int) -> int:
-    rounds = [played for played in rounds if played.end != INTERRUPTED]
-    over = [played for played in rounds if played.end]
-    faults = Counter(fault for played in rounds for fault in played.faults)
+    rounds = [each for each in rounds if each.end != INTERRUPTED]
+    over = [each for each in rounds if each.end]
+    faults = Counter(fault for each in rounds for fault in each.faults)
     most = together(rounds)
+    to_step = [each.fault_to_step for each in over if each.steps]
+    untested = [each.untested for each in over if each.untested]
     table(
         f"{len(over)} rounds in booted machines, repair.at_once = {at_once}",
         ("what", "count"),
         [
             *(
                 (f"round: {name}", count)
-                for name, count in sorted(Counter(f"{played.story.name}, {played.end}" for played in over).items())
+                for name, count in sorted(Counter(f"{each.story.name}, {each.end}" for each in over).items())
             ),
             *(
                 (f"step: {name}", count)
-                for name, count in sorted(Counter(step.what for played in over for step in played.steps).items())
+                for name, count in sorted(Counter(step.what for each in over for step in each.steps).items())
             ),
             *(
                 (f"killed: {name}", count)
-                for name, count in sorted(Counter(kill for played in over for kill in played.kills).items())
+                for name, count in sorted(Counter(kill for each in over for kill in each.kills).items())
             ),
-            ("boots", sum(played.boots for played in over)),
-            ("done twice", sum("times" in fault for played in over for fault in played.faults)),
+            ("boots", sum(each.boots for each in over)),
+            ("done twice", sum("times" in fault for each in over for fault in each.faults)),
             ("done on a node with a job", faults["done on a node with a job"]),
             ("nodes repaired at one moment, at most", most),
             ("loops", faults["a loop"]),
             (
                 "returned without a look of two minutes",
-                sum(fault.startswith("returned ") for played in over for fault in played.faults),
+                sum(fault.startswith("returned ") for each in over for fault in each.faults),
             ),
             ("did not end", len(rounds) - len(over)),
-            (
-                "seconds from the fault to the first step",
-                spread([played.fault_to_step for played in over if played.steps]),
-            ),
-            (
-                "seconds from the last step to the next job",
-                spread([played.untested for played in over if played.untested]),
-            ),
-            ("seconds of a round", spread([played.seconds for played in over])),
+            ("seconds from the fault to the first step", spread(to_step)),
+            ("seconds from the last step to the next job", spread(untested)),
+            ("seconds of a round", spread([each.seconds for each in over])),
         ],
     )
     return 0 if not faults and most <= at_once else 1

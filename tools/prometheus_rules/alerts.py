@@ -160,6 +160,7 @@ unless on (job, instance) gpuwarden:node:name
         description="A new node on which gpuwarden does not run or is blocked, or an old one that was neither repaired nor "
         "removed from service discovery.",
     )  # fmt: skip
+    # Chosen, not measured: a loss is two changes, and a reboot or an upgrade is one or two losses.
     yield Alert(
         name="GpuwardenTargetDown", severity=TICKET,
         expr=f"""\

@@ -64,6 +64,15 @@ def _body(made: Report) -> Iterator[str]:
             for row in made.boards
         ],
     )
+    yield from _outages(made)
+    yield from _exclusions(made)
+    if made.renamed:
+        yield "<h2>Renamed nodes</h2>"
+        yield _table(("Node", "Before"), [(names[0], ", ".join(names[1:])) for names in made.renamed])
+    yield "<h2>What the words mean</h2>" + "".join(f"<p>{escape(text)}</p>" for text in _DEFINITIONS.split("\n\n"))
+
+
+def _outages(made: Report) -> Iterator[str]:
     yield "<h2>Outages</h2>"
     yield _table(
         ("Node", "Cause", "Since", "For", "GPU-hours lost"),
@@ -78,6 +87,9 @@ def _body(made: Report) -> Iterator[str]:
             for outage in made.outages
         ],
     )
+
+
+def _exclusions(made: Report) -> Iterator[str]:
     yield "<h2>Exclusions</h2>"
     yield _table(
         ("By", "Times", "Still out", "Node-hours", "Lasted"),
@@ -99,10 +111,6 @@ def _body(made: Report) -> Iterator[str]:
             for exclusion in made.excluded
         ],
     )
-    if made.renamed:
-        yield "<h2>Renamed nodes</h2>"
-        yield _table(("Node", "Before"), [(names[0], ", ".join(names[1:])) for names in made.renamed])
-    yield "<h2>What the words mean</h2>" + "".join(f"<p>{escape(text)}</p>" for text in _DEFINITIONS.split("\n\n"))
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -307,9 +307,8 @@ class Enforcement:
             if any(state.at.boottime < since.boottime for state in rebooting):
                 continue
             del self._undecided[source]
-            if any(state.empty is not False for state in rebooting):
-                notices = [notice for notice in notices if notice.kind != Kind.SHUTDOWN]  # noqa: PLW2901 - those that count
-            self._take(source, notices)
+            ordered = any(state.empty is not False for state in rebooting)
+            self._take(source, [notice for notice in notices if not (ordered and notice.kind == Kind.SHUTDOWN)])
         self._changed()
 
     def _take(self, source: str, notices: Iterable[Notice]) -> None:

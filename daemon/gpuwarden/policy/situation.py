@@ -111,7 +111,7 @@ def excluded(
     """Exclusions in force, as (actuator, owner): `failure`, `termination` or `operator` for ours, else `foreign`, or `maintenance`
     where the scheduler keeps the node for that, and gpuwarden writes nothing.
 
-    `last`: as the schedulers answered last. What other parties do stands while a scheduler does not answer, as ours does.
+    `last`: the newest answer of each scheduler. What other parties do stands while a scheduler does not answer, as ours does.
     """
     if state.order is not None:
         yield "", Why.OPERATOR.value
@@ -120,12 +120,10 @@ def excluded(
         if node_state is not None and node_state.reachable:
             if node_state.owner is not Owner.NONE and node_state.why is not None:
                 yield name, node_state.why.value
-            yield from ((name, by) for by in _by_others(node_state))
-        else:
-            if hold is not None:
-                yield name, hold.why.value
-            if name in last:
-                yield from ((name, by) for by in _by_others(last[name]))
+        elif hold is not None:
+            yield name, hold.why.value
+        if name in last:
+            yield from ((name, by) for by in _by_others(last[name]))
 
 
 def _by_others(node_state: NodeState) -> Iterator[str]:

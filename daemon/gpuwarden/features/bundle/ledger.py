@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import field
 from datetime import datetime
@@ -23,7 +22,7 @@ BEFORE = 86_400.0
 """Seconds before the first sighting from which on events are taken."""
 EVENTS_MOST, TESTS_MOST = 20_000, 500
 """Events of the slice, and of active tests: the newest."""
-_PAGE, _READ_MOST = 5_000, 400_000
+_PAGE = 5_000
 _NUMBERED = {"xid": "Xid", "sxid": "SXid"}
 _TESTS_SINCE = 28 * 86_400.0
 _OF_TESTS = (EventKind.TESTED, EventKind.TEST_BEGUN, EventKind.TEST_ENDED, EventKind.GATE_BEGUN, EventKind.GATE_ENDED)
@@ -69,29 +68,15 @@ def slice_of(state_dir: Path, findings: tuple[str, ...], now: float) -> Slice:
         state = reduce(fold, reader.memory().events, State())
         failures = tuple(_failures(reader, state, findings))
         since = min((failure.since for failure in failures), default=now) - BEFORE
-        kept, count = _newest(reader, since, EVENTS_MOST)
-        tests, _ = _newest(reader, now - _TESTS_SINCE, TESTS_MOST, _OF_TESTS)
+        kept = reader.events(since=since, limit=EVENTS_MOST + 1, newest=True)
+        tests = reader.events(since=now - _TESTS_SINCE, kinds=_OF_TESTS, limit=TESTS_MOST, newest=True)
         return Slice(
             state=state,
             failures=failures,
-            events=tuple(map(document, kept)),
-            earlier=count > len(kept),
-            tests=tuple(map(document, tests)),
+            events=tuple(document(stored.event) for stored in kept[-EVENTS_MOST:]),
+            earlier=len(kept) > EVENTS_MOST,
+            tests=tuple(document(stored.event) for stored in tests),
         )
-
-
-def _newest(reader: Reader, since: float, most: int, kinds: Iterable[EventKind] = ()) -> tuple[deque[Event], int]:
-    """Return the newest events, and how many there were."""
-    kept: deque[Event] = deque(maxlen=most)
-    after = count = 0
-    while count < _READ_MOST:
-        page = reader.events(since=since, after=after, kinds=tuple(kinds), limit=_PAGE)
-        kept.extend(stored.event for stored in page)
-        count += len(page)
-        if len(page) < _PAGE:
-            break
-        after = page[-1].id
-    return kept, count
 
 
 def _failures(reader: Reader, state: State, findings: tuple[str, ...]) -> Iterable[Failure]:

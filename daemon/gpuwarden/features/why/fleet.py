@@ -143,7 +143,7 @@ def nodes_of(samples: Mapping[str, Sequence[Sample]]) -> list[NodeOfJob]:
 def _placed(samples: Mapping[str, Sequence[Sample]]) -> list[Sample]:
     """Return what the rules recorded, with the cluster of its node where it is known beyond doubt: rules drop the labels of targets."""
     clusters: dict[str, set[str]] = defaultdict(set)
-    for cluster, instance in (_key(one) for name in ("nodes", "named", "had") for one in samples.get(name, ())):
+    for cluster, instance in (_key(sample) for name in ("nodes", "named", "had") for sample in samples.get(name, ())):
         clusters[instance].add(cluster)
     placed = []
     for sample in samples["seen"]:
