@@ -71,6 +71,8 @@ class PortFacts:
     """Bytes of RDMA that it sent."""
     default_route: bool | None = None
     """True if the host's default route goes over this RoCE port; None without a default route."""
+    bonded: bool = False
+    """True if its network device is a bond: it is then all ports of its adapter that the bond has (RoCE LAG)."""
 
     @property
     def name(self) -> str:

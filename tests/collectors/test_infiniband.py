@@ -248,6 +248,7 @@ def test_bond_that_is_one_rdma_device_is_known_by_its_gid(tmp_path: Path) -> Non
     plant(tmp_path, {"devices/virtual/net/bond0/bonding/mode": "802.3ad 4"})
     (tmp_path / "class/net/bond0").symlink_to(tmp_path / "devices/virtual/net/bond0")
     assert over_default_route(tmp_path, "bond0") == {"mlx5_bond_0/1": True}
+    assert [port.bonded for port in InfinibandCollector(tmp_path, proc=tmp_path).read().ports] == [True]
 
 
 def test_passes_count_how_often_they_saw_a_port_go_down(tmp_path: Path) -> None:

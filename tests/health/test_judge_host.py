@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -106,6 +107,99 @@ def test_a_port_that_is_excluded_from_now_on_is_forgotten_and_its_finding_ends(h
     assert host.health is Health.HEALTHY
     host.restart_daemon()
     host.ports(port("mlx5_0"))
+    healthy_for(300, host)
+
+
+# --- Names of ports ------------------------------------------------------------------------------------------------
+
+
+ADAPTERS = [f"0000:{bus}:00.0" for bus in ("18", "29", "3a", "4b")]
+
+
+def named(*names: str, slots: Sequence[str] = ADAPTERS, **more: Any) -> tuple[PortFacts, ...]:
+    """Ports of these devices, each on an adapter of its own."""
+    return tuple(port(name, slot=at, **more) for name, at in zip(names, slots, strict=True))
+
+
+def with_ports(*ports: PortFacts) -> WholeHost:
+    host = WholeHost()
+    host.ports(*ports)
+    host.run(30)
+    assert host.health is Health.HEALTHY
+    return host
+
+
+def test_ports_that_another_package_of_drivers_names_anew_are_not_missed() -> None:
+    host = with_ports(*named("ibp24s0", "ibp41s0", "ibp58s0", "ibp75s0"))
+    host.reboot()
+    host.ports(*named("mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3"))
+    healthy_for(600, host)
+    host.restart_daemon()
+    healthy_for(300, host)
+
+
+def test_a_port_that_is_down_under_its_new_name_fails_the_node() -> None:
+    host = with_ports(*named("ibp24s0", "ibp41s0", "ibp58s0", "ibp75s0"))
+    host.reboot()
+    host.ports(*named("mlx5_0", "mlx5_1", "mlx5_2", slots=ADAPTERS[:3]), port("mlx5_3", slot=ADAPTERS[3], state="down"))
+    host.run(600)
+    assert host.ids == {"infiniband_down@port/mlx5_3/1"}
+
+
+def test_the_missing_adapter_is_named_where_those_behind_it_moved_up() -> None:
+    host = with_ports(
+        *named("mlx5_0", "mlx5_1", "mlx5_2", slots=ADAPTERS[:3], rate_gbps=400.0),
+        port("mlx5_3", slot=ADAPTERS[3], rate_gbps=100.0),
+    )
+    host.reboot()
+    left = named("mlx5_0", "mlx5_1", slots=(ADAPTERS[0], ADAPTERS[2]))
+    host.ports(*left, port("mlx5_2", slot=ADAPTERS[3], rate_gbps=100.0))
+    host.run(600)
+    assert host.ids == {"infiniband_down@port/mlx5_3/1"}  # and no port is slower than before
+    (down,) = host.found("infiniband_down")
+    assert down.evidence == {"why": "the port is gone", "adapter": ADAPTERS[1]}
+    host.ports(*left, port("mlx5_2", slot=ADAPTERS[3], rate_gbps=50.0))
+    host.run(600)
+    assert host.ids == {"infiniband_down@port/mlx5_3/1", "infiniband_rate_low@port/mlx5_2/1"}
+
+
+def test_adapters_that_a_reloaded_driver_finds_one_by_one_are_not_mixed_up() -> None:
+    names = ("mlx5_0", "mlx5_1", "mlx5_2")
+    host = with_ports(*named(*names, slots=ADAPTERS[:3]))
+    host.ports(*named("mlx5_0", slots=ADAPTERS[2:3]))
+    host.run(30)
+    host.ports(*named("mlx5_0", "mlx5_1", slots=(ADAPTERS[2], ADAPTERS[0])))
+    host.run(600)
+    (down,) = host.found("infiniband_down")
+    assert down.evidence["adapter"] == ADAPTERS[1]
+    host.ports(*named(*names, slots=(ADAPTERS[2], ADAPTERS[0], ADAPTERS[1])))
+    host.run(120)
+    healthy_for(600, host)
+
+
+@pytest.mark.parametrize("name", ["mlx5_bond_0", "rocep24s0f0"])
+def test_two_ports_of_an_adapter_that_become_a_bond_are_not_missed(name: str) -> None:
+    first, second = "0000:18:00.0", "0000:18:00.1"
+    roce = {"link_layer": "Ethernet", "rate_gbps": 100.0}
+    host = with_ports(port("rocep24s0f0", slot=first, **roce), port("rocep24s0f1", slot=second, **roce))
+    bond = port(name, slot=first, bonded=True, **{**roce, "rate_gbps": 200.0})
+    host.ports(bond)
+    healthy_for(600, host)
+    host.ports(replace(bond, state="down"))
+    host.run(600)
+    assert host.ids == {f"infiniband_down@port/{name}/1"}
+    host.ports(port("rocep24s0f0", slot=first, **roce), port("rocep24s0f1", slot=second, **roce))
+    host.run(120)
+    assert "infiniband_down" not in host.codes
+
+
+def test_devices_that_share_a_function_are_known_by_their_own_names() -> None:
+    function = "0000:18:00.0"
+    whole, part, other = (port(f"mlx5_{number}", slot=function, rate_gbps=400.0 / (number + 1)) for number in range(3))
+    host = with_ports(whole, part)
+    host.ports(whole, part, other)
+    healthy_for(300, host)
+    host.ports(whole)  # an administrator removed the subfunctions
     healthy_for(300, host)
 
 

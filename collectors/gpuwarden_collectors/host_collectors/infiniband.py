@@ -139,7 +139,7 @@ class InfinibandCollector:
         path, driver = self._adapter(folder, inode)
         counters = self._efa_counters(folder, inode) if driver == _EFA else self._counters(folder, inode)
         ethernet = link_layer == "Ethernet"
-        carrier_down, default_route = self._of_netdev(folder, carriers) if ethernet else (None, None)
+        carrier_down, default_route, bonded = self._of_netdev(folder, carriers) if ethernet else (None, None, False)
         return PortFacts(
             device=folder.parent.parent.name,
             port=int(folder.name),
@@ -153,6 +153,7 @@ class InfinibandCollector:
             seen_down=self._seen_down(inode, state),
             sent_bytes=self._sent(folder, inode, driver),
             default_route=default_route,
+            bonded=bonded,
             **counters,
         )
 
@@ -210,15 +211,16 @@ class InfinibandCollector:
                 self._refused.add((inode, name))
             return None
 
-    def _of_netdev(self, folder: Path, carriers: frozenset[str] | None) -> tuple[int | None, bool | None]:
-        """Returns how often a RoCE port's network device lost its carrier, and whether the default route uses it.
+    def _of_netdev(self, folder: Path, carriers: frozenset[str] | None) -> tuple[int | None, bool | None, bool]:
+        """Returns how often a RoCE port's network device lost its carrier, whether the default route uses it, and if it is a bond.
 
         `link_downed` does not count these losses.
         """
         names = self._netdev_names(folder)
         lost = number(text_or_empty(self._netdevs / names[0] / "carrier_down_count")) if names else None
         over_it = None if carriers is None else any(name in carriers and self._is_its(name) for name in names)
-        return lost, over_it
+        bonded = bool(names) and (self._netdevs / names[0] / "bonding").exists()
+        return lost, over_it, bonded
 
     def _netdev_names(self, folder: Path) -> Sequence[str]:
         by_gid = text_or_empty(folder / "gid_attrs/ndevs/0")

@@ -24,6 +24,7 @@ from gpuwarden.health.host.memory import (
 )
 from gpuwarden.health.host.port_downs import counted_downs
 from gpuwarden.health.host.port_errors import EACH, LIMITS, SAMPLES, blind_counters
+from gpuwarden.health.host.port_names import named_as_now
 from gpuwarden.health.host.ports import port_counters
 from gpuwarden.health.host.services import memory_counters, service_counters
 from gpuwarden.health.model import Event
@@ -97,29 +98,30 @@ def _counts(known: Mapping[str, int], memory: MemoryFacts) -> list[tuple[str, in
     return [(name, count) for name, count in counts if known.get(name) != count and (name in known or room)]
 
 
-def _ports(known: Mapping[str, KnownPort], infiniband: InfinibandFacts) -> list[tuple[str, KnownPort | None]]:
-    """Changes of known ports, by name; None for a port that no longer matters."""
-    news: list[tuple[str, KnownPort | None]] = []
+def _ports(before: Mapping[str, KnownPort], infiniband: InfinibandFacts) -> list[tuple[str, KnownPort | None]]:
+    """Changes of known ports, by name; None for a port that no longer matters, or that has another name."""
+    known = named_as_now(before, infiniband)
+    changes: list[tuple[str, KnownPort | None]] = [(name, None) for name in before if name not in known]
+    changes += [(name, port) for name, port in known.items() if port is not before.get(name)]
     for name in known:
         device = name.rpartition("/")[0]
         if any(re.match(pattern, device) for pattern in infiniband.excluded):
-            news.append((name, None))
+            changes.append((name, None))
     for port in infiniband.ports:
         if port.state != "active" or (port.name not in known and len(known) >= PORTS_KEPT):
             continue
-        before = known.get(port.name, KnownPort(0.0, ""))
-        route = _carries_route(port, before, known, infiniband)
+        then = known.get(port.name, KnownPort(0.0, ""))
         now = replace(
-            before,
-            gbps=max(before.gbps, port.rate_gbps or 0.0),
-            link_layer=port.link_layer or before.link_layer,
-            default_route=route,
-            slot=port.slot or before.slot,
+            then,
+            gbps=max(then.gbps, port.rate_gbps or 0.0),
+            link_layer=port.link_layer or then.link_layer,
+            default_route=_carries_route(port, then, known, infiniband),
+            slot=port.slot or then.slot,
             blind=blind_counters(port),
         )
-        if port.name not in known or now != before:
-            news.append((port.name, now))
-    return news
+        if port.name not in known or now != then:
+            changes.append((port.name, now))
+    return changes
 
 
 def _carries_route(

@@ -44,7 +44,7 @@ def infiniband_down(infiniband: InfinibandFacts, known: Ports) -> list[Sighting]
     return [
         Sighting(
             Key("infiniband_down", port_subject(name)),
-            {**_how_down(here.get(name)), **({"role": roles[name]} if name in roles else {})},
+            {**_how_down(here.get(name), known[name]), **({"role": roles[name]} if name in roles else {})},
             severity=Severity.WARNING if name in roles else None,
             advice=Advice.RESTART_SERVICE if all_of_them and name not in roles else None,
         )
@@ -77,9 +77,9 @@ def other_roles(known: Ports) -> dict[str, str]:
     return {**routed, **{name: SLOWER for name, rate in rest.items() if name in ethernet and rate in odd}}
 
 
-def _how_down(port: PortFacts | None) -> Evidence:
+def _how_down(port: PortFacts | None, known: KnownPort) -> Evidence:
     if port is None:
-        return {"why": "the port is gone"}
+        return {"why": "the port is gone", **({"adapter": known.slot} if known.slot else {})}
     return {"state": port.state, "physical_state": port.physical_state, "link_layer": port.link_layer}
 
 
