@@ -57,15 +57,17 @@ class DefaultRoute:
             device = ahead.pop()
             if device not in found:
                 found.add(device)
-                ahead += [name for name in self._lower(device) if _is_name(name)]
+                ahead += [name for name in lower_devices(f"{self._netdevs}/{device}") if _is_name(name)]
         return found
 
-    def _lower(self, device: str) -> Iterator[str]:
-        try:
-            with os.scandir(f"{self._netdevs}/{device}") as entries:
-                yield from [entry.name.removeprefix(_LOWER) for entry in entries if entry.name.startswith(_LOWER)]
-        except OSError:
-            return
+
+def lower_devices(folder: str) -> Iterator[str]:
+    """Yields the names of the network devices that the one with this folder in sysfs is made of."""
+    try:
+        with os.scandir(folder) as entries:
+            yield from [entry.name.removeprefix(_LOWER) for entry in entries if entry.name.startswith(_LOWER)]
+    except OSError:
+        return
 
 
 def _is_name(text: str) -> bool:

@@ -25,6 +25,8 @@ class PortFacts:
     """Number of the port, from 1."""
     slot: str = ""
     """PCI address of the adapter's function; empty where sysfs names none."""
+    merged: tuple[str, ...] = ()
+    """PCI addresses of the other functions whose ports are one with this port, as in a bond."""
     driver: str = ""
     """Kernel driver of the adapter; empty where sysfs names none."""
     link_layer: str = ""
@@ -71,8 +73,6 @@ class PortFacts:
     """Bytes of RDMA that it sent."""
     default_route: bool | None = None
     """True if the host's default route goes over this RoCE port; None without a default route."""
-    bonded: bool = False
-    """True if its network device is a bond: it is then all ports of its adapter that the bond has (RoCE LAG)."""
 
     @property
     def name(self) -> str:

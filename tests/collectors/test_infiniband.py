@@ -248,7 +248,29 @@ def test_bond_that_is_one_rdma_device_is_known_by_its_gid(tmp_path: Path) -> Non
     plant(tmp_path, {"devices/virtual/net/bond0/bonding/mode": "802.3ad 4"})
     (tmp_path / "class/net/bond0").symlink_to(tmp_path / "devices/virtual/net/bond0")
     assert over_default_route(tmp_path, "bond0") == {"mlx5_bond_0/1": True}
-    assert [port.bonded for port in InfinibandCollector(tmp_path, proc=tmp_path).read().ports] == [True]
+
+
+def test_a_bond_that_is_one_rdma_device_stands_for_the_functions_below_it(tmp_path: Path) -> None:
+    functions = [f"0000:5e:00.{n}" for n in (0, 1)]
+    for n, function in enumerate(functions):
+        pci = tmp_path / f"devices/pci0000:5d/{function}"
+        plant(pci / f"net/eth{n}", {"dev_port": "0"})
+        plant(tmp_path, {f"class/net/eth{n}/address": "", f"devices/virtual/net/bond0/lower_eth{n}/carrier": "1"})
+        (tmp_path / f"class/net/eth{n}/device").symlink_to(pci)
+    plant(tmp_path, {"devices/virtual/net/bond0/bonding/mode": "802.3ad 4"})
+    (tmp_path / "class/net/bond0").symlink_to(tmp_path / "devices/virtual/net/bond0")
+    verbs = tmp_path / f"devices/pci0000:5d/{functions[0]}/infiniband/mlx5_bond_0"
+    add_port(
+        tmp_path,
+        str((verbs / "ports/1").relative_to(tmp_path)),
+        link_layer="Ethernet",
+        **{"gid_attrs/ndevs/0": "bond0"},
+    )
+    (verbs / "device").symlink_to(verbs.parent.parent)
+    (tmp_path / "class/infiniband").mkdir()
+    (tmp_path / "class/infiniband/mlx5_bond_0").symlink_to(verbs)
+    [port] = InfinibandCollector(tmp_path, proc=tmp_path).read().ports
+    assert (port.slot, port.merged) == (functions[0], (functions[1],))
 
 
 def test_passes_count_how_often_they_saw_a_port_go_down(tmp_path: Path) -> None:

@@ -182,7 +182,7 @@ def test_two_ports_of_an_adapter_that_become_a_bond_are_not_missed(name: str) ->
     first, second = "0000:18:00.0", "0000:18:00.1"
     roce = {"link_layer": "Ethernet", "rate_gbps": 100.0}
     host = with_ports(port("rocep24s0f0", slot=first, **roce), port("rocep24s0f1", slot=second, **roce))
-    bond = port(name, slot=first, bonded=True, **{**roce, "rate_gbps": 200.0})
+    bond = port(name, slot=first, merged=(second,), **{**roce, "rate_gbps": 200.0})
     host.ports(bond)
     healthy_for(600, host)
     host.ports(replace(bond, state="down"))

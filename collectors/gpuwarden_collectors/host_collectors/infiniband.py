@@ -21,7 +21,7 @@ from pathlib import Path
 from gpuwarden_collectors.adapters import adapter, driver_of, pci_path
 from gpuwarden_collectors.base import CollectorError, SourceAbsent
 from gpuwarden_collectors.dataclass import dataclass
-from gpuwarden_collectors.default_route import DefaultRoute
+from gpuwarden_collectors.default_route import DefaultRoute, lower_devices
 from gpuwarden_collectors.host_facts import AdapterFacts, InfinibandFacts, PortFacts
 from gpuwarden_collectors.host_files import number, read_text, text_or_empty
 from gpuwarden_collectors.options import PolledOptions, bounded
@@ -139,11 +139,12 @@ class InfinibandCollector:
         path, driver = self._adapter(folder, inode)
         counters = self._efa_counters(folder, inode) if driver == _EFA else self._counters(folder, inode)
         ethernet = link_layer == "Ethernet"
-        carrier_down, default_route, bonded = self._of_netdev(folder, carriers) if ethernet else (None, None, False)
+        carrier_down, default_route = self._of_netdev(folder, carriers) if ethernet else (None, None)
         return PortFacts(
             device=folder.parent.parent.name,
             port=int(folder.name),
             slot=path[-1] if path else "",
+            merged=self._merged(folder, path[-1]) if ethernet and path else (),
             driver=driver,
             link_layer=link_layer,
             state=state,
@@ -153,7 +154,6 @@ class InfinibandCollector:
             seen_down=self._seen_down(inode, state),
             sent_bytes=self._sent(folder, inode, driver),
             default_route=default_route,
-            bonded=bonded,
             **counters,
         )
 
@@ -211,16 +211,15 @@ class InfinibandCollector:
                 self._refused.add((inode, name))
             return None
 
-    def _of_netdev(self, folder: Path, carriers: frozenset[str] | None) -> tuple[int | None, bool | None, bool]:
-        """Returns how often a RoCE port's network device lost its carrier, whether the default route uses it, and if it is a bond.
+    def _of_netdev(self, folder: Path, carriers: frozenset[str] | None) -> tuple[int | None, bool | None]:
+        """Returns how often a RoCE port's network device lost its carrier, and whether the default route uses it.
 
         `link_downed` does not count these losses.
         """
         names = self._netdev_names(folder)
         lost = number(text_or_empty(self._netdevs / names[0] / "carrier_down_count")) if names else None
         over_it = None if carriers is None else any(name in carriers and self._is_its(name) for name in names)
-        bonded = bool(names) and (self._netdevs / names[0] / "bonding").exists()
-        return lost, over_it, bonded
+        return lost, over_it
 
     def _netdev_names(self, folder: Path) -> Sequence[str]:
         by_gid = text_or_empty(folder / "gid_attrs/ndevs/0")
@@ -234,6 +233,14 @@ class InfinibandCollector:
             return ()
         port = int(folder.name) - 1  # some adapters have one function for both ports
         return [name for name in found if (number(text_or_empty(netdevs / name / "dev_port")) or 0) == port]
+
+    def _merged(self, folder: Path, slot: str) -> tuple[str, ...]:
+        """Returns the other functions below a bond: the driver makes one RDMA device of their ports (RoCE LAG)."""
+        (name, *_) = self._netdev_names(folder) or ("",)
+        if not name or not (self._netdevs / name / "bonding").exists():
+            return ()
+        paths = [pci_path(self._netdevs / below / "device") for below in lower_devices(f"{self._netdevs}/{name}")]
+        return tuple(sorted({path[-1] for path in paths if path} - {slot}))
 
     def _is_its(self, name: str) -> bool:
         """True if the interface is the adapter's own, not one of the same name in another network namespace.

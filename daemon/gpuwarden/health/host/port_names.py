@@ -26,9 +26,9 @@ def named_as_now(known: Ports, infiniband: InfinibandFacts) -> Ports:
     before = {name: _place(name, port) for name, port in known.items() if port.slot}
     if all(here.get(name) == place for name, place in before.items()):
         return known
-    bonds = {_card(port.slot) for port in infiniband.ports if port.slot and port.bonded}
-    present = frozenset(here.values())
-    missing = [name for name, place in before.items() if place not in present and _card(place[0]) not in bonds]
+    merged = {(slot, str(port.port)) for port in infiniband.ports for slot in port.merged}
+    present = merged.union(here.values())
+    missing = [name for name, place in before.items() if place not in present]
     free = [name for name in before if name not in here and name not in missing]
     result = {name: port for name, port in known.items() if name not in before} | _present(known, before, here)
     for name in missing:
@@ -48,8 +48,3 @@ def _present(known: Ports, before: Mapping[str, Place], here: Mapping[str, Place
 
 def _place(name: str, port: KnownPort) -> Place:
     return port.slot, name.rpartition("/")[2]
-
-
-def _card(slot: str) -> str:
-    """Bus and device of an adapter, without its function."""
-    return slot.rpartition(".")[0]
