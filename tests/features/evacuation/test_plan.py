@@ -168,6 +168,36 @@ def test_a_process_that_speaks_for_itself_needs_no_number() -> None:
     assert story.acts().requeues == [(7, 1_000.0)]
 
 
+def test_steps_beside_each_other_number_their_ranks_alike_and_each_is_waited_for() -> None:
+    """`srun --exact -n 1 python train.py &`, once for each GPU: all of them are rank 0, and save at different times."""
+    ranks = [process(1, rank=0), process(2, rank=0, step="1"), process(3, rank=0, step="2")]
+    story = Story(unschedulable=True).runs(7, *ranks).announces(announced()).acts()
+    for pid in (1, 2, 3):
+        assert story.acts().requeues == []
+        story.took([
+            saved("slurm/7", "socket", saved=True, rank=0, process=(pid, 10 * pid), boot_id=BOOT, now=story.now)
+        ])  # fmt: skip
+        story.sums_up().restarts().ends(pid if pid < 3 else 0)
+    assert story.acts().requeues == [(7, 1_000.0)]
+
+
+def test_a_number_that_several_ranks_have_acknowledges_for_none_of_them() -> None:
+    """Their files have the same name. The other way round, the number of one rank alone is enough."""
+    ranks = [process(1, rank=0), process(2, rank=0, step="1"), process(3, rank=1)]
+    story = Story(unschedulable=True).runs(7, *ranks).announces(announced()).acts()
+    story.acknowledges(7, 0).acknowledges(7, 1)
+    assert story.acts().requeues == []
+    assert story.ends(1).ends(2).acts().requeues == [(7, 1_000.0)]
+
+
+def test_a_rank_that_saves_beside_one_of_its_number_is_not_signalled_for_the_next_notice() -> None:
+    ranks = [process(1, rank=0), process(2, rank=0, step="1")]
+    story = Story().runs(7, *ranks).announces(announced()).acts()
+    story.took([saved("slurm/7", "socket", saved=True, rank=0, process=(1, 10), boot_id=BOOT, now=story.now)])
+    story.announces().waits(10.0).announces(announced(120.0, at=1_010.0)).acts()
+    assert story.signals == [(1, "TERM"), (2, "TERM"), (1, "TERM")]
+
+
 def test_the_tasks_of_an_array_are_jobs_of_their_own() -> None:
     story = Story(unschedulable=True)
     for number in (7, 8, 9):

@@ -172,4 +172,6 @@ def is_news(known: JobState, rank: int, process: Process | None = None, *, all_r
         return True
     if len(before.ranks) >= SIGNALLED_MOST or len(before.processes) >= 2 * SIGNALLED_MOST:
         return False
+    if process in known.signalled | known.earlier:
+        return process not in before.processes
     return rank not in before.ranks or (process is not None and process not in before.processes)

@@ -117,7 +117,7 @@ class Evacuation:
         self._errors: dict[str, str] = {}
         self._scanned_for: tuple[Notice, ...] = ()
         self._awaited = False
-        self._early: dict[tuple[str, int, bool], Acknowledged] = {}  # by job, rank and whether it speaks for all ranks
+        self._early: dict[tuple[str, int, int, bool], Acknowledged] = {}  # by job, PID, rank, and if for all ranks
 
     # --- life
 
@@ -203,7 +203,7 @@ class Evacuation:
                 raise VerbError(
                     f"{given.job} was not seen yet, and too many acknowledgements wait; try again", TRY_AGAIN
                 )
-            self._early[given.job, given.rank, given.all_ranks] = given
+            self._early[given.job, given.pid, given.rank, given.all_ranks] = given
         elif is_news(known, given.rank, (given.pid, given.started), all_ranks=given.all_ranks):
             self._append([self._acknowledgements.by_socket(given)])
             self._wake.set()

@@ -7,6 +7,10 @@ holds for all of them. Else Slurm's report that no step of the job runs any more
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
 from gpuwarden.features.evacuation.policy.event_data import is_number
 from gpuwarden.features.evacuation.policy.model import Acknowledged, JobState
 from gpuwarden_collectors.receivers.facts import Kind, LocalJob, Receiver, Role
@@ -60,7 +64,7 @@ def _all_acknowledged(known: JobState, job: LocalJob) -> bool:
         return False
     if len(acknowledged.ranks) >= max(len(known.signalled), len(waited)):
         return True  # each has acknowledged, under whatever number
-    return all(has_acknowledged(process, acknowledged) for process in waited)
+    return len(acknowledged_of(waited, acknowledged)) == len(waited)
 
 
 def _signalled_here(known: JobState, job: LocalJob) -> list[Receiver]:
@@ -69,6 +73,18 @@ def _signalled_here(known: JobState, job: LocalJob) -> list[Receiver]:
 
 def _ranks(job: LocalJob) -> list[Receiver]:
     return [process for process in job.processes if process.role is Role.RANK]
+
+
+def acknowledged_of(ranks: Sequence[Receiver], acknowledged: Acknowledged) -> list[Receiver]:
+    """Return those of `ranks` that have acknowledged. A number that several of them have names none of them: steps and
+    launchers beside each other each count from 0.
+    """
+    counts = Counter(process.rank for process in ranks)
+    return [
+        process
+        for process in ranks
+        if has_acknowledged(process if counts[process.rank] == 1 else replace(process, rank=None), acknowledged)
+    ]
 
 
 def has_acknowledged(process: Receiver, acknowledged: Acknowledged) -> bool:

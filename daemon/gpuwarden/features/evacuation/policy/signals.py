@@ -7,7 +7,7 @@ from dataclasses import replace
 from gpuwarden.features.evacuation.policy import event_data
 from gpuwarden.features.evacuation.policy.budget import FAILING_GPU
 from gpuwarden.features.evacuation.policy.delivery import Process, Way
-from gpuwarden.features.evacuation.policy.done import has_acknowledged
+from gpuwarden.features.evacuation.policy.done import acknowledged_of
 from gpuwarden.features.evacuation.policy.event_data import processes_of
 from gpuwarden.features.evacuation.policy.model import (
     CALLED_OFF_FOR,
@@ -99,8 +99,10 @@ def _acknowledged(known: JobState, job: LocalJob) -> frozenset[Process]:
     acknowledged = known.acknowledged
     if acknowledged.all_ranks:
         return known.signalled | known.earlier
-    here = (rank for rank in job.processes if has_acknowledged(rank, acknowledged))
-    return acknowledged.processes.union((rank.pid, rank.started) for rank in here)
+    signalled = known.signalled | known.earlier
+    here = [process for process in job.processes if (process.pid, process.started) in signalled]
+    answered = acknowledged_of(here, acknowledged)
+    return acknowledged.processes.union((rank.pid, rank.started) for rank in answered)
 
 
 def has_left_mark(state: EvacuationState, evacuation: Evacuation, key: str, restarts: int | None) -> bool:

@@ -148,6 +148,8 @@ def _acknowledging(known: JobState, data: event_data.Saved, now: Stamp) -> JobSt
     if data.pid is not None:
         same_pid = frozenset(process for process in known.signalled if process[0] == data.pid)
         processes = (data.started is None and same_pid) or frozenset({(data.pid, data.started or 0)})
+        if processes & (known.signalled | known.earlier):
+            ranks = frozenset()  # it speaks for itself; others may have the same number
     unsaved = data.saved is False and data.by not in (BY_EXIT, BY_STEP)
     return _also(known, data, ranks, processes, unsaved=unsaved, now=now)
 
