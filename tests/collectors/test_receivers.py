@@ -120,6 +120,17 @@ def test_a_batch_script_that_became_its_trainer_is_a_rank_of_the_batch_step(tree
     assert after.rank is None, "SLURM_PROCID is set in every batch script"
 
 
+@pytest.mark.parametrize("first", ["appinit", "sinit"])
+def test_the_first_process_of_a_container_of_apptainer_is_not_signalled(trees: Forest, first: str) -> None:
+    """Apptainer has it with `--pid` or `-C`: it catches every signal, and passes it on to a program that may die of it."""
+    train = member("train")
+    container = member("first", train, program=first, catch=["TERM", "USR1"])
+    step = member("starter", container, program="starter-suid", cgroup=v2(trees), env=slurm(trees, 0))
+    found = Found(trees.start(stepd(step)), gpu=["train"])
+    assert found.roles() == {"starter": LAUNCHER, "first": SERVICE, "train": RANK}
+    assert found["train"].catches == frozenset()
+
+
 def torchrun(*workers: Spec, **more: Any) -> Spec:
     return member("launcher", *workers, **{"script": "bin/torchrun", "catch": ["TERM", "HUP"], **more})
 

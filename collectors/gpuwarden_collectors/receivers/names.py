@@ -19,8 +19,8 @@ _TABLE: Mapping[Role, str] = {
     """,
     Role.SERVICE: """
         init systemd slurmstepd slurmd sshd sshd-session sshd-auth dropbear login cron crond tmux screen
-        dstack-runner dstack-shim tini tini-static docker-init dumb-init catatonit s6-svscan s6-supervise supervisord runsv
-        runsvdir pause dockerd containerd containerd-shim containerd-shim-runc-v2 conmon conmonrs crun runc podman docker
+        dstack-runner dstack-shim tini tini-static docker-init dumb-init catatonit podman-init
+        appinit sinit s6-svscan s6-supervise supervisord runsv runsvdir pause dockerd containerd containerd-shim containerd-shim-runc-v2 conmon conmonrs crun runc podman docker
         crio kubelet nvidia-cuda-mps-control nvidia-cuda-mps-server nvidia-persistenced nvidia-fabricmanager nv-fabricmanager
         nv-hostengine dcgm-exporter dcgmi nvidia-smi nvidia-imex Xorg Xwayland gnome-shell kwin_x11 gpuwarden
         jupyter jupyter-lab jupyter-notebook jupyter-server jupyterhub-singleuser code-server wandb-core wandb-service
