@@ -53,10 +53,13 @@ class Ends:
     known_from: str = "epilog"
     nodes: int | None = None
     failed_node: str = ""
+    step_failed: bool = False
 
 
 FAILED = Ends("FAILED", 1)
 WELL = Ends("COMPLETED", 0)
+WENT_ON = Ends("COMPLETED", 0, step_failed=True)
+"""`srun python train.py` failed, and the script's last command did not."""
 TIMEOUT = Ends("TIMEOUT", 0, 15)
 
 
@@ -68,7 +71,7 @@ def why(ends: Ends, *touches: Touch, uid: int = 1001) -> Answer:
     epoch = replace(epoch, touches=with_follows(touches, {}))
     end = End(
         at=at(LENGTH), known_from=ends.known_from, state=ends.state, exit_code=ends.exit_code, signal=ends.signal, by=ends.by,
-        nodes=ends.nodes, failed_node=ends.failed_node,
+        nodes=ends.nodes, failed_node=ends.failed_node, step_failed=ends.step_failed,
     )  # fmt: skip
     return answer(epoch, end, AROUND)
 
@@ -86,10 +89,12 @@ TABLE: dict[str, tuple[Ends, tuple[Touch, ...], Cause, Certainty, str]] = {
     # --- it ended well
     "exit code 0": (WELL, (), Cause.NONE, Y, ""),
     "well, beside a failing GPU": (WELL, (xid(79),), Cause.NONE, Y, ""),
+    "well, but for a step that nothing explains": (WENT_ON, (finding(f"gpu_unresponsive@gpu/{GPU}", -9, what="rising"),), Cause.NONE, Y, ""),
     "a container's exit code 0": (Ends(exit_code=0, known_from="cgroup"), (), Cause.NONE, Y, ""),
     # --- hardware
     "GPU lost": (FAILED, (xid(79),), H, L, "xid.79"),
     "GPU lost under its process": (FAILED, (xid(79, pid=OWN),), H, Y, "xid.79"),
+    "GPU lost under its step, and its script went on": (WENT_ON, (xid(79, -600),), H, L, "xid.79"),
     "uncorrectable ECC": (FAILED, (xid(48), xid(63), xid(45, pid=OWN)), H, L, "xid.48"),
     "uncontained ECC": (FAILED, (xid(95),), H, L, "xid.95"),
     "GSP silent": (FAILED, (xid(119),), H, L, "xid.119"),

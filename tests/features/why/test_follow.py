@@ -335,6 +335,18 @@ def test_a_job_that_runs_again_was_requeued_unless_it_failed_by_itself(
     assert first.answer.cause is (Cause.SCHEDULER if code else Cause.JOB)
 
 
+@pytest.mark.parametrize(("step", "cause"), [(0, Cause.NONE), (1, Cause.HARDWARE)])
+def test_a_script_that_ends_well_whose_step_lost_a_gpu_before_did_not_end_well(
+    host: WhyHost, step: int, cause: Cause
+) -> None:
+    """Many end with an `echo`, whose exit code is that of the job: Slurm says COMPLETED, and DerivedExitCode=1:0."""
+    host.step(host.xid(0, 95))
+    host.job(ended=host.uptime, state="COMPLETED", exit_code=0, step_exit_code=step)
+    host.processes()
+    record = host.settles()
+    assert (record.answer.cause, record.end.state, record.end.exit_code) == (cause, "COMPLETED", 0)
+
+
 def runs(host: WhyHost, job: Job, *pids: int) -> None:
     """Let only this job be there, with these processes on the first GPUs."""
     host.job_facts = JobsFacts(jobs=(job,), processes=tuple(JobProcess(pid=pid, uid=UID, job=JOB) for pid in pids))

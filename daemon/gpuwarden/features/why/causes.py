@@ -50,8 +50,13 @@ class Case:
 
     @property
     def well(self) -> bool:
+        """True if it ended well. A script that goes on after a step that failed ends with 0, too: not well if a fault
+        explains the step.
+        """
         known = self.end.exit_code == 0 or self.end.state == "COMPLETED"
-        return known and not self.signal and not self.end.exit_code and self.end.state in ENDED_WELL
+        if not known or self.signal or self.end.exit_code or self.end.state not in ENDED_WELL:
+            return False
+        return not self.end.step_failed or self.first_fault(_is_sure) is None
 
     def last(self, *what: str) -> Touch | None:
         """The newest touch of one of these kinds before its end."""
