@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from gpuwarden.health.model import EventKind
 from gpuwarden.health.view import Rules
 from gpuwarden.replay.replay import Replay
 from gpuwarden.trace.records import Began, Passed, Record
-from gpuwarden_collectors.facts import NvmlFacts
-from support.hosts import Host, slot
+from gpuwarden_collectors.facts import GpuAnswer, NvmlFacts
+from support.hosts import Host, healthy_gpu, slot
 from support.nvml_nodes import Node, node_in
 from support.traces import lines, read, write
 
@@ -176,3 +177,71 @@ def test_a_trace_of_a_version_without_times_counts_each_pass(seen: Read) -> None
         seen.host.uptime += 5
         seen.host.step()
         assert seen.host.state.moments.windows[slot(0), REPLAYS].at == seen.host.uptime
+
+
+# --- passes of NVML that are as far apart as may be
+
+
+def sparse_host() -> Host:
+    """A host whose NVML is read each 30 s. Other collectors make the judge step in between, as the bus does here."""
+    host = Host(8, rules=Rules(nvml_fresh_for=90.0))
+    host.step()
+    return host
+
+
+def sparse_pass(host: Host) -> None:
+    """The time until the next pass of NVML, which takes a second."""
+    for seconds in (10, 10, 10.5):
+        host.uptime += seconds
+        host.step(pci=host.pci(), collect=False)
+    host.uptime += 0.5
+    host.step(nvml=host.nvml())
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (GpuAnswer.UNKNOWN, "gpu_unresponsive"),
+        (GpuAnswer.LOST, "gpu_missing"),
+        (GpuAnswer.RESET_REQUIRED, "gpu_reset_required"),
+        (None, "gpu_missing"),
+    ],
+)
+def test_one_pass_that_misses_a_gpu_fails_nothing_however_long_until_the_next(
+    answer: GpuAnswer | None, code: str
+) -> None:
+    host, facts = sparse_host(), healthy_gpu(3)
+    for seen in (1, 3):
+        if answer is None:
+            del host.gpus[3]
+        else:
+            host.answer(3, answer)
+        for _ in range(seen):
+            sparse_pass(host)
+        host.gpus[3] = facts
+        sparse_pass(host)
+        raised = {str(event.key) for event in host.ledger if event.kind == EventKind.RAISED}
+        assert raised == ({f"{code}@gpu/{slot(3)}"} if seen > 1 else set())
+        sparse_pass(host)
+    assert host.codes == []
+
+
+def test_one_pass_between_two_jobs_does_not_begin_anew_how_long_a_link_has_been_slow() -> None:
+    host = sparse_host()
+    for number in range(20):
+        busy = number % 4 != 3
+        host.change(3, pcie_generation=1, utilization_gpu=90 if busy else 20)
+        sparse_pass(host)
+    assert host.codes == ["pcie_link_degraded"]
+    host.change(3, utilization_gpu=20)
+    for _ in range(3):
+        sparse_pass(host)
+    assert host.codes == []
+
+
+def test_a_slow_link_that_is_seen_for_a_few_passes_and_then_no_more_is_forgotten() -> None:
+    host = sparse_host()
+    for slow in (True, False, False, False, False, True, True, True):
+        host.change(3, pcie_generation=1 if slow else 5)
+        sparse_pass(host)
+    assert host.codes == []

@@ -22,7 +22,7 @@ _ROWS: tuple[Condition, ...] = (
         title="A GPU that belongs in this machine is gone",
         why="The most important finding there is, and often the only sign: most GPUs that fall off the bus leave no "
         "numeric precursor, they just disappear. What the PCI bus shows counts at "
-        "once, what only NVML shows after 30 s, which a driver reload, a reset or a MIG change takes: docs/reference/conditions.md has each sign with its seconds.",
+        "once, what only NVML shows after 30 s and two passes, which a driver reload, a reset or a MIG change takes: docs/reference/conditions.md has each sign with its seconds.",
         source="GWDG 2026 (7 GPUs that fell off the bus, almost no precursor); dcgm-exporter#348 and gpud#591 (peers that miss it)",
     ),
     Condition(
@@ -85,7 +85,7 @@ _ROWS: tuple[Condition, ...] = (
     Condition(
         code="gpu_unresponsive", scope="gpu", severity=F, advice=Advice.RESET_GPU, rise=30, fall=30,
         title="A GPU does not answer the driver",
-        why="NVML lists it, but every question ends in a timeout or an unknown error for 30 s; or a call about it did not return within the "
+        why="NVML lists it, but every question ends in a timeout or an unknown error for 30 s and two passes; or a call about it did not return within the "
         "deadline in two processes, after 20 s, or in one that sleeps in the kernel, at once. The finding names the call. Such a GPU is read last "
         "or, for a growing while, not at all, so that the others are judged meanwhile.",
         source="nvml.h: NVML_ERROR_TIMEOUT, NVML_ERROR_UNKNOWN", depends_on=NO_GPU,

@@ -7,7 +7,7 @@ there. Each pass compares pins, PCI and NVML:
     NVML lists it, and PCI answers or cannot be asked      present
     not on PCI, or its configuration space reads 0xFFFFFFFF   gone: at once, or after two passes while NVML still answers
     NVML does not list it (or says lost), and PCI answers  unlisted: a driver reload, a reset or a MIG change looks like
-    or cannot be asked                                     this for up to 30 s, and only then is it gone
+    or cannot be asked                                     this for up to 30 s, and only then is it gone, if two passes saw it
     neither could be asked                                 unseen
 
 All GPUs unlisted together is the driver's fault, not theirs: see `driver_not_loaded`. So is an unknown error of all of them: `nvml_unavailable`.

@@ -43,7 +43,7 @@ from gpuwarden.health.records import records
 from gpuwarden.health.severity import NO_RULE, Assessment, assess, fall, in_shadow, rise
 from gpuwarden.health.steps import Steps
 from gpuwarden.health.verdict import verdict
-from gpuwarden.health.view import Rules, Sight, View
+from gpuwarden.health.view import CheckRule, Rules, Sight, View
 from gpuwarden.health.windows import added, kept
 from gpuwarden.health.xid.witnesses import believed, is_fallen, observed
 from gpuwarden_collectors.dataclass import dataclass
@@ -52,7 +52,8 @@ from gpuwarden_collectors.facts import Stamp
 
 _SET_ASIDE = parts("set_aside")
 SUBSIDES_AFTER = 15.0
-"""Seconds without a sighting after which a rising condition starts again: three passes, so that one gap is no gap."""
+"""Seconds without a sighting after which a rising condition starts again: three passes, so that one gap is no gap. Where passes of NVML
+are further apart, what it shows has as long as its facts count, but no more than half of its rise."""
 STILL_SEEN = 120.0
 """Seconds after its last sighting for which a finding cannot be acknowledged. What can no longer be examined (a reading that
 went with a reboot or with another driver, a reader that hangs) has no other end."""
@@ -277,7 +278,7 @@ def _not_seen(steps: Steps, row: Condition, track: Track, sight: Sight) -> None:
     clean = now.boottime - (track.clean_since or now).boottime
     rule = sight.rules.checks.get(row.code, NO_RULE)
     if not track.raised:
-        if clean >= SUBSIDES_AFTER:
+        if clean >= _subsides_after(row, rule, sight):
             steps.emit(EventKind.SUBSIDED, track.key)
             return
     elif _released(row, track, sight):
@@ -292,6 +293,13 @@ def _not_seen(steps: Steps, row: Condition, track: Track, sight: Sight) -> None:
         return
     if track.clean_since is None:
         steps.refresh(replace(track, clean_since=now))
+
+
+def _subsides_after(row: Condition, rule: CheckRule, sight: Sight) -> float:
+    if row.scope not in ("gpu", "link"):
+        return SUBSIDES_AFTER
+    half = (row.rise if rule.rise is None else rule.rise) / 2
+    return max(SUBSIDES_AFTER, min(sight.rules.nvml_fresh_for, half))
 
 
 def _quiet(state: State, track: Track, now: Stamp, clean: float) -> float:

@@ -59,11 +59,21 @@ def gpu_missing(state: State, sight: Sight) -> Detection:
         if presence is Presence.GONE:
             sightings.append(_missing(state, slot, why, CONTRADICTED if answers_nvml(slot, sight) else 0.0))
         elif presence is Presence.UNLISTED:
-            sightings.append(_missing(state, slot, why, 0.0 if slot in fell_off else sight.rules.missing_grace))
+            twice = _in_two_passes(Key("gpu_missing", gpu(slot)), state, sight)
+            grace = sight.rules.missing_grace if twice else math.inf
+            sightings.append(_missing(state, slot, why, 0.0 if slot in fell_off else grace))
     if countable(sight):
         examined.add(NODE)
         sightings += _fewer_than_configured(state, sight)
     return Detection(tuple(sightings), frozenset(examined))
+
+
+def _in_two_passes(key: Key, state: State, sight: Sight) -> bool:
+    """False while the pass of NVML that showed this first is the only one: passes may be as far apart as the rise is long."""
+    track, started = state.tracks.get(key), sight.view.nvml.started
+    if track is None or track.raised or started is None or track.first_seen.boottime > sight.now.boottime:
+        return True
+    return started.boottime > track.first_seen.boottime
 
 
 def _fallen_off(state: State) -> set[str]:
@@ -213,14 +223,15 @@ def gpu_unresponsive(state: State, sight: Sight) -> Detection:
     if all_unknown(state, sight):
         return NOTHING
     bad = (GpuAnswer.TIMEOUT, GpuAnswer.UNKNOWN, GpuAnswer.HUNG)
-    sightings = [_no_answer(f, sight) for f in sight.gpus.values() if f.answer in bad]
+    sightings = [_no_answer(f, state, sight) for f in sight.gpus.values() if f.answer in bad]
     return gpu_detection(sightings, [f for f in sight.gpus.values() if f.answer is not GpuAnswer.LOST])
 
 
-def _no_answer(facts: GpuFacts, sight: Sight) -> Sighting:
+def _no_answer(facts: GpuFacts, state: State, sight: Sight) -> Sighting:
     key, hung = Key("gpu_unresponsive", gpu(facts.slot)), facts.answer is GpuAnswer.HUNG
     if not hung or not facts.errors:
-        return Sighting(key, {"answer": facts.answer.value, "calls": _calls(facts.errors)})
+        rise = None if _in_two_passes(key, state, sight) else math.inf
+        return Sighting(key, {"answer": facts.answer.value, "calls": _calls(facts.errors)}, rise=rise)
     error = facts.errors[0]
     why = f"no answer from {facts.slot}" + (f" in {error.call}" if error.call else "")
     return Sighting(
@@ -240,12 +251,12 @@ def _long_silent(facts: GpuFacts, sight: Sight) -> bool:
     return silence >= sight.rules.unresponsive_after
 
 
-def gpu_reset_required(_: State, sight: Sight) -> Detection:
+def gpu_reset_required(state: State, sight: Sight) -> Detection:
     """GPUs that say they need a reset. Only an answer clears it: a GPU that stopped answering has not been reset."""
     sightings = [
-        Sighting(Key("gpu_reset_required", gpu(f.slot)), {"calls": _calls(f.errors)})
-        for f in sight.gpus.values()
-        if f.answer is GpuAnswer.RESET_REQUIRED
+        Sighting(key, {"calls": _calls(f.errors)}, rise=None if _in_two_passes(key, state, sight) else math.inf)
+        for slot, f in sight.gpus.items()
+        if f.answer is GpuAnswer.RESET_REQUIRED and (key := Key("gpu_reset_required", gpu(slot)))
     ]
     return gpu_detection(sightings, sight.answering)
 
