@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from gpuwarden.health.model import Advice, Key, Subject, gpu
-from gpuwarden.health.to_do import first_sentence, to_do
+from gpuwarden.health.to_do import AGAIN, COMMON, RECOVERY, TO_DO, VARIANTS, first_sentence, to_do
+from gpuwarden.health.xid.to_do import XID_TO_DO
 
 SLOT = "0000:4e:00.0"
 
@@ -55,3 +58,13 @@ def test_a_name_is_put_into_a_command_unless_a_shell_could_misread_it(mount: str
 
 def test_the_same_gpu_has_the_same_text_in_every_pass() -> None:
     assert to_do(Key("xid", gpu(SLOT), "95"), Advice.RESET_GPU, {"text": "a"}) == text("xid.95", Advice.RESET_GPU)
+
+
+@pytest.mark.parametrize("texts", [TO_DO, VARIANTS, COMMON, RECOVERY, AGAIN, XID_TO_DO])
+def test_each_reset_of_a_gpu_names_the_services_that_nvidia_smi_would_refuse_it_for(
+    texts: Mapping[object, str],
+) -> None:
+    resets = [shown for shown in texts.values() if "--gpu-reset" in shown]
+    assert [
+        shown for shown in resets if "First stop gpuwarden, nvidia-dcgm and nvidia-persistenced." not in shown
+    ] == []

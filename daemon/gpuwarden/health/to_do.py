@@ -14,9 +14,9 @@ from gpuwarden.features import parts
 from gpuwarden.health.dcgm.catalogue import dcgm_named
 from gpuwarden.health.model import Advice, Evidence, Key
 from gpuwarden.health.repair_history import OFTEN_KEY
-from gpuwarden.health.xid.to_do import sxid_to_do, xid_to_do
+from gpuwarden.health.xid.to_do import RESET_COMMAND, sxid_to_do, xid_to_do
 
-RESET = "reset the GPU when it is empty: `nvidia-smi --gpu-reset -i SLOT`"
+RESET = f"reset the GPU when it is empty: {RESET_COMMAND}"
 REPORT = "save `nvidia-bug-report.sh`"
 
 TO_DO: Mapping[str, str] = {
@@ -48,15 +48,15 @@ TO_DO: Mapping[str, str] = {
     "ecc_correctable_rate": "Nothing at night. Remapped rows as well (`nvidia-smi -q -d ECC,ROW_REMAPPER -i SLOT`): reset the GPU when the node is "
     "empty, run `dcgmi diag -r 3`, plan the replacement.",
     "row_remap_failed": f"Drain the node, {REPORT}, and have the board replaced. No reset helps.",
-    "row_remap_pending": "Reset the GPU when the node is empty: `nvidia-smi --gpu-reset -i SLOT`. Or reboot it. Jobs may go on until then.",
-    "row_remap_overdue": "Reset the GPU when the node is empty: `nvidia-smi --gpu-reset -i SLOT`. Or reboot it. The node returns by itself.",
+    "row_remap_pending": f"Reset the GPU when the node is empty: {RESET_COMMAND}. Or reboot it. Jobs may go on until then.",
+    "row_remap_overdue": f"Reset the GPU when the node is empty: {RESET_COMMAND}. Or reboot it. The node returns by itself.",
     "row_remaps_many": "Plan the replacement of the board. Nothing at night: `nvidia-smi -q -d ROW_REMAPPER -i SLOT` shows the spare rows left.",
     "gpu_repair_pending": "Reboot the node when it is empty. Pending again after the reboot: open a case with the vendor.",
     "memory_unrepairable": f"Drain the node, {REPORT}, and have the board replaced. Neither reset nor reboot helps.",
     "memory_degrading": "Have the board replaced when its jobs have ended. Before: `dcgmi diag -r 3`, and `nvidia-bug-report.sh` for the vendor. "
     "No reset helps: an idle GPU makes no errors.",
     "sram_threshold": f"Drain the node, {REPORT}, and have the board replaced. The flag is for the life of the board: no reset clears it.",
-    "retired_pages": "Reset the GPU when the node is empty: `nvidia-smi --gpu-reset -i SLOT`. Or reboot it.",
+    "retired_pages": f"Reset the GPU when the node is empty: {RESET_COMMAND}. Or reboot it.",
     "inforom_invalid": f"Open a case with the vendor: {REPORT}. The GPU works; replace the board at the next maintenance.",
     # --- speed, heat, power, settings
     "gpu_slow": "Compare `nvidia-smi -q -d PERFORMANCE,POWER -i SLOT` with a sibling. The evidence has the reason: for heat check the airflow, for "

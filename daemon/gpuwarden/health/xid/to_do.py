@@ -12,7 +12,9 @@ from gpuwarden.health.model import Advice
 from gpuwarden.health.xid.catalogue import xid_row
 
 A = Advice
-_RESET = "reset the GPU when it is empty: `nvidia-smi --gpu-reset -i SLOT`"
+RESET_COMMAND = "`nvidia-smi --gpu-reset -i SLOT`. First stop gpuwarden, nvidia-dcgm and nvidia-persistenced"
+"""nvidia-smi resets no GPU that a process has open, be it one that only watches it (nvidia-smi(1), `--gpu-reset`)."""
+_RESET = f"reset the GPU when it is empty: {RESET_COMMAND}"
 _ECC = "`nvidia-smi -q -d ECC,ROW_REMAPPER -i SLOT`"
 _CASE = "save `nvidia-bug-report.sh` and open a case with the vendor"
 _GSP = f"Drain the node and {_RESET}. If the reset hangs, reboot. On several nodes: update the driver."
@@ -26,7 +28,7 @@ XID_TO_DO: Mapping[int, str] = {
     48: f"Drain the node and {_RESET}. The reset remaps the row. Then run `dcgmi diag -r 3`.",
     54: "Drain the node, power it off and check the power cable of the board.",
     62: f"Drain the node and {_RESET}. If the reset fails, reboot.",
-    63: "Reset the GPU when the node is empty: `nvidia-smi --gpu-reset -i SLOT`. That remaps the row; jobs may go on until then.",
+    63: f"Reset the GPU when the node is empty: {RESET_COMMAND}. That remaps the row; jobs may go on until then.",
     64: f"Drain the node and {_RESET}. If {_ECC} then still reports a remapping failure, have the board replaced.",
     74: "Check the link: `nvidia-smi nvlink -s -i SLOT` and `nvidia-smi nvlink -e -i SLOT`. One that recovered needs nothing. Down or growing: reset "
     "the GPUs when the node is empty. The GPU at the other end may be the cause.",
@@ -45,10 +47,10 @@ XID_TO_DO: Mapping[int, str] = {
     151: "Drain the node and restart the virtual machine. On bare metal: reboot.",
     154: "Do what the driver asks for: `nvidia-smi -q -i SLOT | grep -i recovery` shows it.",
     155: "Drain the node and reset all its GPUs when it is empty, or reboot. Again: update the driver.",
-    156: "Reset the GPU when the node is empty: `nvidia-smi --gpu-reset -i SLOT`. The faulty part is out of use after it.",
+    156: f"Reset the GPU when the node is empty: {RESET_COMMAND}. The faulty part is out of use after it.",
     157: f"At the next maintenance {_CASE}. A part of the GPU could not be retired.",
     159: "Reset the GPU when the node is empty, if jobs use unified memory or vGPU. Else note it; again: open a case with the vendor.",
-    160: "Reset the GPU when the node is empty: `nvidia-smi --gpu-reset -i SLOT`, or reboot. Its memory is marked for repair, which is done then.",
+    160: f"Reset the GPU when the node is empty: {RESET_COMMAND}. Or reboot. Its memory is marked for repair, which is done then.",
     161: f"At the next maintenance {_CASE}. A channel of the memory could not be repaired.",
     163: "Check the cooling of the GPU, then reset it when the node is empty. The power smoothing switched itself off for heat.",
     164: "Plan the replacement of the board with the vendor. Its power smoothing wears out.",
