@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.model import Health
 from gpuwarden.health.view import Rules, XidRule
 from gpuwarden_collectors.base import PassOutcome
@@ -155,3 +156,18 @@ def test_a_latch_that_can_no_longer_be_observed_is_ended_by_an_operator() -> Non
     host.acknowledge(f"ecc_uncorrectable@gpu/{slot(1)}")
     host.run(60)
     assert host.health is Health.HEALTHY
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_reset_while_the_daemon_was_stopped_ends_a_latch_where_the_driver_had_asked_for_it(*, asked: bool) -> None:
+    """Counters begin again, too, when the driver is open to nobody for a moment."""
+    host = Host()
+    host.run(30)
+    host.change(3, recovery_action=int(asked), pcie_replays=5, ecc_corrected_volatile=9)
+    host.step(host.xid(3, 95))
+    host.run(60)
+    host.restart_daemon()
+    host.change(3, recovery_action=0, pcie_replays=0, ecc_corrected_volatile=0)
+    host.run(60)
+    assert host.codes == ([] if asked else ["xid"])
+    assert "known only where the driver had asked for it" in CONDITIONS["xid"].why

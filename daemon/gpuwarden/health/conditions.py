@@ -116,7 +116,8 @@ _ROWS: tuple[Condition, ...] = (
         code="xid", scope="gpu", severity=F, advice=Advice.RESET_GPU, fall=3600, latch=Latch.RESET,
         title="The driver reported an Xid",
         why="Class and advice come from the Xid table. A failure stays until the GPU is reset, the node reboots or an "
-        "operator acknowledges it; a warning ends an hour after the last one.",
+        "operator acknowledges it; a warning ends an hour after the last one. A reset while gpuwarden was stopped is known only where the "
+        "driver had asked for it (gpu_recovery_action): after any other, gpuwarden ack.",
         source="NVIDIA Xid catalogue; docs/reference/xids.md",
     ),
     Condition(
