@@ -30,6 +30,14 @@ MISTAKES = {
         "[run]\ndir = /run/gw\n",
         'dir = /run/gw has no quotes: write dir = "/run/gw" (at line 2)',
     ),
+    "a switch as in YAML": (
+        "[slurm]\nenabled = yes\n",
+        "enabled = yes is no TOML: write enabled = true (at line 2)",
+    ),
+    "a switch as in Python": (
+        "[slurm]\nenabled = False  # for now\n",
+        "enabled = False is no TOML: write enabled = false (at line 2)",
+    ),
     "a key twice": (
         "[slurm]\nenabled = false\n# later\nenabled = true\n",
         "slurm.enabled stands at line 2 and again at line 4: delete one of them",

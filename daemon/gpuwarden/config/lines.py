@@ -11,6 +11,8 @@ _HEADER = re.compile(r"\s*\[+(?P<keys>[^\[\]]+)\]+\s*(?:#.*)?$")
 _SETTING = re.compile(r"\s*(?P<keys>(?:[A-Za-z0-9_.\- ]|\"[^\"]*\"|'[^']*')+?)\s*=\s*(?P<value>.*?)\s*$")
 _BARE_WORD = re.compile(r"(?P<word>[A-Za-z/][^\"'\s#\[\]{},]*)\s*(?:#.*)?")
 _AT = re.compile(r"at line (\d+)")
+_SWITCHES = {"yes": "true", "on": "true", "true": "true", "no": "false", "off": "false", "false": "false"}
+"""How YAML, INI files and Python write what TOML writes as true or false."""
 
 
 def lines_of(text: str) -> dict[KeyPath, list[int]]:
@@ -28,6 +30,8 @@ def hint(text: str, error: str) -> str:
     here = next(((path, value) for number, path, value in _settings(text) if number == line), None)
     if error.startswith("Invalid value") and here is not None and (word := _BARE_WORD.fullmatch(here[1])):
         name = here[0][-1]
+        if switch := _SWITCHES.get(word["word"].lower()):
+            return f"{name} = {word['word']} is no TOML: write {name} = {switch} (at line {line})"
         return f'{name} = {word["word"]} has no quotes: write {name} = "{word["word"]}" (at line {line})'
     if error.startswith(("Cannot overwrite a value", "Cannot declare", "Cannot mutate", "Duplicate")):
         return _twice(text, line)
