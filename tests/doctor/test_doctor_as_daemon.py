@@ -23,7 +23,9 @@ AS_OTHER = (
     "setpriv", f"--reuid={OTHER}", f"--regid={OTHER}", "--clear-groups", f"--inh-caps={CAPABILITIES}", f"--ambient-caps={CAPABILITIES}",
     "--bounding-set=-all,+syslog,+dac_read_search",
 )  # fmt: skip
-"""As the profile observe has it."""
+"""As the profile jobs has it."""
+AS_USER = ("setpriv", f"--reuid={OTHER}", f"--regid={OTHER}", "--clear-groups", "--bounding-set=-all")
+"""As the profile observe has it, but for the kernel log."""
 
 
 @pytest.fixture
@@ -54,6 +56,26 @@ def test_roots_doctor_judges_as_the_user_of_the_daemon(host: FakeHost) -> None:
     assert (rows["kernel log"]["grade"], rows["kernel log"]["found"]) == ("ok", "disabled")
     assert rows["state directory"]["grade"] == "ok"
     assert rows["port"]["grade"] == "ok"
+
+
+@pytest.mark.slow
+def test_a_file_of_the_configuration_that_only_root_can_read_is_a_fault(host: FakeHost) -> None:
+    host.configure("[collectors.kernel_log]\nenabled = false\n")
+    drop_in = host.config.parent / "conf.d/20-site.toml"
+    drop_in.parent.mkdir()
+    daemon = RunningDaemon(host, prefix=AS_USER)
+    try:
+        daemon.find_port()
+        daemon.wait_status("healthy")
+        drop_in.write_text('[log]\nlevel = "info"\n')
+        drop_in.chmod(0o600)
+        done = host.command("doctor", "--json", "--config", host.config, "--state-dir", host.state_dir)
+    finally:
+        daemon.kill()
+    row = next(row for row in json.loads(done.stdout)["rows"] if row["check"] == "configuration")
+    assert row["grade"] == "fail"
+    assert f"uid {OTHER}, the daemon's user: {drop_in}: cannot be read: Permission denied" in row["found"]
+    assert f"chgrp {grp.getgrgid(OTHER).gr_name}" in row["to_do"]
 
 
 def test_without_a_daemon_roots_doctor_judges_as_the_user_that_the_unit_names(host: FakeHost) -> None:

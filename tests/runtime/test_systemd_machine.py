@@ -388,6 +388,20 @@ def test_a_faulty_configuration_starts_with_the_last_good_one_or_is_tried_once_a
     watched.wait_status_shows("2 of 2 GPUs")
 
 
+def test_roots_check_of_the_configuration_finds_a_file_that_the_daemons_user_may_not_read(watched: Watched) -> None:
+    machine, drop_in = watched.machine, "/etc/gpuwarden/conf.d/70-mine.toml"
+    check = (f"{HOME}/bin/gpuwarden", "config", "check")
+    machine.write(drop_in, '[log]\nlevel = "info"\n', mode=0o600)
+    done = machine.run(*check, check=False)
+    assert done.returncode == 64
+    assert f"the daemon's user, gpuwarden, the configuration has a fault:\n  {drop_in}: cannot be read" in done.stderr
+    assert "chgrp gpuwarden and chmod g+r" in done.stderr
+    machine.run("chgrp", "gpuwarden", drop_in)
+    machine.run("chmod", "g+r", drop_in)
+    assert machine.run(*check).stdout.startswith("the configuration is valid")
+    machine.path(drop_in).unlink()
+
+
 def test_nothing_of_systemds_reaches_a_child_of_the_daemon(watched: Watched) -> None:
     watched.machine.wait(watched.workers, "a worker")
     environment = watched.machine.path(f"/proc/{watched.workers()[0]}/environ").read_bytes()

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from gpuwarden.cli.parser import CommandError
 from gpuwarden.cli.sources import faulty, loaded, sources
 from gpuwarden.cli.web_config import check_web_config
 from gpuwarden.config.model import Config, ConfigError
 from gpuwarden.config.render import as_toml
 from gpuwarden.config.sources import Fault, with_line
+from gpuwarden.doctor.as_daemon import become_user_of_unit, let_read
+from gpuwarden.doctor.unit import identity
 from gpuwarden_collectors.options import SEPARATOR
 
 
@@ -26,6 +29,26 @@ def missing_libraries(config: Config) -> Iterator[str]:
         yield str(with_line(Fault(source, "collectors.nvml.library", message), ("collectors", "nvml", "library")))
 
 
+def check_as_daemon(options: argparse.Namespace, config: Config, unit: Mapping[str, str]) -> None:
+    """Read the daemon's own files once more as the user of its unit, for the rest of this process: what root can read the daemon may not.
+
+    Raises CommandError. Does nothing for a file that was named, or if this is not root.
+    """
+    if options.config is not None or os.geteuid() != 0:
+        return
+    try:
+        become_user_of_unit(unit)
+    except (OSError, LookupError, ValueError):
+        return  # the doctor names a user that does not exist
+    _layers, faults = sources(options, os.environ).read()
+    try:
+        if faults:
+            raise faulty(ConfigError(faults))
+        check_web_config(config)
+    except CommandError as error:
+        raise CommandError(f"for the daemon's user, {unit.get('User')}, {error}\n  to do: {let_read()}") from error
+
+
 def main(options: argparse.Namespace) -> int:
     try:
         config = loaded(sources(options, os.environ))
@@ -37,6 +60,7 @@ def main(options: argparse.Namespace) -> int:
     else:
         for warning in (*check_web_config(config), *missing_libraries(config)):
             print(f"warning: {warning}")
+        check_as_daemon(options, config, identity())
         given = ", ".join(dict.fromkeys(origins.values()))
         print(f"the configuration is valid ({given or 'all defaults: nothing is configured'})")
     return 0

@@ -15,7 +15,7 @@ from gpuwarden.cli.parser import NOT_ALLOWED, CommandError
 from gpuwarden.cli.sources import faulty, loaded, sources
 from gpuwarden.cli.text import clean
 from gpuwarden.config.model import Config, ConfigError
-from gpuwarden.doctor.as_daemon import become_daemon, become_user_of_unit
+from gpuwarden.doctor.as_daemon import become_daemon, become_user_of_unit, let_read
 from gpuwarden.doctor.examination import examine
 from gpuwarden.doctor.row import Grade, Row, fail, ok, warn, worst
 from gpuwarden.doctor.running import Running, daemon
@@ -43,6 +43,7 @@ def main(options: argparse.Namespace) -> int:
     except (OSError, LookupError, ValueError) as error:
         to_do = "run the doctor as the daemon's user: the rows below are about root"
         rows.append(warn("user", f"cannot judge as the daemon's user: {error}", to_do))
+    rows[0] = _read_again(options, rows[0])
     rows += asyncio.run(examine(config, found))
     if options.json:
         document = {"worst": worst(rows).value, "rows": [asdict(row) for row in rows]}
@@ -50,6 +51,15 @@ def main(options: argparse.Namespace) -> int:
     else:
         print("\n".join(_shown(rows)))
     return _EXIT[worst(rows)]
+
+
+def _read_again(options: argparse.Namespace, row: Row) -> Row:
+    """The row about the configuration, now that this process may do what the daemon may: what root can read the daemon may not."""
+    _layers, faults = sources(options, os.environ).read()
+    if row.grade is not Grade.OK or not faults:
+        return row
+    text = "; ".join(map(str, faults))
+    return fail("configuration", f"uid {os.geteuid()}, the daemon's user: {text}", f"{let_read()}; gpuwarden reload")
 
 
 def _running(folder: Path) -> Running:

@@ -43,6 +43,16 @@ def become_user_of_unit(properties: Mapping[str, str]) -> None:
     _become(user.pw_uid, user.pw_gid, {*os.getgrouplist(user.pw_name, user.pw_gid), *extra}, capabilities)
 
 
+def let_read() -> str:
+    """Return what to type so that the group of this process may read a file."""
+    gid = os.getegid()
+    try:
+        group = grp.getgrgid(gid).gr_name
+    except KeyError:
+        group = str(gid)
+    return f"chgrp {group} and chmod g+r the file, g+rx its folder"
+
+
 def _become(uid: int, gid: int, groups: Iterable[int], capabilities: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_KEEP_CAPABILITIES, 1, 0, 0, 0)
