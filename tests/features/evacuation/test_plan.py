@@ -554,6 +554,19 @@ def test_a_rank_of_a_withdrawn_notice_that_has_ended_is_none_of_the_next_one_tho
     assert story.sums_up().evacuation.jobs["process/412"] == known
 
 
+def test_a_rank_whose_job_has_another_name_by_now_is_waited_for_and_not_signalled_again() -> None:
+    """A tree is named for its topmost process: here the first rank, which started the other and was done before it."""
+    story = Story(unschedulable=True).hosts(local(1, process(1), process(2), kind=Kind.PROCESS)).announces(announced())
+    del story.acts().jobs["process/1"]
+    story.hosts(local(2, process(2), kind=Kind.PROCESS)).sums_up().restarts().waits(2.0).acts()
+    assert story.signals == [(1, "TERM"), (2, "TERM")]
+    assert story.evacuation.jobs["process/2"].signalled == {(2, 20)}
+    story.announces().waits(5.0).announces(announced(120.0, at=1_007.0)).sums_up().acts()
+    assert story.signals == [(1, "TERM"), (2, "TERM")], "it still saves for the notice that was called off"
+    story.waits(40.0).acts()
+    assert story.signals == [(1, "TERM"), (2, "TERM"), (2, "TERM")]
+
+
 def test_a_rank_of_a_withdrawn_notice_that_is_still_here_is_waited_for_in_the_next_one() -> None:
     story = Story(unschedulable=True).runs(7, process(1, rank=0), process(2, rank=1), node_count=1)
     story.announces(announced()).acts().announces().waits(20.0).announces(announced(at=1_020.0)).acts()

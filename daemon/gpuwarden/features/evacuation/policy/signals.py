@@ -36,15 +36,27 @@ def signalled_before(
     """
     own = evacuation.jobs.get(key)
     before = frozenset() if own is None else _counting(own, job, now)
-    return before.union(*(_counting_of(evacuation, *other, job, now) for other in _others(state, evacuation, key, now)))
+    before = before.union(
+        *(_counting_of(evacuation, *other, job, now) for other in _others(state, evacuation, key, now))
+    )
+    renamed = frozenset[Process]().union(
+        *(
+            _counting(known, job, now)
+            if other.id == evacuation.id
+            else _counting_of(evacuation, other, known, job, now)
+            for other, known in _of_other_names(state, evacuation, key, now)
+        )
+    )
+    return before | renamed & {(process.pid, process.started) for process in job.processes}
 
 
 def ever_signalled(state: EvacuationState, evacuation: Evacuation, key: str, now: Stamp) -> frozenset[Process]:
-    """Processes of a job signalled for this end or, lately, for another, whether they may be signalled again or not: they
-    may be saving.
+    """Processes signalled for this end or, lately, for another, whether they may be signalled again or not: they may be
+    saving. Those of jobs with other names than `key` are among them.
     """
     own = evacuation.jobs.get(key)
     known = [other for _, other in _others(state, evacuation, key, now)] + ([] if own is None else [own])
+    known += [other for _, other in _of_other_names(state, evacuation, key, now)]
     return frozenset[Process]().union(*(job_state.signalled | job_state.earlier for job_state in known))
 
 
@@ -61,6 +73,19 @@ def _others(state: EvacuationState, own: Evacuation, job: str, now: Stamp) -> li
         if now.boottime - known.signalled_at.boottime <= SIGNALLED_WITHIN
     ]
     return sorted(found, key=lambda pair: pair[1].signalled_at.boottime if pair[1].signalled_at else 0.0)
+
+
+def _of_other_names(state: EvacuationState, own: Evacuation, job: str, now: Stamp) -> list[tuple[Evacuation, JobState]]:
+    """Return what is known of jobs with other names, in this evacuation or signalled recently enough in another: a
+    process comes under another name when the topmost process of its tree ends.
+    """
+    return [
+        (evacuation, known)
+        for evacuation in state.evacuations.values()
+        for name, known in evacuation.jobs.items()
+        if name != job and known.signalled_at is not None
+        if evacuation.id == own.id or now.boottime - known.signalled_at.boottime <= SIGNALLED_WITHIN
+    ]
 
 
 def _called_off(other: Evacuation, own: Evacuation) -> bool:
@@ -138,6 +163,11 @@ def _first(state: EvacuationState, evacuation: Evacuation, data: event_data.Sign
         same_end = (other.kind == FAILING_GPU) == (evacuation.kind == FAILING_GPU)
         if same_end and (other.over is None or other.over.boottime >= evacuation.at.boottime):
             base = replace(known, restarts=known.restarts if base.restarts is None else base.restarts)
+    for other, known in _of_other_names(state, evacuation, data.job, now):
+        here = (known.signalled | known.earlier) & processes_of(data.remaining)
+        before |= here
+        if here and _called_off(other, evacuation):
+            called_off, signalled_at = called_off | here, known.signalled_at
     if called_off := called_off - base.signalled:
         base = replace(base, called_off=at_most(base.called_off | called_off), called_off_signalled_at=signalled_at)
     return _remaining(replace(base, earlier=at_most(base.earlier | (before - base.signalled))), data)
