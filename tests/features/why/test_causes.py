@@ -197,6 +197,16 @@ TABLE: dict[str, tuple[Ends, tuple[Touch, ...], Cause, Certainty, str]] = {
     "another node": (Ends("NODE_FAIL"), (), Cause.OTHER_NODE, L, "NODE_FAIL"),
     "another node, which is named": (Ends("NODE_FAIL", nodes=2, failed_node="n7"), (), Cause.OTHER_NODE, L, "NODE_FAIL"),
     "this node, its only one": (Ends("NODE_FAIL", nodes=1), (), Cause.HOST, L, "NODE_FAIL"),
+    "driver not loaded when it began": (FAILED, (touch("standing", "driver_not_loaded@node", -60),), Cause.HOST, L, "driver_not_loaded"),
+    "libraries of the driver replaced before it began": (
+        FAILED, (touch("standing", "driver_library_mismatch@node", -60),), Cause.HOST, L, "driver_library_mismatch",
+    ),
+    "fabric not ready when it began": (
+        FAILED, (finding(f"fabric_unhealthy@gpu/{GPU}", -60, what="standing"),), Cause.FABRIC, P, "fabric_unhealthy",
+    ),
+    "a GPU silent when it began, and its own bad pointer": (
+        FAILED, (finding(f"gpu_unresponsive@gpu/{OTHER_GPU}", -60, what="standing"), xid(31, pid=OWN)), J, Y, "xid.31",
+    ),
     "put back": (Ends("REQUEUED"), (), Cause.SCHEDULER, Y, "REQUEUED"),
     "put back since its GPU was lost": (Ends("REQUEUED"), (finding(GONE),), H, L, "gpu_missing"),
     # --- nothing seen

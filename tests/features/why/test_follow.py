@@ -16,7 +16,7 @@ from gpuwarden.features.why.writing import BEGUN_AT_LAST
 from gpuwarden.health.model import EventKind
 from gpuwarden.health.view import View
 from gpuwarden_collectors.event_facts import LogOrigin, OomKillEvent
-from gpuwarden_collectors.facts import GpuProcess, Stamp
+from gpuwarden_collectors.facts import GpuProcess, NvmlProblem, Stamp
 from gpuwarden_collectors.receivers.workloads_facts import WorkloadProcess, WorkloadsFacts
 from gpuwarden_collectors.slurm.jobs_facts import Job, JobProcess, JobsFacts
 from support.hosts import slot
@@ -345,6 +345,51 @@ def test_a_script_that_ends_well_whose_step_lost_a_gpu_before_did_not_end_well(
     host.processes()
     record = host.settles()
     assert (record.answer.cause, record.end.state, record.end.exit_code) == (cause, "COMPLETED", 0)
+
+
+def begins_after(host: WhyHost, seconds: float) -> None:
+    """Let no job be there for so long, and then one on the first GPU."""
+    host.job_facts = JobsFacts()
+    host.free()
+    host.run(seconds)
+    host.job_facts = JobsFacts(jobs=(Job(id=JOB, uid=UID, gpus=(0,), started=host.uptime),))
+    host.run(5)
+
+
+@pytest.mark.parametrize(
+    ("lost", "length", "exit_code", "cause"),
+    [
+        (0, 20, 1, Cause.HARDWARE),
+        (0, 20, 0, Cause.NONE),
+        (0, 1_000, 1, Cause.JOB),
+        (1, 20, 1, Cause.JOB),
+    ],
+    ids=["of its own", "but it ended well", "but it went on", "of others"],
+)
+def test_a_job_that_fails_at_once_is_told_of_a_gpu_that_was_gone_before(
+    host: WhyHost, lost: int, length: int, exit_code: int, cause: Cause
+) -> None:
+    del host.gpus[lost]
+    begins_after(host, 60)
+    host.run(length)
+    host.job(ended=host.uptime, exit_code=exit_code)
+    found = host.settles().answer
+    assert found.cause is cause
+    if cause is Cause.HARDWARE:
+        assert (found.certainty, found.code, found.slot) == (Certainty.POSSIBLE, "gpu_missing", slot(0))
+        assert "had failed before it began" in found.sentence
+
+
+@pytest.mark.parametrize(("exit_code", "cause"), [(1, Cause.HOST), (None, Cause.NOT_SEEN)], ids=["failed", "not known"])
+def test_libraries_that_were_replaced_before_a_job_are_the_cause_only_if_it_failed(
+    host: WhyHost, exit_code: int | None, cause: Cause
+) -> None:
+    host.gpus = {}
+    host.nvml_change = lambda facts: replace(facts, problem=NvmlProblem.LIBRARY_MISMATCH)
+    begins_after(host, 60)
+    host.job(ended=host.uptime, exit_code=exit_code)
+    found = host.settles().answer
+    assert (found.cause, found.code) == (cause, "driver_library_mismatch" if exit_code else "")
 
 
 def runs(host: WhyHost, job: Job, *pids: int) -> None:

@@ -127,7 +127,7 @@ def _text(touch: Touch) -> str:
     match touch.what:
         case "xid" if touch.detail.isascii() and touch.detail.isdigit() and len(touch.detail) < 5:
             return xid_row(int(touch.detail)).meaning
-        case "finding":
+        case "finding" | "standing":
             row = condition(touch.detail.partition("@")[0].partition(".")[0])
             return "" if row is None else row.title
     return ""

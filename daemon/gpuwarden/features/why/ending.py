@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from gpuwarden.features.why.causes import ALONE, Around, answer
+from gpuwarden.features.why.causes import ALONE, ENDED_WELL, SCHEDULED, Around, answer
 from gpuwarden.features.why.following import Live
 from gpuwarden.features.why.follows import id_of, is_of_programs, with_follows
 from gpuwarden.features.why.memory import memory_of
 from gpuwarden.features.why.model import TOUCHES_MOST, End, Epoch, Record, Touch
 from gpuwarden.features.why.sentences import Board
+from gpuwarden.features.why.signs import STANDING, WITHIN
+from gpuwarden.features.why.stored import NAME_MOST
 from gpuwarden.features.why.touches import touched
 from gpuwarden.features.why.use import written
 from gpuwarden.health.memory import State
@@ -26,7 +28,7 @@ def recorded(
     """Return the record of a job. `others`: the jobs that go on; `before`: the records that there are already."""
     epoch = _whole(one, end, state, sight.now)
     touches = [touch for touch in epoch.touches if _is_its_own(touch, end, others)]
-    touches += _suspected(touches, state)
+    touches = [*_standing(epoch, end, state), *touches, *_suspected(touches, state)]
     follows = {str(key): str(cause) for key, (cause, _) in state.moments.follows.items()}
     epoch = replace(epoch, touches=with_follows(touches, follows)[:TOUCHES_MOST])
     around = ALONE
@@ -79,6 +81,23 @@ def _suspected(touches: Sequence[Touch], state: State) -> list[Touch]:
     found = {id_of(touch): touch for touch in touches if touch.what == "xid"}
     suspected = [process for name, process in found.items() if name in repeats - known and is_of_programs(process)]
     return [replace(touch, what="finding", detail=id_of(touch), pid=None, count=1, until=None) for touch in suspected]
+
+
+def _standing(epoch: Epoch, end: End, state: State) -> list[Touch]:
+    """Return what no GPU, or none of the job's, works with: findings from before a short job that failed, which are
+    still there.
+    """
+    is_short = end.at.wall - epoch.began.wall <= WITHIN and end.known_from != "boot"
+    has_failed = end.exit_code or end.signal or end.state not in ENDED_WELL
+    if not is_short or not has_failed or end.state in SCHEDULED:
+        return []
+    where = epoch.slots if epoch.pids else ("", *epoch.slots)  # a job that opened a GPU had a driver
+    return [
+        Touch(what="standing", detail=str(key)[:NAME_MOST], at=epoch.began, slot=key.subject.slot)
+        for key, track in state.tracks.items()
+        if key.code in STANDING and track.raised and not track.latched and track.first_seen.wall < epoch.began.wall
+        if key.subject.slot in where
+    ]
 
 
 def _boards(slots: Sequence[str], state: State, sight: Sight) -> Mapping[str, Board]:

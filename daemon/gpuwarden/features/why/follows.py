@@ -26,7 +26,7 @@ def code_of(touch: Touch) -> str:
     match touch.what:
         case "xid":
             return f"xid.{touch.detail}"
-        case "sxid" | "finding" | "rising":
+        case "sxid" | "finding" | "rising" | "standing":
             code = touch.detail.partition("@")[0]
             return f"sxid.{code}" if touch.what == "sxid" else code
     return ""
@@ -102,7 +102,7 @@ def _inhibits(one: Touch, touch: Touch) -> bool:
 
 def _met(one: Touch, touch: Touch) -> bool:
     """True if an Xid that programs cause too came with the failure of a GPU of the job."""
-    if not is_of_programs(touch):
+    if one.what == "standing" or not is_of_programs(touch):
         return False
     other = xid_number(one)
     fails = (other is not None and xid_row(other).klass is XidClass.FAILURE) or code_of(one) in _FAILED

@@ -60,7 +60,8 @@ class Touch:
     """One thing that happened to a job, from its first time on; repetitions are counted."""
 
     what: str
-    """`xid`, `sxid`, `finding`, `rising` (a condition that was seen for too short a time to be a finding), `reset`, `oom_limit`,
+    """`xid`, `sxid`, `finding`, `rising` (a condition that was seen for too short a time to be a finding), `standing` (a finding
+    from before the job, with which none can begin), `reset`, `oom_limit`,
     `oom_shared` (the limit of a group above the job), `oom_node`, `oom_count` (its control group counts kills, and no line of the kernel says why), `notice`,
     `announced` (a notice of an end that is far away), `signalled`, `saved`, `requeued`, `excluded`, `excluded_by_others` or `boot`."""
     detail: str = ""

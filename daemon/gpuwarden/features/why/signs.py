@@ -89,6 +89,10 @@ def _rising(*codes: str) -> Callable[[Touch, Epoch], bool]:
     return lambda touch, _: touch.what == "rising" and code_of(touch).partition(".")[0] in codes
 
 
+def _standing(*codes: str) -> Callable[[Touch, Epoch], bool]:
+    return lambda touch, _: touch.what == "standing" and code_of(touch).partition(".")[0] in codes
+
+
 def _repeated(touch: Touch, _: Epoch) -> bool:
     return touch.what == "finding" and code_of(touch).startswith("xid.")
 
@@ -104,6 +108,11 @@ _BETWEEN_NODES = ("infiniband_down", "adapter_failed")
 _MOUNTS = ("mount_hung", "mount_read_only", "mount_missing")
 _FABRIC = ("nvlink_down", "fabric_unhealthy", *_BETWEEN_NODES)
 _HOST = (*_MOUNTS, "memory_ecc_uncorrectable", "nvme_failed")
+_NO_GPU_WORKS = (*_DRIVER, "driver_library_mismatch")
+_GPU_IS_OUT = ("gpu_missing", "gpu_unresponsive", "gpu_reset_required")
+_NOT_INITIALISED = ("fabric_unhealthy",)
+STANDING = frozenset((*_NO_GPU_WORKS, *_GPU_IS_OUT, *_NOT_INITIALISED))
+"""Conditions with which a job fails when it starts."""
 _PERHAPS = ("service_down", "soft_lockup", "process_hung", "disk_full", "memory_low")
 C = Certainty
 ROWS: tuple[Row, ...] = (
@@ -176,6 +185,21 @@ ROWS: tuple[Row, ...] = (
     Row(
         name="perhaps_host", fits=lambda touch, _: _found(*_PERHAPS)(touch, _) or _rising(*_HOST, *_DRIVER)(touch, _), cause=Cause.HOST,
         certainty=C.POSSIBLE, template="The node was disturbed: {meaning}; run it again on another node", source="docs/reference/conditions.md",
+    ),
+    Row(
+        name="standing_driver", fits=_standing(*_NO_GPU_WORKS), cause=Cause.HOST, certainty=C.LIKELY,
+        template="No GPU of this node worked when it began: {meaning}; run it again on another node",
+        source="engine/override_text.py: no job can use any GPU of the node",
+    ),
+    Row(
+        name="standing_gpu", fits=_standing(*_GPU_IS_OUT), cause=Cause.HARDWARE, certainty=C.POSSIBLE,
+        template="{gpu} had failed before it began: {meaning}; run it again on other GPUs",
+        source="engine/override_text.py: jobs that are given this GPU fail when they start",
+    ),
+    Row(
+        name="standing_fabric", fits=_standing(*_NOT_INITIALISED), cause=Cause.FABRIC, certainty=C.POSSIBLE,
+        template="The network between GPUs did not work when it began: {meaning}; run it again on another node",
+        source="NVIDIA, fabric manager: CUDA answers `system not yet initialized`; story B06",
     ),
     Row(
         name="perhaps_gpu", fits=_rising("gpu_missing", "gpu_unresponsive", "gpu_reset_required"), cause=Cause.HARDWARE, certainty=C.POSSIBLE,

@@ -26,6 +26,7 @@ _TOUCHES = {
     "sxid": "SXid",
     "finding": "finding",
     "rising": "seen for a moment:",
+    "standing": "was there before:",
     "reset": "GPU reset",
     "oom_limit": "out of memory: the job reached its own limit",
     "oom_shared": "out of memory: a limit that the job shares with others was reached",
@@ -178,7 +179,7 @@ def _where(touch: Document) -> str:
 
 def touch_name(what: str, detail: str) -> str:
     """Return what touched a job, with the detail of it."""
-    if what in ("finding", "rising", "sxid"):
+    if what in ("finding", "rising", "standing", "sxid"):
         detail = _where_is_said(detail)
     name = _TOUCHES.get(what, clean(what).replace("_", " "))
     return _ANSWERS.get((what, detail)) or f"{name} {clean(detail)}".rstrip()
