@@ -119,10 +119,17 @@ def test_aws_maintenance_each_event_for_itself() -> None:
 
 
 def test_aws_lifecycle_of_a_group() -> None:
-    for state in ("InService", "Standby", "Detached", "Warmed:Stopped", "InService\n"):
+    for state in ("InService", "Standby", "Detached", "Warmed:Running", "InService\n"):
         assert aws.lifecycle(reply(state), HERE).kind is AnswerKind.NONE
     notice = only(aws.lifecycle(reply("Terminated"), HERE))
     assert (notice.hard, notice.deadline, notice.kind) == (True, None, Kind.SCALE_IN)
+
+
+@pytest.mark.parametrize("state", ["Warmed:Stopped", "Warmed:Hibernated"])
+def test_aws_puts_an_instance_back_into_its_warm_pool_and_ends_what_runs_there(state: str) -> None:
+    notice = only(aws.lifecycle(reply(state), HERE))
+    assert (notice.hard, notice.deadline, notice.kind) == (True, None, Kind.SCALE_IN)
+    assert "into its warm pool" in notice.reason
 
 
 # --- GCP

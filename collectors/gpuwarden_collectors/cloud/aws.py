@@ -43,8 +43,15 @@ _CODES = {
 }
 """Codes of scheduled events, and whether the machine goes down."""
 _ENDED = ("[Canceled]", "[Completed]")
-_STAYS = re.compile(r"InService|Standby|Detached|Warmed:(?:Running|Stopped|Hibernated)")
-_LEAVES = ("Terminated", "Warmed:Terminated")
+_STAYS = re.compile(r"InService|Standby|Detached|Warmed:Running")
+_LEAVES = {
+    "Terminated": ("Terminated", "the Auto Scaling group terminates this instance"),
+    "Warmed:Terminated": ("Terminated", "the Auto Scaling group terminates this instance"),
+    "Warmed:Stopped": ("Stopped", "the Auto Scaling group stops this instance, into its warm pool"),
+    "Warmed:Hibernated": ("Hibernated", "the Auto Scaling group hibernates this instance, into its warm pool"),
+}
+"""States in which nothing of a job goes on, each with its name in the notice and the reason. An instance goes into the warm pool on its first
+boot, and at a scale-in where the group's reuse policy says so."""
 
 
 class Aws:
@@ -191,14 +198,15 @@ def lifecycle(reply: Reply, _: Stamp) -> Answer:
         return NONE
     if state not in _LEAVES:
         return unknown(f"target-lifecycle-state: {state[:40]!r}")
+    name, reason = _LEAVES[state]
     return answer(
         (
             TerminationNotice(
                 source=NAME,
                 kind=Kind.SCALE_IN,
-                id=identity("lifecycle", "Terminated"),
+                id=identity("lifecycle", name),
                 hard=True,
-                reason="the Auto Scaling group terminates this instance",
+                reason=reason,
             ),
         )
     )
