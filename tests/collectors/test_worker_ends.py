@@ -100,6 +100,21 @@ async def test_a_process_in_d_state_is_abandoned_and_another_one_answers(
 
 
 @pytest.mark.slow
+async def test_a_process_in_d_state_that_a_signal_ends_is_not_stuck_in_the_driver(worker: Make, trigger: Path) -> None:
+    waiting = worker(Options(how="hang_as_for_a_disk", trigger=str(trigger)), HASTY)
+    pid = (await observed(waiting)).pid
+    trigger.touch()
+    late = asyncio.create_task(waiting.observe())
+    async with asyncio.timeout(SOON):
+        while not in_uninterruptible_sleep(Path("/proc"), pid):
+            await asyncio.sleep(0.05)
+    seen = await late
+    assert (seen.outcome, report(seen).stuck, report(seen).abandoned) == (PassOutcome.TIMED_OUT, False, False)
+    trigger.unlink()
+    await observed(waiting)
+
+
+@pytest.mark.slow
 async def test_no_third_process_is_put_beside_two_in_d_state(worker: Make, trigger: Path) -> None:
     trigger.touch()
     stuck = worker(Options(how="hang_in_kernel", trigger=str(trigger)), HASTY)

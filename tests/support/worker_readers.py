@@ -112,6 +112,14 @@ def hang_in_kernel() -> None:
         libc.sleep(100)
 
 
+def hang_as_for_a_disk() -> None:
+    """D state that a signal ends, as that of a process whose memory is read from a disk."""
+    libc = ctypes.PyDLL(None)
+    if libc.vfork() == 0:
+        libc.prctl(1, signal.SIGKILL)
+        libc.sleep(100)
+
+
 def answer_late() -> str:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     time.sleep(0.8)
@@ -163,6 +171,7 @@ WAYS: dict[str, Callable[[], str | None]] = {
         hang_locked,
         hang_deaf,
         hang_in_kernel,
+        hang_as_for_a_disk,
         answer_late,
         segfault,
         leave,

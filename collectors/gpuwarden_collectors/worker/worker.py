@@ -31,6 +31,8 @@ from gpuwarden_collectors.worker.life import Fate, WorkerLife, WorkerLimits
 
 _EXIT_TIME = 1.0  # seconds between the end of the stream and the end of the process that wrote it
 
+_OF_GRACE = 0.2
+"""The part of the grace after which a worker in D state is stuck. One that waits for a disk, as where memory is used up, ends with SIGTERM."""
 _STUCK_CHECKS, _STUCK_CHECK = 5, 0.2  # a process that waits for a disk is in D state, too, but not for a second
 # What a service manager hands to the daemon is not for its children: a worker must not notify in its name.
 _SERVICE_VARIABLES = frozenset(
@@ -83,7 +85,7 @@ class Worker(Generic[Facts]):
         self.events_dropped = 0
 
     async def observe(self) -> Observation[Facts]:
-        """Runs one pass; returns within the deadline, plus up to a second for a worker that has just died."""
+        """Runs one pass; returns within the deadline, plus up to a second for a worker that dies or is ended."""
         started = self._clock()
         self._life.asked(asyncio.get_running_loop().time(), started)
         outcome, facts, error = await self._pass()
@@ -168,7 +170,10 @@ class Worker(Generic[Facts]):
             return self._answered(frame, child)
         if child.over:
             return PassOutcome.FAILED, None, await self._lost(child)
-        return self._late(child, limit)
+        late = self._late(child, limit)
+        if self._ending is not None and self._sleeps_in_kernel():
+            await asyncio.wait({self._ending}, timeout=_OF_GRACE * self._limits.term_grace)
+        return late
 
     async def _ready(self, limit: float) -> Child | _Pass[Facts]:
         """Returns a running worker, or the result of this pass without one."""
@@ -316,7 +321,7 @@ class Worker(Generic[Facts]):
             missed=life.missed,
             silent_since=life.silent_since,
             ever_answered=life.ever_answered,
-            stuck=life.missed > 0 and any(in_uninterruptible_sleep(self._proc, child.pid) for child in present),
+            stuck=life.missed > 0 and self._sleeps_in_kernel(),
             abandoned=Fate.ABANDON in fates,
             parked=Fate.PARK in fates,
             restarts=max(0, life.starts - 1),
@@ -327,6 +332,9 @@ class Worker(Generic[Facts]):
             last_error=life.last_error,
             silence=life.silence,
         )
+
+    def _sleeps_in_kernel(self) -> bool:
+        return any(in_uninterruptible_sleep(self._proc, child.pid) for child in self._leaving)
 
     def _event(self, frame: Frame) -> None:
         loop = asyncio.get_running_loop()
