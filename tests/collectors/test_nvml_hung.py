@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from gpuwarden_collectors.base import Observation, PassOutcome
-from gpuwarden_collectors.facts import GpuAnswer, NvmlFacts
+from gpuwarden_collectors.facts import GpuAnswer, NvmlFacts, NvmlProblem
 from gpuwarden_collectors.nvml.options import NvmlOptions
 from gpuwarden_collectors.worker.life import WorkerLimits
 from gpuwarden_collectors.worker.worker import Worker
 from support.fake_nvml_library import FakeNvml
-from support.workers import ENVIRONMENT, SOON, Make, report, workers
+from support.workers import ENVIRONMENT, SOON, Make, report, seen_when, workers
 
 LIMITS = WorkerLimits(deadline=8.0, term_grace=0.5)
 """A busy machine takes seconds to start the next worker, which must not miss its deadline for that."""
@@ -144,3 +144,52 @@ async def test_a_gpu_whose_handle_hangs_is_named_and_avoided(worker: Make, fake:
     assert report(seen).silence == f"no answer from {SLOT} in nvmlDeviceGetPciInfo"
     seen = await observed(nvml)
     assert answers(seen) == {index: GpuAnswer.HUNG if index == HUNG else GpuAnswer.OK for index in range(8)}
+
+
+# --- a driver that initialises its GPUs, as without persistence mode, when they are asked for
+
+
+def initialising(make: Make, fake: FakeNvml, init_deadline: float = SOON) -> Worker[Any]:
+    """Eight GPUs whose first handle takes half a second each: four seconds, of which a pass may take two."""
+    fake.slow("*", "nvmlDeviceGetHandleByIndex_v2", 500_000)
+    return make(
+        NvmlOptions(library=str(fake.library)), WorkerLimits(deadline=2.0, init_deadline=init_deadline, term_grace=0.5),
+        reader="gpuwarden_collectors.nvml.reader:NvmlReader", facts_type=NvmlFacts, environment={**ENVIRONMENT, **fake.environment},
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loaded_later", [False, True], ids=["at the start", "a driver that is loaded later"])
+async def test_a_driver_that_initialises_one_gpu_after_the_other_is_waited_for_as_one_worker(
+    worker: Make, fake: FakeNvml, *, loaded_later: bool
+) -> None:
+    if loaded_later:
+        fake.init_error(9)
+    nvml = initialising(worker, fake)
+    if loaded_later:
+        assert (await nvml.observe()).facts.problem is NvmlProblem.DRIVER_NOT_LOADED
+        fake.clear().slow("*", "nvmlDeviceGetHandleByIndex_v2", 500_000)
+    late = await nvml.observe()
+    assert (late.outcome, report(late).missed) == (PassOutcome.TIMED_OUT, 0)
+    assert "no answer yet" in late.error
+    seen = await observed(nvml)
+    assert set(answers(seen).values()) == {GpuAnswer.OK}
+    assert (report(seen).restarts, report(seen).timeouts) == (0, 0)
+
+
+@pytest.mark.slow
+async def test_a_driver_that_hangs_at_a_gpu_while_it_initialises_is_not_waited_for(
+    worker: Make, fake: FakeNvml
+) -> None:
+    nvml = initialising(worker, fake)
+    fake.hang(HUNG, "nvmlDeviceGetFieldValues")
+    seen = await seen_when(nvml, lambda worker: worker.missed)
+    assert report(seen).silence == f"no answer from {SLOT} in nvmlDeviceGetFieldValues"
+
+
+@pytest.mark.slow
+async def test_a_driver_that_initialises_for_longer_than_it_may_is_silent(worker: Make, fake: FakeNvml) -> None:
+    nvml = initialising(worker, fake, init_deadline=3.0)
+    seen = await seen_when(nvml, lambda worker: worker.missed)
+    assert "no answer from" in seen.error
+    assert "within 3 s" in seen.error

@@ -17,7 +17,7 @@ class NvmlOptions:
     deadline: float = bounded(10.0, 0.1, 60.0, "a driver that hangs is reported after two missed deadlines")
     """Time limit of a pass. A worker process that exceeds it is ended."""
     init_deadline: float = bounded(60.0, 0.1, 600.0, "the node is unknown until the library is initialised")
-    """Time limit of the first pass, which loads the library. Not shorter than `deadline`."""
+    """Time limit of the first pass, which loads the library and initialises the GPUs. Not shorter than `deadline`."""
     library: str = searched()
     """Path of the library, or several paths, tried in order. Empty: where the loader finds it, else where GKE and the driver container of
     the GPU Operator have it ([kubernetes.md](../use/kubernetes.md#where-the-drivers-library-is)).

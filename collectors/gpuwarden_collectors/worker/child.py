@@ -30,6 +30,9 @@ _ANSWERS = _GOOD | {Kind.ABSENT, Kind.FAILED}
 class Child:
     """A running worker. `due`: loop time by which the present step, connecting or reading, must be done.
 
+    `answered`: it has given facts of a library that works. Until then an answer may take as long as the initialisation, since a library may go on
+    with that: NVML initialises a GPU when it is first asked for (nvml.h, nvmlDeviceGetHandleByIndex_v2). Where parts hung before it may not.
+
     `over`: nothing more will come, for the process died or its stream broke. `fate`: why it was left behind, if it was.
     `around`: what the open question, or the last one, said of parts at which workers hung. `partial`: what came of its answer so far.
     """
@@ -52,7 +55,7 @@ class Child:
         self._sequence = 0
         self._asked = False
         self._answer: Frame | None = None
-        self._connected = False
+        self._connected = self.answered = False
         self.due = float("inf")
         self.over = False
         self.fate: Fate | None = None
@@ -77,6 +80,10 @@ class Child:
         return not self._connected
 
     @property
+    def _reading_time(self) -> float:
+        return self._limits.deadline if self.answered or self.around else self._limits.init_deadline
+
+    @property
     def idle(self) -> bool:
         return not self._asked
 
@@ -97,7 +104,7 @@ class Child:
         self._asked = True
         self.around, self.partial = hung, None
         self._sequence += 1
-        self.due = now + (self._limits.deadline if self._connected else self._limits.init_deadline)
+        self.due = now + (self._reading_time if self._connected else self._limits.init_deadline)
         self._write(pack(Kind.ASK, self._sequence, {"held": held, "hung": [to_wire(each) for each in hung]}))
 
     async def answer(self, until: float) -> Frame | None:
@@ -183,7 +190,7 @@ class Child:
             self._on_event(frame)
         elif frame.kind is Kind.CONNECTED:
             self._connected = True
-            self.due = self._loop.time() + self._limits.deadline
+            self.due = self._loop.time() + self._reading_time
             self._changed.set()
         elif frame.kind is Kind.PARTIAL and self._asked and frame.sequence == self._sequence:
             self.partial = frame

@@ -223,6 +223,7 @@ class Worker(Generic[Facts]):
                 else:
                     facts = from_wire(self._facts_type, value)
                 self._held = frame.sequence, facts
+                child.answered = getattr(facts, "problem", None) is None
                 self._hung.answered(child.around)
                 return PassOutcome.OBSERVED, facts, ""
         except (ValueError, RecursionError) as cause:
@@ -245,13 +246,13 @@ class Worker(Generic[Facts]):
     def _late(self, child: Child, limit: float) -> _Pass[Facts]:
         """Returns a partial or missing answer at the end of a pass; ends the worker if its own time is up as well."""
         what = "initialisation of the library" if child.connecting else "answer"
-        if child.due > limit:
-            error = f"no {what} yet; worker {child.pid} has {child.due - limit:.1f} s left"
-            if child.partial is None and not self._life.ever_answered:
-                return PassOutcome.TIMED_OUT, None, error
-            return self._in_part(child) or self._unanswered(error)
         now, at = asyncio.get_running_loop().time(), child.in_flight()
-        allowed = self._limits.init_deadline if child.connecting else self._limits.deadline
+        if child.due > limit and (child.connecting or now - at.since < self._limits.deadline):
+            error = f"no {what} yet; worker {child.pid} has {child.due - limit:.1f} s left"
+            if child.partial is None and not (child.connecting and self._life.ever_answered):
+                return PassOutcome.TIMED_OUT, None, error  # it goes from part to part
+            return self._in_part(child) or self._unanswered(error)
+        allowed = self._limits.init_deadline if child.due <= limit and not child.answered else self._limits.deadline
         error = f"worker {child.pid}: {_silence(what, at)} within {allowed:g} s"
         self._hung.missed(at, child.pid, now)
         partial = self._in_part(child)
