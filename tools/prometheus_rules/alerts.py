@@ -42,7 +42,7 @@ def alerts(s: Settings) -> tuple[Group, ...]:
         Group("gpuwarden-failures", EVERY, tuple(_failures())),
         Group("gpuwarden-silence", EVERY, tuple(_silence(s))),
         Group("gpuwarden-warnings", EVERY, tuple(_warnings(s))),
-        Group("gpuwarden-actions", EVERY, tuple(_enforcement())),
+        Group("gpuwarden-actions", EVERY, tuple(_enforcement(s))),
         Group("gpuwarden-daemon", EVERY, tuple(_daemon(s))),
         Group("gpuwarden-slow", TREND_EVERY, tuple(_trends(s))),
     )
@@ -227,7 +227,7 @@ def _warnings(s: Settings) -> Iterator[Alert]:
     )  # fmt: skip
 
 
-def _enforcement() -> Iterator[Alert]:
+def _enforcement(s: Settings) -> Iterator[Alert]:
     yield Alert(
         name="GpuwardenExclusionNotDone", severity=TICKET, lasts="15m", keeps="5m",
         expr=f"(gpuwarden_intents_pending > 0 unless gpuwarden_breaker_open == 1) {_NAMED}",
@@ -240,10 +240,11 @@ def _enforcement() -> Iterator[Alert]:
         name="GpuwardenExclusionForgotten", severity=TICKET, lasts="7d",
         expr=f"""\
 (gpuwarden:node:exclusion > 0 unless on (job, instance) gpuwarden:node:failing_since_timestamp_seconds) {_NAMED}
-unless on (job, instance) gpuwarden_termination_deadline_timestamp_seconds""",
+unless on (job, instance) gpuwarden_termination_deadline_timestamp_seconds > time() - {s.pace.seconds("24h")}""",
         summary=f"{NODE} has been out of scheduling for a week, without any finding. To do: restore it, or ask who "
         "excluded it.",
-        description="gpuwarden never lifts the exclusion of an operator or another party.",
+        description="gpuwarden never lifts the exclusion of an operator or another party. An announced end that did not come: gpuwarden "
+        "notify-termination --cancel.",
     )  # fmt: skip
     yield Alert(
         name="GpuwardenFailureOverridden", severity=TICKET, keeps="5m",

@@ -62,7 +62,8 @@ group by (job, instance, node) (topk by (job, instance) (1, gpuwarden:node:last_
         Recording(
             record="gpuwarden:node:exclusion",
             why="Whether the node is excluded. 0: no. 1: it is out for a failure, by gpuwarden or another party. 2: it is out as "
-            "planned, by an operator (gpuwarden exclude) or for its announced end. As last known while the node is silent.",
+            "planned, by an operator (gpuwarden exclude) or for its announced end, if that is not a day past. As last known while the "
+            "node is silent.",
             expr=f"""\
 max by (job, instance) (
     gpuwarden_excluded{{cause=~"failure|foreign"}}
@@ -70,6 +71,7 @@ max by (job, instance) (
     2 * gpuwarden_excluded{{cause=~"operator|termination"}}
   or
     2 * (gpuwarden_termination_deadline_timestamp_seconds < bool time() + {pace.seconds(f"{HORIZON:.0f}s")})
+    * (gpuwarden_termination_deadline_timestamp_seconds > bool time() - {pace.seconds("24h")})
 )
 or
 (last_over_time(gpuwarden:node:exclusion[{carry}]) and on (job, instance) (up or gpuwarden:node:name))""",
