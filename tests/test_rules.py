@@ -52,6 +52,13 @@ def test_prometheus_and_alertmanager_accept_rules_and_examples() -> None:
     assert [run.stdout + run.stderr for run in checked if run.returncode] == []
 
 
+def test_the_check_that_the_page_prints_reports_no_fault() -> None:
+    line = next(line for line in (FOLDER / "README.md").read_text().splitlines() if line.startswith("promtool check"))
+    words = line.partition(" && ")[0].split()[1:]
+    run = promtool(*words[:-1], *sorted(FOLDER.glob(words[-1])))
+    assert (run.returncode, "FAILED" in run.stdout + run.stderr) == (0, False)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("file", first_quick(2, TESTS), ids=lambda file: file.stem)
 def test_the_rules_pass_their_unit_tests(file: Path) -> None:
