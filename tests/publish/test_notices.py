@@ -67,6 +67,13 @@ def test_a_person_is_shown_what_changes_nothing_and_who_does_not_answer() -> Non
     assert "this machine ends at" in "\n".join(enforcement_lines(status(announced(), at(UPTIME))))
 
 
+def test_an_end_that_did_not_come_is_shown_with_what_calls_it_off() -> None:
+    later = at(UPTIME + 3600)
+    text = "\n".join(enforcement_lines(status(replace(announced(), observed=later), later)))
+    assert "this machine was to end at" in text
+    assert "call that off: `gpuwarden notify-termination --cancel`" in text
+
+
 def test_metrics_are_there_before_the_first_notice() -> None:
     source = NoticeSource(name="aws", up=False, kinds=("interruption", "rebalance"))
     quiet = scrape(replace(snapshot(), notice_sources=(source,)))

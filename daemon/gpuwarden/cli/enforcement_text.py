@@ -78,13 +78,18 @@ def _notice_lines(status: Document) -> Iterator[str]:
     if notice:
         until = f" at {when(notice['deadline'])}" if notice.get("deadline") else ""
         reason = f": {clean(notice['reason'])}" if notice.get("reason") else ""
-        yield f"this machine ends{until}, announced by {clean(notice.get('source'))}{reason}"
+        is_past = bool(until) and notice["deadline"] < (status.get("observed_at") or "")  # both RFC 3339 in UTC
+        ends, hint = ("was to end", _IF_IT_STAYS) if is_past else ("ends", "")
+        yield f"this machine {ends}{until}, announced by {clean(notice.get('source'))}{reason}{hint}"
     for other in status.get("notices", ()):
         if not notice or other.get("id") != notice.get("id"):
             yield _shown_only(other)
     for source in status.get("notice_sources", ()):
         if not source["up"]:
             yield f"termination notices of {clean(source['source'])}: no response: {clean(source['error'])}"
+
+
+_IF_IT_STAYS = "; if it stays, call that off: `gpuwarden notify-termination --cancel`"
 
 
 def _shown_only(notice: Document) -> str:
