@@ -380,6 +380,8 @@ async def test_an_intent_of_an_actuator_that_is_configured_no_more_stops_no_orde
     rig.ledger.append(Event(kind=EventKind.INTENDED, at=wanted.at, boot_id=BOOT, data=write(wanted)))
     rig.begin()
     rig.enforcement.run()
+    shown = {each.intent.actuator: each.text for each in rig.enforcement.shown().pending}
+    assert "configured no more" in shown["gone"], "nobody will try it"
     assert await rig.enforcement.orders.exclude("alice", "replacing a fan") == "fake: done"
     await rig.kill()
 
@@ -392,6 +394,7 @@ async def test_what_an_actuator_holds_that_is_configured_no_more_ends_with_a_per
     rig.enforcement.run()
     rig.passes()
     assert rig.enforcement.shown().excluded == (("gone", "failure"),)
+    assert "`gpuwarden restore` forgets it" in rig.enforcement.shown().blocked["gone"]
     answer = await rig.enforcement.orders.restore("alice", rig.verdict)
     assert "gone: forgotten, since it is configured no more" in answer
     assert (rig.enforcement.shown().excluded, rig.state.holds) == ((), {})

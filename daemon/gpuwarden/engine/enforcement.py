@@ -42,6 +42,9 @@ log = get_logger()
 FIRST_READ = 5.0
 """Seconds, or where that is less a twelfth of `look_often`: a scheduler that may be asked often may be asked soon, too."""
 
+CONFIGURED_NO_MORE = "it is configured no more: lift it there if it still stands, and `gpuwarden restore` forgets it"
+"""For an actuator that the configuration had when something was wanted or done there."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnforcementOptions:
@@ -360,7 +363,7 @@ class Enforcement:
             node_states=node_states,
             pending=tuple(pending),
             would=tuple(would),
-            blocked=dict(self._blocked),
+            blocked={**dict.fromkeys(self.state.holds.keys() - self._boxes, CONFIGURED_NO_MORE), **self._blocked},
             counts={**self.state.tried, **self._counts},
             breaker=self.breaker,
             person=tuple(sorted(map(str, self.state.person))),
@@ -379,6 +382,8 @@ class Enforcement:
         return "; ".join(f"{name}: {text}" if len(self._boxes) > 1 else text for name, text in texts.items())
 
     def _text(self, name: str, key: str) -> str:
+        if name not in self._boxes:
+            return CONFIGURED_NO_MORE
         if name in self._waiting:
             return "waits until its cause is observed again"
         outcome = self._outcomes.of(name, key)
