@@ -22,6 +22,10 @@ MISTAKES = {
         '[slurm]\n[log]\nlisten = "127.0.0.1:9839"\n',
         "log.listen: unknown key here: write listen below the line of its table: [publish] (at line 3)",
     ),
+    "a key that this table has not, and many others have": (
+        '[file]\nenabled = true\npath = "/run/excluded"\n',
+        "file.enabled: unknown key; known here are path (at line 2)",
+    ),
     "a word without quotes": (
         "# ours\nmode = enforce # now\n",
         'mode = enforce has no quotes: write mode = "enforce" (at line 2)',

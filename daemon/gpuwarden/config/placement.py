@@ -10,19 +10,21 @@ from gpuwarden.config.sources import KeyPath, dotted
 from gpuwarden_collectors.options import keys
 
 _NAMED_MOST = 4
+"""Tables that are named; of a key that more have, such as `enabled`, nobody can say which of them was meant."""
 
 
 def placement(path: KeyPath, cls: type) -> str:
-    """Say where the unknown key `path` of the configuration `cls` is to be written; "" if no table has such a key."""
+    """Say where the unknown key `path` of the configuration `cls` is to be written; "" if no table has such a key, or many have."""
     key = path[-1]
     places = [table for table, names in _tables(cls, ()) if key in names and table != path[:-1]]
     if not places:
         return _named(path, cls)
     if () in places:
         return f"unknown key here: {key} belongs to no table; write it at the top of the file, above the first [table]"
-    tables = ", ".join(f"[{dotted(table)}]" for table in places[:_NAMED_MOST])
-    more = f" or one of {len(places) - _NAMED_MOST} more tables" if len(places) > _NAMED_MOST else ""
-    return f"unknown key here: write {key} below the line of its table: {tables}{more}"
+    if len(places) > _NAMED_MOST:
+        return ""
+    tables = ", ".join(f"[{dotted(table)}]" for table in places)
+    return f"unknown key here: write {key} below the line of its table: {tables}"
 
 
 def _named(path: KeyPath, cls: type) -> str:
