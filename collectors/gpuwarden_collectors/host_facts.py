@@ -25,6 +25,8 @@ class PortFacts:
     """Number of the port, from 1."""
     slot: str = ""
     """PCI address of the adapter's function; empty where sysfs names none."""
+    guid: str = ""
+    """GUID of the device, which no other has; empty where sysfs names none."""
     merged: tuple[str, ...] = ()
     """PCI addresses of the other functions whose ports are one with this port, as in a bond."""
     driver: str = ""

@@ -250,6 +250,21 @@ def test_bond_that_is_one_rdma_device_is_known_by_its_gid(tmp_path: Path) -> Non
     assert over_default_route(tmp_path, "bond0") == {"mlx5_bond_0/1": True}
 
 
+@pytest.mark.parametrize(
+    ("text", "guid"),
+    [
+        ("b83f:d203:00c7:7e5a", "b83f:d203:00c7:7e5a"),
+        ("0000:0000:0000:0000", ""),
+        ("b83f:d203", ""),
+        ("../../etc/passwd", ""),
+    ],
+)
+def test_an_adapter_is_known_by_its_guid_wherever_it_is(tmp_path: Path, text: str, guid: str) -> None:
+    folder = add_port(tmp_path)
+    plant(folder.parent.parent, {"node_guid": text})
+    assert read_one(tmp_path).guid == guid
+
+
 def test_a_bond_that_is_one_rdma_device_stands_for_the_functions_below_it(tmp_path: Path) -> None:
     functions = [f"0000:5e:00.{n}" for n in (0, 1)]
     for n, function in enumerate(functions):

@@ -177,6 +177,37 @@ def test_adapters_that_a_reloaded_driver_finds_one_by_one_are_not_mixed_up() -> 
     healthy_for(600, host)
 
 
+def test_ports_named_by_their_place_are_the_same_where_the_buses_are_numbered_anew() -> None:
+    """An update of the firmware does that, or one card more."""
+
+    def placed(**guids: str) -> tuple[PortFacts, ...]:
+        return tuple(port(name, slot=f"0000:{int(name[3:-2]):02x}:00.0", guid=guid) for name, guid in guids.items())
+
+    host = with_ports(*placed(ibp93s0="a", ibp94s0="b", ibp160s0="c"))
+    host.restart_daemon()
+    host.reboot()
+    host.ports(*placed(ibp94s0="a", ibp95s0="b", ibp161s0="c"))
+    healthy_for(600, host)
+    host.restart_daemon()
+    host.reboot()
+    host.ports(*placed(ibp95s0="a", ibp162s0="c"))
+    host.run(600)
+    assert host.codes == ["infiniband_down"]
+    (down,) = host.found("infiniband_down")
+    assert down.evidence == {"why": "the port is gone"}  # where it was another one is
+
+
+def test_an_adapter_that_was_exchanged_is_the_same_port() -> None:
+    old, new = (port("mlx5_0", slot=ADAPTERS[0], guid=guid) for guid in ("a", "b"))
+    host = with_ports(old, port("mlx5_1", slot=ADAPTERS[1], guid="c"))
+    host.reboot()
+    host.ports(new, port("mlx5_1", slot=ADAPTERS[1], guid="c"))
+    healthy_for(600, host)
+    host.ports(replace(new, state="down"), port("mlx5_1", slot=ADAPTERS[1], guid="c"))
+    host.run(600)
+    assert host.ids == {"infiniband_down@port/mlx5_0/1"}
+
+
 @pytest.mark.parametrize("name", ["mlx5_bond_0", "rocep24s0f0"])
 def test_two_ports_of_an_adapter_that_become_a_bond_are_not_missed(name: str) -> None:
     first, second = "0000:18:00.0", "0000:18:00.1"

@@ -49,6 +49,7 @@ _SENT_MOST = 2**32 - 1
 """Where the counter of old adapters stops, which has 32 bits (InfiniBand specification, PortCounters)."""
 _EFA_SENT = "hw_counters/tx_bytes"
 _EFA = "efa"
+_GUID = re.compile(r"[0-9a-f]{4}(?::[0-9a-f]{4}){3}")
 _RATE = re.compile(r"(\d{1,6}(?:\.\d{1,3})?) Gb/sec")
 _NETDEV = re.compile(r"[^/\s]{1,15}")  # IFNAMSIZ, linux/if.h
 _ADAPTERS_EACH = 60.0  # seconds
@@ -85,7 +86,7 @@ class InfinibandCollector:
         self._default_route = DefaultRoute(proc, sysfs)
         self._max_ports = max_ports
         self._clock = clock
-        self._paths: dict[int, tuple[tuple[str, ...], str]] = {}  # by inode of the port's folder
+        self._paths: dict[int, tuple[tuple[str, ...], str, str]] = {}  # by inode of the port's folder
         self._adapters: tuple[AdapterFacts, ...] | None = None
         self._adapters_due = 0.0
         self._refused: set[_Attribute] = set()  # by inode of the port's folder and name
@@ -136,7 +137,7 @@ class InfinibandCollector:
         if not state and not folder.exists():
             return None
         rate = _RATE.match(text_or_empty(folder / "rate"))
-        path, driver = self._adapter(folder, inode)
+        path, driver, guid = self._adapter(folder, inode)
         counters = self._efa_counters(folder, inode) if driver == _EFA else self._counters(folder, inode)
         ethernet = link_layer == "Ethernet"
         carrier_down, default_route = self._of_netdev(folder, carriers) if ethernet else (None, None)
@@ -144,6 +145,7 @@ class InfinibandCollector:
             device=folder.parent.parent.name,
             port=int(folder.name),
             slot=path[-1] if path else "",
+            guid=guid,
             merged=self._merged(folder, path[-1]) if ethernet and path else (),
             driver=driver,
             link_layer=link_layer,
@@ -181,11 +183,13 @@ class InfinibandCollector:
             for name, value in of_port.items()
         }
 
-    def _adapter(self, folder: Path, inode: int) -> tuple[tuple[str, ...], str]:
-        """Returns the PCI path and driver of the adapter; neither changes while the port exists."""
+    def _adapter(self, folder: Path, inode: int) -> tuple[tuple[str, ...], str, str]:
+        """Returns the PCI path, driver and GUID of the adapter; none of them changes while the port exists."""
         if inode not in self._paths:
             device = folder.parent.parent / "device"
-            self._paths[inode] = (pci_path(device), driver_of(device))
+            guid = text_or_empty(folder.parent.parent / "node_guid")
+            known = guid if _GUID.fullmatch(guid) and guid.strip("0:") else ""
+            self._paths[inode] = (pci_path(device), driver_of(device), known)
         return self._paths[inode]
 
     def _read_adapters(self, ports: Sequence[PortFacts]) -> tuple[AdapterFacts, ...]:

@@ -41,6 +41,7 @@ class Pseudonyms:
             "uuid": self._text,
             "serial": self._serial,
             "chassis_serial": self._serial,
+            "guid": self._pseudonym,
             "pid": self._pid,
             "began": self._uuid,
             "boot_id": self._uuid,

@@ -13,9 +13,10 @@ HOST_CONDITIONS: tuple[Condition, ...] = (
         code="infiniband_down", scope="port", severity=F, advice=Advice.INSPECT_HARDWARE, rise=120, fall=60,
         title="An InfiniBand or RoCE port is down",
         why="The port was active here before and is not now, or is gone with its adapter. 2 minutes are what a reload of "
-        "the network driver takes. A port that was never active is not missed, and one whose RDMA device was renamed is the same "
-        "port. An Ethernet port that is not of the job fabric only warns: beside InfiniBand, with the default route of the host, or "
-        "slower than the others and without as many of its kind. Give up a port that was unplugged on purpose with gpuwarden inventory accept.",
+        "the network driver takes. A port that was never active is not missed, and one whose adapter has another name or place by "
+        "now is the same port. An Ethernet port that is not of the job fabric only warns: beside InfiniBand, with the default route "
+        "of the host, or slower than the others and without as many of its kind. Give up a port that was unplugged on purpose with "
+        "gpuwarden inventory accept.",
         source="Meta RSC study (links of the back-end network are a top cause of failed jobs); gpud waits 4 min; NVSentinel#1529 "
         "(a management port that drained its node)",
     ),

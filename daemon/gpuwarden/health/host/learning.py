@@ -117,6 +117,7 @@ def _ports(before: Mapping[str, KnownPort], infiniband: InfinibandFacts) -> list
             link_layer=port.link_layer or then.link_layer,
             default_route=_carries_route(port, then, known, infiniband),
             slot=port.slot or then.slot,
+            guid=port.guid or then.guid,
             blind=blind_counters(port),
         )
         if port.name not in known or now != then:

@@ -25,8 +25,8 @@ class KnownPort:
     """A port that was once active, with the highest rate it had then, in Gb/s (0 if it never gave one), as stored in
     HOST_LEARNED.
 
-    `default_route`: the host's default route went over the port when that was last known. `slot`: the slot of its adapter, if
-    sysfs names one. `blind`: its counters that stand at their maximum, separated by spaces. `lanes`, `gtps`: what an operator
+    `default_route`: the host's default route went over the port when that was last known. `slot`, `guid`: the slot of its adapter, and
+    the GUID of that, if sysfs names them. `blind`: its counters that stand at their maximum, separated by spaces. `lanes`, `gtps`: what an operator
     accepted of the PCIe links of its adapter; 0 means as much as both ends can.
     """
 
@@ -37,6 +37,7 @@ class KnownPort:
     blind: str = ""
     lanes: int = 0
     gtps: float = 0.0
+    guid: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,50 +1,79 @@
-"""Ports whose RDMA device has another name than before, though their adapter is where it was on the PCI bus.
+"""Ports whose RDMA device has another name, or another place on the PCI bus, than before.
 
 Names change when rdma-core or another package of drivers names devices anew (mlx5_0 becomes ibp24s0), when ports of an adapter
 become a bond (mlx5_bond_0 has the PCI function of the first, and the others have no device any more), and when an adapter is
-missing at boot: those behind it move up, so that mlx5_8 is missing where mlx5_3 died. What is remembered of a port follows its adapter.
+missing at boot: those behind it move up, so that mlx5_8 is missing where mlx5_3 died. Places change when a firmware or a new card
+numbers the buses anew. What is remembered of a port follows the GUID of its adapter; where there is none, or the adapter was
+exchanged, its place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from gpuwarden.health.host.memory import KnownPort
-from gpuwarden_collectors.host_facts import InfinibandFacts
+from gpuwarden_collectors.host_facts import InfinibandFacts, PortFacts
 
 Ports = Mapping[str, KnownPort]
-Place = tuple[str, str]
-"""PCI address of the adapter, and number of the port on it."""
 
 
 def named_as_now(known: Ports, infiniband: InfinibandFacts) -> Ports:
-    """Return the known ports under the names that they have now; the same mapping if no name changed.
+    """Return the known ports under their present names, and with their present places; the same mapping if none changed.
 
-    A port whose adapter is missing keeps its name. If another port has that name now, it is known by one that is free.
+    A port whose adapter is missing keeps its name and its place. If another has the name now, it is known by one that is free; if another
+    has the place, by none.
     """
-    here = {port.name: (port.slot, str(port.port)) for port in infiniband.ports if port.slot}
-    before = {name: _place(name, port) for name, port in known.items() if port.slot}
-    if all(here.get(name) == place for name, place in before.items()):
+    here = {port.name: port for port in infiniband.ports}
+    if all(name in here and _is_that(here[name], port) for name, port in known.items()):
         return known
+    names = _names_now(known, here)
     merged = {(slot, str(port.port)) for port in infiniband.ports for slot in port.merged}
-    present = merged.union(here.values())
-    missing = [name for name, place in before.items() if place not in present]
-    free = [name for name in before if name not in here and name not in missing]
-    result = {name: port for name, port in known.items() if name not in before} | _present(known, before, here)
-    for name in missing:
-        if name not in result:
-            result[name] = known[name]
-        elif free:
-            result[free.pop()] = known[name]
+    unmoved = {(known[name].slot, _number(name)) for name, now in names.items() if here[now].slot == known[name].slot}
+    there = merged | unmoved  # a subfunction that an administrator removed was a device of an adapter that is there
+    missing = {name: port for name, port in known.items() if name not in names}
+    result = {now: _placed(known[name], here[now]) for name, now in names.items()}
+    free = iter([name for name in names if name not in here])
+    slots = {port.slot for port in infiniband.ports}
+    for name, port in missing.items():
+        if (port.slot, _number(name)) in there:
+            continue
+        now = name if name not in result else next(free, None)
+        if now is not None:
+            result[now] = replace(port, slot="") if port.slot in slots else port
     return known if result == known else result
 
 
-def _present(known: Ports, before: Mapping[str, Place], here: Mapping[str, Place]) -> dict[str, KnownPort]:
-    """The known ports that are here, by name. Devices of one PCI function (mlx5 subfunctions) keep what is known by their own names."""
-    owners = {place: name for name, place in before.items() if here.get(name) != place}
-    names = {name: name if before.get(name) == place else owners.get(place, "") for name, place in here.items()}
-    return {name: known[owner] for name, owner in names.items() if owner}
+def _placed(known: KnownPort, port: PortFacts) -> KnownPort:
+    return replace(known, slot=port.slot or known.slot, guid=port.guid or known.guid)
 
 
-def _place(name: str, port: KnownPort) -> Place:
-    return port.slot, name.rpartition("/")[2]
+def _is_that(port: PortFacts, known: KnownPort) -> bool:
+    return (port.guid, port.slot) == (known.guid, known.slot)
+
+
+def _names_now(known: Ports, here: Mapping[str, PortFacts]) -> dict[str, str]:
+    """Names that the known ports have now, by those that they had, without the ports that are missing.
+
+    Devices of one PCI function (subfunctions of mlx5) have GUIDs of their own, and else keep their names.
+    """
+    guids = {(port.guid, str(port.port)): name for name, port in here.items() if port.guid}
+    names = {
+        name: guids[port.guid, _number(name)] for name, port in known.items() if (port.guid, _number(name)) in guids
+    }
+    taken = set(names.values())
+    left = {name: port for name, port in known.items() if name not in names and port.slot}
+    for name, port in left.items():
+        if name in here and here[name].slot == port.slot and name not in taken:
+            names[name] = name
+            taken.add(name)
+    places = {(port.slot, str(port.port)): name for name, port in here.items() if name not in taken}
+    for name, port in left.items():
+        if name not in names and (now := places.pop((port.slot, _number(name)), "")):
+            names[name] = now
+    return names
+
+
+def _number(name: str) -> str:
+    """Number of a port on its adapter."""
+    return name.rpartition("/")[2]
