@@ -56,6 +56,8 @@ def _job(name: str, job: JobState) -> Document:
         "signalled_at": when(job.signalled_at),
         "local_only": job.local_only,
         "text": job.text,
+        "ranks": len(job.signalled),
+        "ranks_done": _ranks_done(job),
         "acknowledged_by": acknowledged.by,
         "acknowledged_at": when(acknowledged.at),
         "saved": acknowledged.saved,
@@ -65,3 +67,11 @@ def _job(name: str, job: JobState) -> Document:
         "requeued_at": when(job.requeued_at),
         "requeue_text": job.requeued_text,
     }
+
+
+def _ranks_done(job: JobState) -> int:
+    """Return how many of the signalled ranks here have acknowledged or ended, as far as is known; never too many."""
+    if job.acknowledged.all_ranks:
+        return len(job.signalled)
+    spoke = len(job.signalled & job.acknowledged.processes)
+    return min(max(spoke, len(job.acknowledged.ranks)), len(job.signalled))

@@ -38,10 +38,16 @@ def _job(job: Document) -> str:
     )
     parts = [delivered]
     if job["acknowledged_by"]:
-        step = f" step {job['step']}" if job["step"] is not None else ""
-        parts.append(
-            f"{'saved' if job['saved'] else 'is done'}{step} (acknowledged by {clean(job['acknowledged_by'])})"
-        )
+        parts.append(f"{_done(job)} (acknowledged by {clean(job['acknowledged_by'])})")
     if job["requeue"]:
         parts.append(f"requeue {clean(job['requeue'])}: {clean(job['requeue_text'])}")
     return "; ".join(parts)
+
+
+def _done(job: Document) -> str:
+    """Return how far the save is; a daemon that was not restarted yet does not count its ranks."""
+    step = f" step {job['step']}" if job["step"] is not None else ""
+    ranks, done = job.get("ranks", 0), job.get("ranks_done", 0)
+    if done < ranks:
+        return f"{done} of {ranks} ranks here done{f', saved{step}' if job['saved'] else ''}"
+    return f"saved{step}" if job["saved"] else "is done"
