@@ -15,6 +15,7 @@ from evaluate.classes import CLASSES
 from evaluate.jury import Jury
 from evaluate.measure import cut
 from evaluate.node import Node
+from gpuwarden.cli.main import PIPE_CLOSED
 from gpuwarden.cli.replay_main import Side
 from gpuwarden.health.checkpoint import checkpoint
 from gpuwarden.health.model import Health
@@ -22,7 +23,7 @@ from gpuwarden.health.view import Rules
 from gpuwarden.replay.replay import SILENT_STEPS_MOST, SILENT_STEPS_OVERALL, Replay
 from gpuwarden.trace.records import Accepted, Acknowledged, Began, HostEventsSeen, Record
 from gpuwarden_collectors.facts import Stamp
-from support.commands import gpuwarden
+from support.commands import COMMAND, gpuwarden
 from support.hosts import Host, slot
 from support.traces import STRUCK_AFTER, reported, story, write, write_lines
 
@@ -204,6 +205,13 @@ def test_replay_as_json_is_one_object_on_each_line(trace: Path, tmp_path: Path) 
     assert [event["id"] for event in events if event["kind"] == "raised"] == [f"xid.95@gpu/{slot(1)}"]
     assert last["summary"]["passes"] == 36
     assert [finding["id"] for finding in last["summary"]["findings"]] == [f"xid.95@gpu/{slot(1)}"]
+
+
+def test_a_reader_that_has_seen_enough_is_no_fault_of_the_trace(trace: Path, tmp_path: Path) -> None:
+    """`head` closes the pipe in the middle of `gpuwarden replay FILE | head -1`."""
+    piped = ("sh", "-c", '{ "$@"; echo "code $?" >&2; } | true', "sh", *COMMAND)
+    done = gpuwarden("replay", trace, temporary=tmp_path, more={"PYTHONUNBUFFERED": "1"}, command=piped)
+    assert done.stderr == f"code {PIPE_CLOSED}\n"
 
 
 def test_a_damaged_trace_is_judged_up_to_the_fault(trace: Path, tmp_path: Path) -> None:

@@ -70,6 +70,8 @@ def main(options: argparse.Namespace) -> int:
             box = trace.box
             for side, event in _printed(trace, before, after):
                 print(line(side, event))
+    except BrokenPipeError:  # of the output
+        raise
     except OSError as error:
         raise CommandError(f"cannot read {options.trace}: {error.strerror}", NO_INPUT) from error
     except TraceError as error:
