@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from html.parser import HTMLParser
 
 from gpuwarden.features.bundle import index_page, rma
@@ -131,6 +132,20 @@ def test_the_text_for_the_vendor_names_board_vendor_and_what_is_missing() -> Non
     assert "nvidia-bug-report.log.gz is MISSING" in text
     assert "Dell also asks for: the service tag" in text
     assert "\x1b" not in rma.text(contents("\x1b[31m\n")).decode()
+
+
+def test_what_could_not_be_read_is_told_as_unknown_and_not_as_nothing() -> None:
+    given = contents(SERIAL)
+    missing = [
+        Entry(name=name, about="", how="", state=Completeness.MISSING, why=f"the disk of {name} is dead")
+        for name in ("events.jsonl", "kernel.txt")
+    ]
+    unread = replace(given, overview=replace(given.overview, tried=[], lines=[]), entries=(*given.entries, *missing))
+    text, page = rma.text(unread).decode(), Page(index_page.page(unread).decode())
+    for name in ("events.jsonl", "kernel.txt"):
+        assert f"  not known: the disk of {name} is dead" in text
+        assert f"Not known: the disk of {name} is dead" in page.texts
+    assert "nothing that gpuwarden saw" not in text
 
 
 def test_of_many_points_the_largest_are_drawn_and_only_of_the_last_half_hour() -> None:

@@ -78,6 +78,11 @@ class Contents:
     entries: tuple[Entry, ...]
     """The files."""
 
+    def unknown(self, name: str) -> str:
+        """Return why nothing is known of what that file would hold; empty if the file is there, even without content."""
+        missing = (entry.why for entry in self.entries if entry.name == name and not entry.is_there)
+        return next(missing, "")
+
 
 def contents_of(found: Gathered, *, node: str, rules: Rules, now: float, anonymise: bool) -> Contents:
     """Return the files, with the names as they are."""

@@ -69,22 +69,14 @@ def _body(contents: Contents) -> Iterator[str]:
     yield (
         f"<pre>{escape(_last_lines(overview.lines))}</pre>"
         if overview.lines
-        else "<p>No line about GPUs or their bus.</p>"
+        else _nothing("No line about GPUs or their bus.", contents.unknown("kernel.txt"))
     )
     yield "<p>What the codes mean is in xids.txt.</p>"
     yield "<h2>What was tried, and what happened to the node</h2>"
-    yield _table(
-        ("Time", "What", "About", ""),
-        [
-            (
-                event["at"][:19].replace("T", " "),
-                event["kind"],
-                event["id"] or "",
-                event_data(event["data"])[:_LINE_MOST],
-            )
-            for event in overview.tried
-        ],
-    )
+    if why := contents.unknown("events.jsonl"):
+        yield _nothing("", why)
+    else:
+        yield from _tried(overview)
     yield "<h2>The last 30 minutes</h2>"
     names = {board["slot"]: f"GPU {board['index'] or board['slot']}" for board in overview.boards}
     drawn = list(plots(contents.series, failed, names))
@@ -134,6 +126,25 @@ def _archive(entries: Iterable[Entry]) -> Iterator[str]:
 def _last_lines(lines: list[str]) -> str:
     more = f"… {len(lines) - _LINES_MOST} lines before these are in kernel.txt\n" if len(lines) > _LINES_MOST else ""
     return more + "\n".join(line[:_LINE_MOST] for line in lines[-_LINES_MOST:])
+
+
+def _tried(overview: Overview) -> Iterator[str]:
+    yield _table(
+        ("Time", "What", "About", ""),
+        [
+            (
+                event["at"][:19].replace("T", " "),
+                event["kind"],
+                event["id"] or "",
+                event_data(event["data"])[:_LINE_MOST],
+            )
+            for event in overview.tried
+        ],
+    )
+
+
+def _nothing(text: str, unknown: str) -> str:
+    return f"<p>{escape(f'Not known: {unknown}' if unknown else text)}</p>"
 
 
 def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

@@ -68,11 +68,13 @@ def _lines(contents: Contents) -> Iterator[str]:
     yield ""
     yield "4. What the kernel logged (all lines: kernel.txt, meanings: xids.txt)"
     yield from (f"  {clean(line.strip())[:_LINE_MOST]}" for line in overview.lines[-_LINES_MOST:])
+    if not overview.lines:
+        yield _nothing("no line about GPUs or their bus", contents.unknown("kernel.txt"))
     yield ""
     yield "5. What was tried"
     yield from (_tried(event) for event in overview.tried[-_TRIED_MOST:])
     if not overview.tried:
-        yield "  nothing that gpuwarden saw"
+        yield _nothing("nothing that gpuwarden saw", contents.unknown("events.jsonl"))
     yield ""
     yield "6. Please answer before you send this"
     yield "  Power cycled (power removed) since the failure, and did it come back? ..."
@@ -88,6 +90,10 @@ def _lines(contents: Contents) -> Iterator[str]:
     yield "  this archive: manifest.json lists its files with their hashes"
     vendor = overview.host.get("sys_vendor", "").lower()
     yield from (f"  {name} also asks for: {what}" for word, name, what in VENDORS if word in vendor)
+
+
+def _nothing(text: str, unknown: str) -> str:
+    return f"  not known: {clean(unknown)}" if unknown else f"  {text}"
 
 
 def _parts(overview: Overview) -> Iterator[str]:
