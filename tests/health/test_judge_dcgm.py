@@ -75,6 +75,31 @@ def test_dcgm_counts_after_two_passes_where_nvml_has_no_such_reading(host: DcgmH
     assert host.finding().evidence["nvml"] == "has no reading of it"
 
 
+@pytest.mark.parametrize("code", [4, 52, 80], ids=["against NVML", "its own", "without NVML"])
+def test_one_pass_of_dcgm_makes_no_finding_however_long_until_the_next(host: DcgmHost, code: int) -> None:
+    """Most codes have to last for a minute, and DCGM may be read each minute."""
+    host.rules = replace(host.rules, dcgm_fresh_for=180.0)
+    host.change(0, remapped_rows_failure=None)
+
+    def passes(number: int) -> None:
+        for _ in range(number):
+            host.back()
+            host.step()
+            host.outcome = None
+            host.run(60)
+            host.uptime += 1
+
+    host.incident(code)
+    passes(1)
+    assert host.codes == []
+    host.silence()
+    passes(1)
+    assert EventKind.RAISED not in {event.kind for event in host.ledger}
+    host.incident(code)
+    passes(2)
+    assert len(host.codes) == 1
+
+
 def test_one_finding_goes_on_when_the_other_source_sees_it_too(host: DcgmHost) -> None:
     host.incident(80)
     host.run(65)

@@ -11,11 +11,12 @@ from dataclasses import field
 from functools import lru_cache
 from operator import attrgetter
 
+from gpuwarden.health.memory import Track
 from gpuwarden.health.model import NODE, Event, Sighting, Subject, gpu
 from gpuwarden.health.state import State
 from gpuwarden.health.view import Sight
 from gpuwarden_collectors.dataclass import dataclass
-from gpuwarden_collectors.facts import GpuFacts
+from gpuwarden_collectors.facts import GpuFacts, Stamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,16 @@ def tracked_detection(
     """Detection in which every subject that has this finding, and is not `unseen`, counts as examined."""
     tracked = {track.key.subject for track in state.tracks_of(code)}
     return Detection(tuple(sightings), frozenset(tracked - unseen))
+
+
+def in_two_passes(track: Track | None, started: Stamp | None, now: Stamp) -> bool:
+    """False while the pass that showed this first is the only one: passes may be as far apart as its rise is long.
+
+    `track`: what is known of it. `started`: when the newest pass with facts began.
+    """
+    if track is None or track.raised or started is None or track.first_seen.boottime > now.boottime:
+        return True
+    return started.boottime > track.first_seen.boottime
 
 
 @lru_cache(maxsize=32)

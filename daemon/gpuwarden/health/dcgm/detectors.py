@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from gpuwarden.health.dcgm.conditions import DCGM_CONDITIONS
 from gpuwarden.health.dcgm.silence import covered_subjects, may_end
 from gpuwarden.health.dcgm.statements import Statement, statements
-from gpuwarden.health.detection import NOTHING, Detection, Detector, gpus, node_detection
+from gpuwarden.health.detection import NOTHING, Detection, Detector, gpus, in_two_passes, node_detection
 from gpuwarden.health.model import NODE, Advice, Evidence, Key, Sighting, Subject, gpu
 from gpuwarden.health.state import State
 from gpuwarden.health.view import Sight
@@ -141,7 +141,7 @@ def family(state: State, sight: Sight) -> Mapping[str, Detection]:
     detections = {}
     for code in {*(key.code for key in found), *(track.key.code for track in tracks)}:
         sightings = tuple(
-            _sighting(statement)
+            _sighting(statement, state, sight)
             for key, statement in found.items()
             if key.code == code and statement.severity is not None
         )
@@ -154,5 +154,7 @@ def _is_own(code: str) -> bool:
     return code.startswith("dcgm_") and code not in _ROWS
 
 
-def _sighting(statement: Statement) -> Sighting:
-    return Sighting(statement.key, {"source": "dcgm", "dcgm": statement.text}, statement.severity, statement.advice)
+def _sighting(statement: Statement, state: State, sight: Sight) -> Sighting:
+    twice = in_two_passes(state.tracks.get(statement.key), sight.view.dcgm.started, sight.now)
+    evidence = {"source": "dcgm", "dcgm": statement.text}
+    return Sighting(statement.key, evidence, statement.severity, statement.advice, None if twice else math.inf)

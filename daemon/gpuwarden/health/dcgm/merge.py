@@ -2,7 +2,7 @@
 
 What gpuwarden's own detector sees is the finding, and DCGM's report is quoted beside it. A report of DCGM alone about a fault that we
 have a condition for is a sighting of that condition, with `source` dcgm in its evidence. Where NVML was read and shows
-nothing, DCGM must report it for as long as the table of codes asks, a minute at least; where NVML has no such reading,
+nothing, DCGM must report it for as long as the table of codes asks, a minute and two passes at least; where NVML has no such reading,
 two passes are enough, unless the code is about growth, which one error makes. A finding that DCGM alone raised ends
 when DCGM's check covers the subject and no longer reports it (see silence.py).
 """
@@ -16,7 +16,7 @@ from dataclasses import replace
 from gpuwarden.health.dcgm.catalogue import DCGM_CODES, TWO_PASSES
 from gpuwarden.health.dcgm.silence import covered_subjects, may_end
 from gpuwarden.health.dcgm.statements import Statement, statements
-from gpuwarden.health.detection import Detection, Detector
+from gpuwarden.health.detection import Detection, Detector, in_two_passes
 from gpuwarden.health.model import NODE, Key, Severity, Sighting, Subject, gpu
 from gpuwarden.health.nvlink.detectors import FABRIC_START, expected_links
 from gpuwarden.health.state import State, Track
@@ -91,6 +91,8 @@ def _sightings(own: Detection, dcgm_only: Iterable[Statement], state: State, sig
         unused = _never_active(statement.key, state, sight)
         if statement.key.code == "nvlink_down" and sight.now.boottime < FABRIC_START:
             rise = max(rise, FABRIC_START)
+        if not in_two_passes(state.tracks.get(statement.key), sight.view.dcgm.started, sight.now):
+            rise = math.inf
         nvml = "never saw the link active" if unused else "does not show it" if contradicted else "has no reading of it"
         yield Sighting(
             statement.key,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from gpuwarden.health.components import errors_of
 from gpuwarden.health.dcgm import detectors as dcgm_detectors
-from gpuwarden.health.detection import NOTHING, Detection, Detector, gpu_detection, node_detection
+from gpuwarden.health.detection import NOTHING, Detection, Detector, gpu_detection, in_two_passes, node_detection
 from gpuwarden.health.inventory import (
     Presence,
     absent,
@@ -69,11 +69,7 @@ def gpu_missing(state: State, sight: Sight) -> Detection:
 
 
 def _in_two_passes(key: Key, state: State, sight: Sight) -> bool:
-    """False while the pass of NVML that showed this first is the only one: passes may be as far apart as the rise is long."""
-    track, started = state.tracks.get(key), sight.view.nvml.started
-    if track is None or track.raised or started is None or track.first_seen.boottime > sight.now.boottime:
-        return True
-    return started.boottime > track.first_seen.boottime
+    return in_two_passes(state.tracks.get(key), sight.view.nvml.started, sight.now)
 
 
 def _fallen_off(state: State) -> set[str]:
