@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpuwarden.health.inventory import accept, accepted
-from gpuwarden.health.model import Advice, Health
+from gpuwarden.health.model import Advice, EventKind, Health
 from gpuwarden.health.view import Rules, Sight
 from gpuwarden_collectors.base import PassOutcome
 from gpuwarden_collectors.host_facts import InfinibandFacts, MountFacts, PortFacts
@@ -469,3 +469,27 @@ def test_what_a_collector_found_is_over_when_it_is_switched_off(host: WholeHost)
     host.beside.infiniband = None
     host.run(70)
     assert host.codes == []
+
+
+# --- Passes that are as far apart as may be -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code"),
+    [
+        ((mount("/"), MountFacts(path="/data", expected=True, mounted=False)), "mount_missing"),
+        ((mount("/"), mount("/data", expected=True, read_only=True)), "mount_read_only"),
+    ],
+)
+def test_one_look_at_a_mount_that_is_mounted_anew_fails_nothing_however_long_until_the_next(
+    host: WholeHost, wrong: tuple[MountFacts, ...], code: str
+) -> None:
+    well = (mount("/"), mount("/data", expected=True))
+    for mounts, found in ((wrong, []), (well, []), (wrong, []), (wrong, [code])):
+        host.mounts(*mounts)
+        host.step()
+        assert host.codes == found
+        host.beside.storage = None
+        host.run(60)
+        host.uptime += 1
+    assert sum(event.kind == EventKind.RAISED for event in host.ledger) == 1

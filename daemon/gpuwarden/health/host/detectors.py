@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any
 
-from gpuwarden.health.detection import NOTHING, Detection, Detector, tracked_detection
+from gpuwarden.health.detection import NOTHING, Detection, Detector, in_two_passes, tracked_detection
 from gpuwarden.health.host import adapters, mounts, port_errors, ports, services
 from gpuwarden.health.host.learning import followed, infiniband_now, now_known
 from gpuwarden.health.host.memory import port_subject
@@ -53,9 +53,18 @@ def _detector(code: str, kind: type[NamedFacts], see: Callable[[State, Sight, An
         facts = _now(kind, sight)
         if facts is None:
             return _unread(code, kind, state, sight)
-        return tracked_detection(code, state, *see(state, sight, facts))
+        sightings, unseen = see(state, sight, facts)
+        return tracked_detection(code, state, _in_two_passes(sightings, kind, state, sight), unseen)
 
     return detect
+
+
+def _in_two_passes(sightings: Sightings, kind: type[NamedFacts], state: State, sight: Sight) -> Sightings:
+    """Yield the sightings; of those that rise and that one pass alone has shown, without an end of their rise."""
+    started = sight.view.seen(kind).started
+    for sighting in sightings:
+        twice = in_two_passes(state.tracks.get(sighting.key), started, sight.now)
+        yield sighting if twice else replace(sighting, rise=math.inf)
 
 
 def _unread(code: str, kind: type[NamedFacts], state: State, sight: Sight) -> Detection:
