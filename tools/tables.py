@@ -324,7 +324,7 @@ EXIT_CODES = (
     (
         f"{UNAVAILABLE}",
         "all",
-        "what is needed is not there. A command that asks the daemon: none answers (not running, or another `--run-dir`: `systemctl status gpuwarden`). `run`: another process has its address or its run directory. `events` without a daemon: the ledger cannot be read. The message says which",
+        "what is needed is not there. A command that asks the daemon: none answers (not running, or another `--run-dir`: `systemctl status gpuwarden`). `run`: another process has its run directory, or, without systemd, its address. `events` without a daemon: the ledger cannot be read. The message says which",
     ),
     (f"{INTERNAL}", "all", "a bug in gpuwarden"),
     (f"{TRY_AGAIN}", "all", "no response in time; try again"),

@@ -93,6 +93,33 @@ def test_a_fault_in_the_file_at_a_start_closes_the_port_until_it_is_mended(
 
 
 @pytest.mark.slow
+def test_a_service_whose_port_another_process_has_judges_and_serves_once_it_is_free(
+    host: FakeHost, tmp_path: Path
+) -> None:
+    """A job shares the network of its host: with the port it must not take the node out of sight."""
+
+    def status() -> str:
+        return host.order("status").stdout
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, socket.create_server(("127.0.0.1", 0)) as job:
+        manager.bind(str(tmp_path / "notify"))
+        address = f"127.0.0.1:{job.getsockname()[1]}"
+        host.config.write_text(host.config.read_text().replace("127.0.0.1:0", address))
+        running = RunningDaemon(host, more={"NOTIFY_SOCKET": str(tmp_path / "notify")})
+        try:
+            running.wait(lambda: "output_failed.port@node" in status(), "the finding")
+            host.plug(1, missing=frozenset({0}))
+            host.xid(0, 95)
+            running.wait(lambda: "is FAILURE: xid 95" in status(), "the dead GPU to be found all the same")
+            assert f"cannot listen on {address}: another process has this port" in status()
+            job.close()
+            running.find_port()
+            running.wait(lambda: running.heartbeat()["status"] == "failure", "the heartbeat")
+        finally:
+            running.kill()
+
+
+@pytest.mark.slow
 def test_the_doctor_shows_what_is_served_and_until_when(host: FakeHost, site: Site) -> None:
     def rows() -> list[tuple[str, str, str]]:
         shown = json.loads(host.command("doctor", "--json", "--config", host.config).stdout)["rows"]

@@ -9,10 +9,10 @@ Runs the daemon in the foreground: reads the GPUs of this node, judges them, and
 
 As a service of systemd it starts with the last good configuration if the configured one has a fault: the finding config_faulty
 names the fault until a reload or restart reads a good one. With a fault of the web-config file it serves nothing until that is mended:
-the finding web_config_faulty.
+the finding web_config_faulty. Nor does it serve while another process has its port: the finding output_failed.port.
 
 exit code: 0 after SIGTERM or SIGINT; 64 when the configuration has a fault and no last good one is kept, or another major version wrote the ledger (then
-nothing was started); 69 when its port or its run directory is taken; 75 when it must be started again, which systemd does
+nothing was started); 69 when its run directory, or without systemd its port, is taken; 75 when it must be started again, which systemd does
 
 examples:
   gpuwarden run                               this host's GPUs, as /etc/gpuwarden configures

@@ -106,7 +106,9 @@ def _taken(running: Running, config: Config) -> Row:
     if running.refused and not listeners:
         return ok("port", f"{listen} is in use; this user may not see by which program")
     who = ", ".join(f"{name} (pid {pid})" for pid, name in sorted(listeners.items())) or "another program"
-    to_do = f"see ss -ltnp 'sport = :{listen.port}'; end that program, or set publish.listen: the daemon does not start without its port"
+    to_do = (
+        f"see ss -ltnp 'sport = :{listen.port}'; end that program, or set publish.listen: heartbeat and metrics need it"
+    )
     return fail("port", f"{listen} is taken by {who}", to_do)
 
 

@@ -25,6 +25,7 @@ class Component(StrEnum):
     EXCLUSION = "exclusion"  # one of gpuwarden's stands though nothing is wrong, and waits for a person
     NOTIFY = "notify"
     WEB = "web"
+    PORT = "port"  # of heartbeat and metrics
     CONFIG_FAULTY = "config_faulty"
     BLACK_BOX = "black_box"  # the ring and the frozen boxes on disk
     FEATURE = "feature"  # an internal error of a feature
@@ -43,6 +44,7 @@ CONDITION_OF: Mapping[Component, str] = {
     Component.EXCLUSION: "exclusion_stuck",
     Component.NOTIFY: "notification_refused",
     Component.WEB: "web_config_faulty",
+    Component.PORT: "output_failed",
     Component.CONFIG_FAULTY: "config_faulty",
     Component.BLACK_BOX: "output_failed",
     Component.FEATURE: "feature_failed",

@@ -294,7 +294,7 @@ _ROWS: tuple[Condition, ...] = (
         title="gpuwarden cannot write its files or serve its sockets",
         why="The verdict file, the notice for jobs or its socket, the socket for operators, or the files for Slurm's scripts: the run directory is full or "
         "read-only, or belongs to another user. Their readers get old content, or none. They are made again as soon as they can be. "
-        "Heartbeat and metrics are served meanwhile.",
+        "Heartbeat and metrics are served meanwhile, unless it is their port that another process has.",
         source="own rule: a daemon that cannot publish reports it where it still can",
     ),
     Condition(

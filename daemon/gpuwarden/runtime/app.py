@@ -150,6 +150,7 @@ class Daemon:
                 Component.EXCLUSION: lambda _: enforcement.stuck(),
                 Component.NOTIFY: lambda _: self._notifications.error(),
                 Component.WEB: self._web.error,
+                Component.PORT: lambda _: self._web.port_error(),
                 Component.CONFIG_FAULTY: lambda _: self._config.fault,
                 Component.FEATURE: self._faults.error,
             },
@@ -157,7 +158,7 @@ class Daemon:
         )
 
     async def start(self) -> None:
-        """Raises ListenError or ControlError if another process is in the way, OSError where simulated GPUs have no directory.
+        """Raises ControlError, and ListenError but under systemd, if another process is in the way, OSError where simulated GPUs have no directory.
 
         A run directory that cannot be written is reported by those that need it: heartbeat and metrics do not.
         """

@@ -129,6 +129,7 @@ class Web:
         self._deadline = limits.deadline
         self._check_every = check_every
         self._closed = ""
+        self._unbound = ""
         self._opening: asyncio.Task[None] | None = None
         self.refusals = Refusals()
         trimming = Trimming()
@@ -157,27 +158,32 @@ class Web:
     async def start(self, host: str, port: int, *, or_later: bool = False) -> None:
         """Listen. Raises ListenError.
 
-        With `or_later`, a fault of the web-config file raises nothing: the port stays closed until the file is mended. It could be served
-        neither in the clear nor without a login, and a node that nobody judges is worse than one that nobody scrapes.
+        With `or_later` nothing is raised, and it is tried again and again: a node that nobody judges is worse than one that nobody scrapes. With
+        a faulty web-config file nothing could be served, neither in the clear nor without a login; any process may have the port, and the
+        address may be that of an interface that is down.
         """
         try:
             await self._listener.start(host, port)
-        except GuardError as error:
+        except ListenError as error:
             if not or_later:
                 raise
-            self._closed = str(error)
-            log.error("web server not started; its port stays closed", reason=self._closed)  # noqa: TRY400 - a fault of a file
+            self._failed(error)
+            log.error("web server not started; nothing is served yet", reason=str(error))  # noqa: TRY400 - the reason is all
             self._opening = asyncio.create_task(self._open_later(host, port))
 
     async def _open_later(self, host: str, port: int) -> None:
-        while self._closed:
+        while self._closed or self._unbound:
             await asyncio.sleep(self._check_every)
             try:
                 await self._listener.start(host, port)
-                self._closed = ""
+                self._closed = self._unbound = ""
             except ListenError as error:
-                self._closed = str(error)
+                self._failed(error)
         log.info("serving", listen=self.addresses)
+
+    def _failed(self, error: ListenError) -> None:
+        of_file = isinstance(error, GuardError)
+        self._closed, self._unbound = (str(error), "") if of_file else ("", str(error))
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
@@ -191,6 +197,10 @@ class Web:
     def error(self, now: Stamp) -> str:
         """Fault of the web-config file or its certificate; empty if there is none."""
         return f"{self._closed}; nothing is served until it is mended" if self._closed else self._guard.error(now)
+
+    def port_error(self) -> str:
+        """Why nothing listens at the address; empty if something does, or if a web-config file keeps it closed."""
+        return f"{self._unbound}; nothing is served until then" if self._unbound else ""
 
     async def stop(self) -> None:
         self._notices.close()
