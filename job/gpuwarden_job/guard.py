@@ -12,8 +12,9 @@ that no other rank enters. The flag is checked between steps, by all ranks at th
 Python runs handlers in the main thread between two bytecodes: a rank that waits inside a kernel or a collective sees the
 signal when it comes out. `PeerWatch` is for those that never do.
 
-Processes that the training forks meanwhile (loaders of data) inherit the handlers. A signal to all processes of the job
-does not end them, so that the rank can still save; once the guard is left they end by a signal as any process does.
+Processes that the training forks meanwhile inherit the handlers. A signal to all processes of the job does not end them, so
+that the rank can still save; once the guard is left they end by a signal as any process does. `keep_worker` does the same for
+processes that set handlers of their own, or are not forked: the workers of PyTorch's DataLoader.
 
 Nothing here raises into the training. Without the daemon there are signals, and no file: that is not a fault.
 """
@@ -21,7 +22,6 @@ Nothing here raises into the training. Without the daemon there are signals, and
 from __future__ import annotations
 
 import logging
-import mmap
 import os
 import signal
 import threading
@@ -36,6 +36,7 @@ from gpuwarden_job import acknowledge, notice, staging
 from gpuwarden_job.agreement import agree
 from gpuwarden_job.notice import Notice, Unknown, boottime
 from gpuwarden_job.ranks import Ranks
+from gpuwarden_job.workers import Flag, KeepWorker, end_by
 
 _log = logging.getLogger("gpuwarden_job")
 
@@ -100,7 +101,10 @@ class CheckpointGuard:
         self._before: dict[int, object] = {}
         self._came: list[int] = []
         self._owner = os.getpid()
-        self._left = mmap.mmap(-1, 1)  # one byte that forked processes share: not 0 once its owner has left the guard
+        self._left = Flag.create()  # shared with processes that this one starts
+        self._left.set(True)
+        self.keep_worker = KeepWorker(self._signals, self._left)
+        """For `worker_init_fn` of PyTorch's DataLoader: a signal to all processes of the job does not end its workers."""
         self._notice: Notice | None = None
         self._read_at: float | None = None
         self._complained = ""
@@ -112,7 +116,8 @@ class CheckpointGuard:
         if threading.current_thread() is not threading.main_thread():
             _log.warning("signals are not caught, since this is not the main thread; the notice is still read")
             return self
-        self._owner, self._left[0] = os.getpid(), 0
+        self._owner = os.getpid()
+        self._left.set(False)
         for number in self._signals:
             with suppress(OSError, ValueError):
                 self._before[number] = signal.signal(number, self._signal)
@@ -126,12 +131,11 @@ class CheckpointGuard:
                 signal.signal(number, handler)  # type: ignore[arg-type]
         self._before.clear()
         if os.getpid() == self._owner:
-            self._left[0] = 1
+            self._left.set(True)
 
     def _signal(self, number: int, _: FrameType | None) -> None:
-        if self._left[0] and os.getpid() != self._owner:  # whoever waits for its end would wait for ever
-            signal.signal(number, self._before.get(number) or signal.SIG_DFL)  # type: ignore[arg-type]
-            os.kill(os.getpid(), number)
+        if self._left and os.getpid() != self._owner:  # whoever waits for its end would wait for ever
+            end_by(number, self._before.get(number) or signal.SIG_DFL)
             return
         if number == signal.SIGINT and number in self._came:
             raise KeyboardInterrupt

@@ -84,6 +84,43 @@ def test_a_forked_process_outlives_the_signals_of_the_job_and_not_the_guard(tmp_
     assert subprocess.run(command, env=environment(tmp_path), timeout=BOUND, check=False).returncode == REQUEUE
 
 
+LOADING = """
+import multiprocessing, os, signal, sys, time
+from gpuwarden_job import CheckpointGuard, Ranks, leave
+
+def load(keep, started):
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # as PyTorch does in the workers of its DataLoader
+    keep(0)
+    started.set()
+    time.sleep(1000)
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context(sys.argv[1])
+    with CheckpointGuard(ranks=Ranks()) as guard:
+        started = context.Event()
+        worker = context.Process(target=load, args=(guard.keep_worker, started), daemon=True)
+        worker.start()
+        started.wait()
+        for name in ("SIGTERM", "SIGUSR1"):
+            os.kill(worker.pid, getattr(signal, name))
+        worker.join(0.5)
+        assert worker.is_alive(), "the rank may need it to come to its save"
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert guard.check(1)
+        leave(guard)
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_worker_of_a_data_loader_outlives_the_signals_of_the_job_and_not_the_guard(
+    tmp_path: Path, method: str
+) -> None:
+    script = tmp_path / "loading.py"
+    script.write_text(LOADING)
+    command = [sys.executable, str(script), method]
+    assert subprocess.run(command, env=environment(tmp_path), timeout=BOUND, check=False).returncode == REQUEUE
+
+
 @pytest.mark.usefixtures("handlers")
 def test_the_signal_that_a_job_declares_is_caught_and_a_second_interrupt_interrupts(tmp_path: Path) -> None:
     environ = {"GPUWARDEN_RUN_DIR": str(tmp_path), "GPUWARDEN_SIGNAL": "usr2"}

@@ -26,6 +26,29 @@ print("agreed on", [ranks.largest(number + ranks.rank) for number in range(4)])
 if sys.argv[1:] == ["destroy"]:
     dist.destroy_process_group()
 """
+LOADING = """
+import os, time
+import torch
+from gpuwarden_job import CheckpointGuard, Ranks, leave
+
+class Samples(torch.utils.data.Dataset):
+    def __len__(self):
+        return 1_000_000
+
+    def __getitem__(self, index):
+        return torch.zeros(1)
+
+os.setpgid(0, 0)  # a job of its own
+with CheckpointGuard(ranks=Ranks()) as guard:
+    loader = torch.utils.data.DataLoader(Samples(), num_workers=2, worker_init_fn=guard.keep_worker)
+    for step, _ in enumerate(loader):
+        if step == 3:
+            os.system("kill -TERM 0")  # from another process: a worker takes the rank's own SIGTERM for its end
+        time.sleep(0.2)  # long enough for the end of a worker to be raised here
+        if guard.check(step):
+            print("saves")
+            leave(guard)
+"""
 
 
 @pytest.mark.parametrize("numpy", [True, False], ids=["numpy", "without numpy"])
@@ -91,3 +114,9 @@ def test_ranks_that_end_right_after_they_agreed_end_well(tmp_path: Path, groups:
     for process in processes:
         code, output = ended(process, BOUND)
         assert (code, output) == (0, "agreed on [1, 2, 3, 4]\n")
+
+
+def test_a_signal_to_all_processes_of_a_job_with_a_data_loader_still_lets_it_save(tmp_path: Path) -> None:
+    """Slurm without control groups, systemd, and a shell signal all processes of a job, and not its ranks alone."""
+    code, output = ended(start("-c", LOADING, run_dir=tmp_path, more=torch_environment(tmp_path)), BOUND)
+    assert (code, output.strip().splitlines()[-1]) == (REQUEUE, "saves"), output
