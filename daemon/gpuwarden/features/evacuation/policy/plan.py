@@ -12,7 +12,7 @@ approved early once nothing is left to wait for (`approval.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 
 from gpuwarden.features.evacuation.policy.approval import pauses, refusal, rests_until
 from gpuwarden.features.evacuation.policy.budget import FAILING_GPU, MARK_TAKES, Budget, budget
@@ -56,6 +56,8 @@ RETRY_AFTER = 2.0
 """Seconds between two tries of a requeue, or of the final node state."""
 BESIDE = (Way.JOB_WIDE, Way.BATCH, Way.WATCH)
 """Deliveries that trigger a rescan when they finish; do not rescan while one is in progress."""
+USER_HZ = 100
+"""Ticks of a second in which the kernel says when a process began, on every architecture that has GPUs (proc(5))."""
 PENDING = "pending"
 """The state of a job in Slurm's queue, which has nothing here any more."""
 
@@ -231,7 +233,7 @@ def delivery_now(scene: Scene, key: str, job: LocalJob) -> Delivery:
         or has_left_mark(scene.state, scene.evacuation, key, slurm.restarts)
     )
     return delivery(
-        job,
+        replace(job, processes=tuple(p for p in job.processes if not _comes_after(p, scene, known, slurm))),
         slurm,
         scene.settings.delivery,
         now=scene.now.wall,
@@ -240,6 +242,15 @@ def delivery_now(scene: Scene, key: str, job: LocalJob) -> Delivery:
         wide=scene.seen.controller and in_time and (known is None or known.wide),
         unused_mark=scene.seen.node if unused else "",
     )
+
+
+def _comes_after(process: Receiver, scene: Scene, known: JobState | None, slurm: SlurmJob | None) -> bool:
+    """True for what a script starts once its signalled ranks have ended, as rsync: programs that copy a checkpoint catch the
+    signal, and end by it. A rank that is started in the place of another shows its GPU or its number.
+    """
+    if known is None or not known.signalled or _came_back(known, slurm):
+        return False
+    return process.started > scene.evacuation.at.boottime * USER_HZ and not process.gpu and process.rank is None
 
 
 def _came_back(known: JobState, slurm: SlurmJob | None) -> bool:
