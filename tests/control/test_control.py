@@ -11,9 +11,11 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from structlog.testing import capture_logs
 
 from gpuwarden.base.peer import Peer, peer_of
 from gpuwarden.publish.sockets.control import LINE_LIMIT, Control, ControlError, Verb, VerbError
+from gpuwarden_collectors.base import host_clock
 from gpuwarden_collectors.facts import Stamp
 from support.socket_talk import ask, client
 
@@ -253,9 +256,32 @@ def test_the_kernel_names_every_group_of_the_peer() -> None:
     assert {os.getegid(), *os.getgroups()} <= peer.groups
 
 
-async def test_a_group_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ControlError, match="no group 'no-such-group'"):
-        await control(tmp_path, group="no-such-group").start()
+async def test_a_group_that_is_not_there_yet_keeps_nobody_else_out_and_is_found_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A directory server that has the group may be away at a boot. The node is judged all the same."""
+    groups: dict[str, int] = {}
+    monkeypatch.setattr("grp.getgrnam", lambda name: SimpleNamespace(gr_gid=groups[name]))
+    monkeypatch.setattr("gpuwarden.publish.sockets.control.RETRY", 0.01)
+    async with listening(tmp_path, group="gpu-admins") as control:
+        assert (await ask(control.path, {"verb": "echo"}))["ok"]
+        assert "there is no group 'gpu-admins' on this host: only root can use" in control.error(host_clock())
+        groups["gpu-admins"] = os.getegid()
+        while control.error(host_clock()):
+            await asyncio.sleep(0.01)
+        assert control.path.stat().st_gid == os.getegid()
+
+
+async def test_a_directory_server_that_does_not_answer_delays_no_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered = threading.Event()
+    monkeypatch.setattr("grp.getgrnam", lambda _: answered.wait(60))
+    monkeypatch.setattr("gpuwarden.publish.sockets.control.GROUP_WITHIN", 0.05)
+    async with listening(tmp_path, group="gpu-admins") as control:
+        assert (await ask(control.path, {"verb": "echo"}))["ok"]
+        assert "has not been found within" in control.error(host_clock())
+        answered.set()
 
 
 # --- the file

@@ -118,7 +118,7 @@ TO_DO: Mapping[str, str] = {
     # --- the daemon itself
     "ledger_unavailable": "Check `df -h /var/lib/gpuwarden`, and its permissions. Do not delete the ledger: it has the inventory and the latches.",
     "collector_failed": "Run `gpuwarden doctor` on the node: it names the missing right or file. What only this source shows is not seen meanwhile.",
-    "output_failed": "Check `df -h /run/gpuwarden`, its owner and its mode; of the port, `gpuwarden doctor`. Slurm's scripts read old verdicts meanwhile, or none.",
+    "output_failed": "Check `df -h /run/gpuwarden`, its owner and its mode; of port and group, `gpuwarden doctor`. Slurm's scripts read old verdicts meanwhile, or none.",
     "actuator_refused": "Run `gpuwarden doctor` on the node: it names the missing right or the wrong name. A node that fails: drain it by hand.",
     "actuator_unreachable": "Check the controller: `scontrol ping`, or `kubectl get --raw /readyz`. A node that fails: drain it by hand.",
     "exclusion_stuck": "Run `gpuwarden status`, and look at the node. If nothing speaks against it: `gpuwarden restore`.",

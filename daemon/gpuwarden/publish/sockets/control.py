@@ -47,7 +47,9 @@ __all__ = (
 LINE_LIMIT = 256 * 1024
 """Bytes: the results of 16 GPUs, each with all that a test may report (12 KiB)."""
 RETRY = 5.0
-"""Seconds between two tries to make the socket."""
+"""Seconds between two tries to make the socket, or to find its group."""
+GROUP_WITHIN = 1.0
+"""Seconds that the start waits for the group, which may be asked of a directory server that does not answer."""
 NAME = "control.sock"
 NEW_NAME = "control.new"
 
@@ -58,7 +60,8 @@ Verb = Callable[[dict[str, Any], Peer], Awaitable[Any]]
 class Control:
     """The control socket. `deadline` in seconds: for a line to arrive, for a verb to be done, for the response to be taken.
 
-    Where the folder does not let the socket be made, `error` says so and the daemon tries again: it serves over TCP meanwhile.
+    Where the folder does not let the socket be made, `error` says so and the daemon tries again: it serves over TCP meanwhile. So it does
+    where the group cannot be found: root is served meanwhile.
     """
 
     def __init__(
@@ -75,6 +78,9 @@ class Control:
         self._verbs = Verbs(verbs, log, deadline)
         self._group = group
         self._gid: int | None = None
+        self._looking: asyncio.Future[int] | None = None
+        self._seeking: asyncio.Task[None] | None = None
+        self._group_error = ""
         self._connections = connections
         self._deadline = deadline
         self._server: asyncio.Server | None = None
@@ -86,7 +92,9 @@ class Control:
 
     async def start(self) -> None:
         """Listen, if that can be done by now. A socket that no process answers on is replaced. Raises ControlError if a process does."""
-        self._gid = _gid_of(self._group)
+        if self._group is not None and not await self._is_found(self._group, GROUP_WITHIN):
+            log.error("group of the control socket not found: root alone is served", error=self._group_error)
+            self._seeking = asyncio.create_task(self._seek(self._group))
         try:
             await self._serve(self._made())
         except SocketUnavailable as error:
@@ -96,7 +104,37 @@ class Control:
 
     def error(self, _: Stamp) -> str:
         """Why no operator can reach it; empty if they can."""
-        return self._error
+        return "; ".join(filter(None, (self._error, self._group_error)))
+
+    async def _is_found(self, group: str, within: float) -> bool:
+        """Look the group up, in a thread, since a directory server may be asked for it; whether that succeeded by then."""
+        if self._looking is None:
+            self._looking = detached("group", lambda: grp.getgrnam(group).gr_gid)
+        await asyncio.wait((self._looking,), timeout=within)
+        why = f"it has not been found within {within:g} s"
+        if self._looking.done():
+            looking, self._looking = self._looking, None
+            try:
+                self._gid = looking.result()
+            except (KeyError, OSError, RuntimeError):
+                why = f"there is no group {group!r} on this host"
+            else:
+                self._group_error = ""
+                return True
+        self._group_error = f"control.group: {why}: only root can use {self.path} until then"
+        return False
+
+    async def _seek(self, group: str) -> None:
+        found = False
+        while not found:
+            await asyncio.sleep(RETRY)
+            found = await self._is_found(group, RETRY)
+        try:
+            if self._server is not None:  # else it is made with the group
+                os.chown(self.path, -1, -1 if self._gid is None else self._gid, follow_symlinks=False)
+        except OSError as error:
+            self._group_error = f"control.group: {self.path} cannot be given to {group}: {error.strerror}"
+        log.info("group of the control socket found", group=group)
 
     def _made(self) -> socket.socket:
         """Make the folder and the listening socket. Blocks. Raises SocketError."""
@@ -121,8 +159,8 @@ class Control:
         log.info("control socket available", path=str(self.path))
 
     async def stop(self) -> None:
-        if self._retrying is not None:
-            self._retrying.cancel()
+        for task in filter(None, (self._retrying, self._seeking)):
+            task.cancel()
         if self._server is None:
             return
         self._server.close()
@@ -160,12 +198,3 @@ class Control:
         group = f" and members of group {self._group}" if self._group else ""
         log.warning("control client refused", uid=peer.uid, pid=peer.pid)
         return failed(f"uid {peer.uid} may not do this: only root, uid {os.geteuid()}{group} may", NOT_ALLOWED)
-
-
-def _gid_of(group: str | None) -> int | None:
-    if group is None:
-        return None
-    try:
-        return grp.getgrnam(group).gr_gid
-    except KeyError:
-        raise ControlError(f"control.group: there is no group {group!r} on this host") from None
