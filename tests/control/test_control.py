@@ -272,6 +272,41 @@ async def test_a_group_that_is_not_there_yet_keeps_nobody_else_out_and_is_found_
         assert control.path.stat().st_gid == os.getegid()
 
 
+@ROOT_ONLY
+def test_a_group_to_which_the_daemon_may_not_give_the_socket_keeps_root_served(tmp_path: Path) -> None:
+    """The user of the profiles observe and jobs has no CAP_CHOWN."""
+    tmp_path.chmod(0o755)
+    script = f"""
+        import asyncio, os, sys
+        from pathlib import Path
+        from gpuwarden.publish.sockets.control import Control
+        from gpuwarden_collectors.base import host_clock
+
+        async def main():
+            control = Control(Path({str(tmp_path / "run")!r}), {{}}, group={GROUP!r})
+            await control.start()
+            print(control.path.is_socket(), control.error(host_clock()))
+            await control.stop()
+
+        asyncio.run(main())
+    """
+    (tmp_path / "run").mkdir()
+    os.chown(tmp_path / "run", NOBODY, NOBODY)
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        user=NOBODY,
+        group=NOBODY,
+        extra_groups=[],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert done.stdout.startswith("True "), done.stderr
+    assert f"SupplementaryGroups={GROUP}" in done.stdout
+
+
 async def test_a_directory_server_that_does_not_answer_delays_no_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

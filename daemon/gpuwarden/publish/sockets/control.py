@@ -129,12 +129,20 @@ class Control:
         while not found:
             await asyncio.sleep(RETRY)
             found = await self._is_found(group, RETRY)
-        try:
-            if self._server is not None:  # else it is made with the group
-                os.chown(self.path, -1, -1 if self._gid is None else self._gid, follow_symlinks=False)
-        except OSError as error:
-            self._group_error = f"control.group: {self.path} cannot be given to {group}: {error.strerror}"
         log.info("group of the control socket found", group=group)
+        self._give()
+
+    def _give(self) -> None:
+        """Give the socket to its group, once both are there. Without the right to, root is served alone."""
+        if self._server is None or self._gid is None:
+            return
+        try:
+            os.chown(self.path, -1, self._gid, follow_symlinks=False)
+        except OSError as error:
+            self._group_error = (
+                f"control.group: {self.path} cannot be given to {self._group}: {error.strerror}; only root can use it. In the profiles "
+                f"observe and jobs the unit needs SupplementaryGroups={self._group}"
+            )
 
     def _made(self) -> socket.socket:
         """Make the folder and the listening socket. Blocks. Raises SocketError."""
@@ -143,10 +151,11 @@ class Control:
             folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         except OSError as error:
             raise SocketUnavailable(f"cannot make the folder {folder}: {error}; check the run directory") from error
-        return self._file.make(self._connections, self._gid)
+        return self._file.make(self._connections)
 
     async def _serve(self, listener: socket.socket) -> None:
         self._server = await asyncio.start_unix_server(self._converse, sock=listener, limit=LINE_LIMIT)
+        self._give()
 
     async def _retry(self) -> None:
         while self._server is None:

@@ -59,14 +59,14 @@ class SocketFile:
         self._inode = 0
         self._systemds = False
 
-    def make(self, backlog: int, gid: int | None = None) -> socket.socket:
+    def make(self, backlog: int) -> socket.socket:
         """Listening. A socket that no process answers on is replaced. Raises SocketError, SocketUnavailable where it may help to try again."""
         passed, self._passed = self._passed, None
         try:
             if passed is not None and self._is_at_path(passed):
                 return passed
             self._refuse_if_answered()
-            return self._bind(backlog, gid)
+            return self._bind(backlog)
         except OSError as error:
             raise SocketUnavailable(f"cannot make the socket {self.path}: {error}; check the run directory") from error
 
@@ -104,15 +104,13 @@ class SocketFile:
                 raise SocketUnavailable(f"cannot read {self.path}: {error}; check the run directory") from error
         raise SocketError(f"another gpuwarden answers on {self.path}; stop it, or give this one another --run-dir")
 
-    def _bind(self, backlog: int, gid: int | None) -> socket.socket:
-        """Bind under another name first, so that no client connects before mode and owner are right. Raises OSError."""
+    def _bind(self, backlog: int) -> socket.socket:
+        """Bind under another name first, so that no client connects before the mode is right. Raises OSError."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             self._new.unlink(missing_ok=True)
             listener.bind(os.fspath(self._new))
             self._new.chmod(self._mode)
-            if gid is not None:
-                os.chown(self._new, -1, gid)
             listener.listen(backlog)
             self._inode, self._systemds = self._new.stat().st_ino, False
             self._new.replace(self.path)
