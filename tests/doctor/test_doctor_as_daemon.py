@@ -6,6 +6,7 @@ import grp
 import json
 import os
 import pwd
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -76,6 +77,32 @@ def test_a_file_of_the_configuration_that_only_root_can_read_is_a_fault(host: Fa
     assert row["grade"] == "fail"
     assert f"uid {OTHER}, the daemon's user: {drop_in}: cannot be read: Permission denied" in row["found"]
     assert f"chgrp {grp.getgrgid(OTHER).gr_name}" in row["to_do"]
+
+
+def test_a_port_that_the_daemon_says_it_lacks_is_not_taken_for_the_daemons(host: FakeHost) -> None:
+    """The daemon's user cannot see whose it is: nobody but its owner and root can."""
+    with socket.create_server(("127.0.0.1", 0)) as another:
+        script = (
+            "from pathlib import Path\nfrom gpuwarden.base.addresses import Address\nfrom gpuwarden.config.model import Config, Publish\n"
+            "from gpuwarden.doctor.running import Running, port\n"
+            f"config = Config(publish=Publish(listen=Address('127.0.0.1', {another.getsockname()[1]})))\n"
+            "for errors in ([], ['port: cannot listen']):\n"
+            "    print(*port(Running(folder=Path('/run'), status={'errors': errors}, pid=1), config))\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            user=OTHER,
+            group=OTHER,
+            extra_groups=[],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+    without, with_error = done.stdout.splitlines()
+    assert "is the daemon's" in without
+    assert "is taken by another program" in with_error
 
 
 def test_without_a_daemon_roots_doctor_judges_as_the_user_that_the_unit_names(host: FakeHost) -> None:

@@ -101,7 +101,10 @@ def _bound(host: str, number: int) -> int:
 def _taken(running: Running, config: Config) -> Row:
     listen = config.publish.listen
     listeners = dict(_listening(listen.port))
-    if running.pid in listeners or (running.pid and not listeners):
+    away = any(
+        str(error).startswith("port: ") for error in running.status.get("errors", ())
+    )  # it says that it has it not
+    if running.pid in listeners or (running.pid and not listeners and not away):
         return ok("port", f"{listen} is the daemon's")
     if running.refused and not listeners:
         return ok("port", f"{listen} is in use; this user may not see by which program")
