@@ -148,6 +148,14 @@ def test_what_could_not_be_read_is_told_as_unknown_and_not_as_nothing() -> None:
     assert "nothing that gpuwarden saw" not in text
 
 
+def test_an_archive_about_simulated_gpus_asks_for_no_replacement() -> None:
+    given = contents(SERIAL)
+    simulated = replace(given, overview=replace(given.overview, simulated=True))
+    assert rma.text(simulated).decode().startswith("SIMULATED: these GPUs do not exist")
+    assert "REQUEST" not in rma.text(simulated).decode()
+    assert "These GPUs are simulated: they do not exist." in Page(index_page.page(simulated).decode()).texts
+
+
 def test_of_many_points_the_largest_are_drawn_and_only_of_the_last_half_hour() -> None:
     points = [(float(second), 100.0 if second == 5_000 else 1.0) for second in range(6_000)]
     drawn = thinned(points[::-1])

@@ -65,6 +65,8 @@ class Overview:
     """Events of what was done, and of what became of the node."""
     anonymised: bool
     """Names were replaced."""
+    simulated: bool = False
+    """The daemon's GPUs do not exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +101,7 @@ def contents_of(found: Gathered, *, node: str, rules: Rules, now: float, anonymi
         lines=lines,
         tried=[event for event in events if event["kind"] not in _NOT_SHOWN][-_SHOWN_MOST:],
         anonymised=anonymise,
+        simulated=bool((found.status.value or {}).get("simulated")),
     )
     meant = kernel.explained(lines, rules, series.driver)
     return Contents(overview=overview, series=series, entries=_entries(found, overview, events, meant))

@@ -55,6 +55,8 @@ def page(contents: Contents) -> bytes:
 def _body(contents: Contents) -> Iterator[str]:
     overview = contents.overview
     failed = frozenset(failure["slot"] for failure in overview.failures if failure["slot"])
+    if overview.simulated:
+        yield "<p><strong>These GPUs are simulated: they do not exist.</strong></p>"
     yield "<h2>What failed</h2>"
     if not overview.failures:
         none = f"What fails is not known: {overview.unknown}." if overview.unknown else "No failure is in force."

@@ -42,6 +42,7 @@ _SYSTEM = (
     ("Driver", "driver"),
 )
 _LINES_MOST, _TRIED_MOST, _LINE_MOST = 20, 30, 300
+SIMULATED = "SIMULATED: these GPUs do not exist, and nobody replaces them"
 _UNKNOWN = "(not known: read it from the label, or from the BMC)"
 
 
@@ -51,7 +52,7 @@ def text(contents: Contents) -> bytes:
 
 def _lines(contents: Contents) -> Iterator[str]:
     overview = contents.overview
-    yield "REQUEST FOR A REPLACEMENT"
+    yield SIMULATED if overview.simulated else "REQUEST FOR A REPLACEMENT"
     yield ""
     yield "1. System"
     for label, key in _SYSTEM:
