@@ -144,9 +144,19 @@ class Story:
         self.jobs = {key: job for key, job in self.jobs.items() if job.processes}
         return self
 
-    def acknowledges(self, number: int, rank: int, *, all_ranks: bool = False) -> Story:
+    def acknowledges(self, number: int, rank: int, *, pid: int | None = None, all_ranks: bool = False) -> Story:
+        """A rank acknowledges, by the socket if its PID is given."""
+        process = None if pid is None else (pid, 10 * pid)
         event = events.saved(
-            f"slurm/{number}", "socket", saved=True, rank=rank, step=7, all_ranks=all_ranks, boot_id=BOOT, now=self.now
+            f"slurm/{number}",
+            "socket",
+            saved=True,
+            rank=rank,
+            process=process,
+            step=7,
+            all_ranks=all_ranks,
+            boot_id=BOOT,
+            now=self.now,
         )
         self.took([event])
         return self

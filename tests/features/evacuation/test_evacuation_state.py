@@ -289,7 +289,7 @@ NAMES = [
     "notice", "job", "way", "result", "processes", "rank", "ranks", "pid", "started", "step", "kept", "more", "earlier",
     "restarts", "count", "text", "by", "saved", "permanent", "named", "requeued", "deadline_boottime", "deadline_wall",
     "signalled_boottime", "signalled_wall", "requeued_boottime", "requeued_wall", "tries", "unsaved", "ended",
-    "remaining", "returned", "in_steps", "all_ranks", "marking", "again", "due", "only", "wide", "signal",
+    "remaining", "returned", "in_steps", "steps", "all_ranks", "marking", "again", "due", "only", "wide", "signal",
 ]  # fmt: skip
 EVACUATION_KINDS = [
     EventKind.DEPARTING, EventKind.SIGNALLING, EventKind.SIGNALLED, EventKind.SAVED, EventKind.REQUEUED,

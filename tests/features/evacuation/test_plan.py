@@ -358,6 +358,16 @@ def test_one_rank_that_answers_for_all_ends_the_wait_on_every_node() -> None:
     assert story.acknowledges(7, 1, all_ranks=True).sums_up().acts().requeues == [(7, 1_000.0)]
 
 
+def test_a_rank_that_answers_for_all_does_not_answer_for_another_step_of_its_job() -> None:
+    """`srun --exact … &` twice: two trainings on the same nodes, each of which knows its own ranks. The first one ends."""
+    for together in (True, False):
+        story = Story(unschedulable=True).spreads(7, process(1, rank=0), *[process(2, rank=0, step="1")] * together)
+        story.announces(announced()).acts().spreads(7, process(1, rank=0), process(2, rank=0, step="1")).acts()
+        story.acknowledges(7, 0, pid=1, all_ranks=True).acts().ends(1).restarts().sums_up().acts()
+        assert story.requeues == [], "the other step saves"
+        assert story.acknowledges(7, 0, pid=2, all_ranks=True).acts().requeues == [(7, 1_000.0)]
+
+
 def test_in_a_job_of_one_node_a_rank_that_answers_for_all_answers_for_itself() -> None:
     """Several trainings may run there side by side, each of which knows its own ranks."""
     story = Story(unschedulable=True).runs(7, process(1, rank=0), process(2, rank=1)).announces(announced()).acts()

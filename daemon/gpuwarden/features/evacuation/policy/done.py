@@ -2,7 +2,7 @@
 
 A job of one node is done once each of its ranks that was signalled has acknowledged, or has ended. Of a job of several nodes a
 node sees its own ranks only, and a requeue ends them all: there an acknowledgement counts for its own rank, unless it says that it
-holds for all of them. Else Slurm's report that no step of the job runs any more ends the wait, or its time does.
+holds for all of them. Steps beside each other each know their own ranks: then those here are waited for one by one as well. Else Slurm's report that no step of the job runs any more ends the wait, or its time does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ def done(known: JobState, job: LocalJob, slurm: SlurmJob | None) -> bool:
     acknowledged = known.acknowledged
     if has_other_nodes(job, slurm):
         # A container that has ended here loses nothing with this machine; a job of Slurm's ends on all its nodes.
-        return acknowledged.all_ranks or (job.kind is not Kind.SLURM and _ended(known, job))
+        if acknowledged.all_ranks:
+            return len(known.steps) < 2 or _all_acknowledged(known, job)
+        return job.kind is not Kind.SLURM and _ended(known, job)
     return _all_acknowledged(known, job)
 
 

@@ -71,6 +71,8 @@ class Signalling(OfJob):
     restarts: Number = field(metadata=null())
     in_steps: bool
     """All processes of the event are tasks of Slurm's steps, or were started by one."""
+    steps: Name = ""
+    """Their steps, two of them at most."""
     again: bool = False
     """It is not known whether they got an earlier one."""
     processes: str | None = None
@@ -98,6 +100,7 @@ class KeptJob(OfJob):
     named: bool
     returned: bool
     in_steps: bool
+    steps: Name = ""
     signalled_at: Stamp | None = field(default=None, metadata=key("signalled"))
     requeued_at: Stamp | None = field(default=None, metadata=key("requeued"))
     called_off_signalled_at: Stamp | None = None

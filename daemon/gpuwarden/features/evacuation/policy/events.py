@@ -8,7 +8,14 @@ from dataclasses import replace
 from gpuwarden.features.evacuation.policy import event_data
 from gpuwarden.features.evacuation.policy.delivery import Delivery, Process, Way
 from gpuwarden.features.evacuation.policy.event_data import is_number
-from gpuwarden.features.evacuation.policy.model import Acknowledged, Evacuation, EvacuationState, JobState, Sent
+from gpuwarden.features.evacuation.policy.model import (
+    STEPS_MOST,
+    Acknowledged,
+    Evacuation,
+    EvacuationState,
+    JobState,
+    Sent,
+)
 from gpuwarden.health.event_data import write
 from gpuwarden.health.model import Event, EventKind, Json
 from gpuwarden.policy.model import Notice, Result
@@ -98,6 +105,7 @@ def signalling(
             text=delivery.text,
             restarts=None if slurm is None else slurm.restarts,
             in_steps=bool(steps) and all(map(is_number, steps)),
+            steps=" ".join(sorted(set(filter(None, steps)))[:STEPS_MOST]),
             again=again,
         )
     )
@@ -272,6 +280,7 @@ def _job(notice: str, job: str, known: JobState) -> Iterator[event_data.KeptJob 
         named=known.named,
         returned=known.returned,
         in_steps=known.in_steps,
+        steps=" ".join(sorted(known.steps)),
         signalled_at=known.signalled_at,
         requeued_at=known.requeued_at,
         called_off_signalled_at=known.called_off_signalled_at,

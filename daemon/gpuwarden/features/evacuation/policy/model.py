@@ -24,6 +24,8 @@ JOBS_MOST = 1_024
 """Jobs of one evacuation that are signalled and remembered: more than run on any node."""
 EVACUATIONS_MOST = 32
 """Notices and failing GPUs remembered in one boot."""
+STEPS_MOST = 2
+"""Steps remembered of a job: that there are several is what counts."""
 TEXT_MOST = 400  # characters of what is remembered for people
 BY_EXIT = "exit"
 """The answer of a process that has ended without an acknowledgement."""
@@ -87,7 +89,8 @@ class JobState:
     `marking`: this node has begun to mark it, and has sent no signal through Slurm since: where that mark stands,
     nothing was sent by it. `unsure`: processes signalled through Slurm of which the outcome is not known yet;
     `unsure_here`: the same of those signalled on this host; `undecided`: processes whose outcome was not found out
-    either. `in_steps`: all of those signalled are tasks of Slurm's steps, or were started by one. `named`: people were
+    either. `in_steps`: all of those signalled are tasks of Slurm's steps, or were started by one; `steps`: their steps, two of them at
+    most. `named`: people were
     notified that the job is not requeued. `way`, `signal`, `text`, `local_only` as in Delivery; `count`: how many
     processes got it.
     """
@@ -110,6 +113,7 @@ class JobState:
     unsure_here: frozenset[Process] = frozenset()
     undecided: frozenset[Process] = frozenset()
     in_steps: bool = False
+    steps: frozenset[str] = frozenset()
     restarts: int | None = None
     acknowledged: Acknowledged = field(default_factory=Acknowledged)
     requeued: Requeued = Requeued.NO

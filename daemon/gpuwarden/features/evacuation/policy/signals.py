@@ -13,6 +13,7 @@ from gpuwarden.features.evacuation.policy.model import (
     CALLED_OFF_FOR,
     JOBS_MOST,
     SIGNALLED_WITHIN,
+    STEPS_MOST,
     Evacuation,
     EvacuationState,
     JobState,
@@ -185,12 +186,18 @@ def _remaining(known: JobState, data: event_data.Signalling) -> JobState:
         earlier=known.earlier - here,
         returned=False,
         in_steps=in_steps,
+        steps=_steps(known, data) if here else known.steps,
     )
 
 
 def _in_steps(known: JobState, data: event_data.Signalling) -> bool:
     """True if all processes signalled so far, and those of the event, belong to Slurm's steps."""
     return data.in_steps and (known.in_steps or not known.signalled)
+
+
+def _steps(known: JobState, data: event_data.Signalling) -> frozenset[str]:
+    """Steps of the processes signalled so far, and of those of the event; no more of them than tell one from several."""
+    return frozenset(sorted(known.steps | set(data.steps.split()))[:STEPS_MOST])
 
 
 def signalling(state: EvacuationState, event: Event) -> EvacuationState:
@@ -239,6 +246,7 @@ def _signal_begun(known: JobState, data: event_data.Signalling, now: Stamp) -> J
         signalled_at=now,
         restarts=restarts,
         in_steps=_in_steps(known, data),
+        steps=_steps(known, data),
     )
     if not data.again:  # who was sent it a second time is not sent it a third time, whatever came of that
         changed = _awaiting(changed, processes, data.way)
@@ -299,6 +307,7 @@ def _kept(known: JobState | None, event: Event) -> JobState:
         named=data.named,
         returned=data.returned,
         in_steps=data.in_steps,
+        steps=frozenset(data.steps.split()[:STEPS_MOST]),
         marking=data.marking,
         called_off_signalled_at=data.called_off_signalled_at,
     )
