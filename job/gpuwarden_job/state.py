@@ -33,7 +33,8 @@ def capture(*, step: int, samples: int, world: int, **parts: Any) -> State:
 def restore(state: Mapping[str, Any], *, same_random: bool = True, **parts: Any) -> tuple[int, int]:
     """Restores the parts and returns (step, samples). Raises StateMismatch.
 
-    Changes nothing unless the saved and present parts are the same.
+    Changes nothing unless the saved and present parts are the same. `same_random`: random numbers go on as on the rank that
+    saved; without it they stay as they are, for ranks that load what another one saved.
     """
     saved = state["parts"]
     if missing := sorted(saved.keys() ^ parts.keys()):

@@ -108,6 +108,24 @@ def test_row_04_a_save_beside_the_training_holds_the_state_of_its_step(tmp_path:
     assert loaded.state == {"step": 1, "weights": [0.0] * 1000}
 
 
+RESUMED = """
+import random, sys
+import gpuwarden_job
+from support.job_world import Part, socket_ranks
+
+folder, rank, readme = sys.argv[1], int(sys.argv[2]), open(sys.argv[3]).read()
+world = socket_ranks(folder + "/world", rank, 2)
+gpuwarden_job.Ranks.detect = lambda: world
+random.seed(rank)
+model, optimizer, scheduler = Part(1), Part(2), Part(3)
+loop = readme.partition("```python")[2].partition("cadence =")[0].replace("/shared/checkpoints/my-run", folder + "/saved")
+exec(loop)
+store.save(capture(step=1, samples=2, world=2, model=model, optimizer=optimizer, scheduler=scheduler), 1)
+exec(loop)
+print(step, random.random())
+"""
+
+
 @pytest.mark.parametrize("beside", [False, True])
 def test_row_05_every_rank_saves_its_own_shard_and_none_is_published_without_all(tmp_path: Path, beside: bool) -> None:
     def run(ranks: Ranks) -> Any:
@@ -142,6 +160,14 @@ def test_row_06_all_ranks_load_the_same_one_though_only_one_sees_that_the_newest
         return loaded and loaded.state
 
     assert together(3, load) == ["1 of 0", "1 of 1", "1 of 2"]
+
+
+def test_row_07_ranks_that_resume_as_the_readme_shows_have_different_random_numbers(tmp_path: Path) -> None:
+    words = [(tmp_path, str(rank), JOB / "README.md") for rank in range(2)]
+    ranks = [start("-c", RESUMED, *arguments, run_dir=tmp_path) for arguments in words]
+    results = [ended(process) for process in ranks]
+    assert [(code, output[:2]) for code, output in results] == [(0, "1 ")] * 2, results
+    assert results[0] != results[1]
 
 
 def test_row_07_a_state_holds_all_parts_the_random_numbers_and_the_position_or_is_refused() -> None:
