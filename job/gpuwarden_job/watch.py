@@ -23,13 +23,15 @@ from gpuwarden_job.reschedule import mark
 
 _log = logging.getLogger("gpuwarden_job")
 _TICK = 0.2  # s
+_STOPPED = 1.0  # s by which a tick is late only where the whole process was stopped; a busy host makes it some tenths
 
 
 class PeerWatch:
     """Leaves when the steps have stopped; call `beat` at each step.
 
     After `stall` seconds without a step the peers count as lost. With a notice whose deadline is less than `margin`
-    seconds away, `margin` seconds are enough. A parked rank (requeue.py) waits for nobody.
+    seconds away, `margin` seconds are enough. A parked rank (requeue.py) waits for nobody. Time in which the whole process was
+    stopped (scontrol suspend, a frozen container) does not count.
     """
 
     def __init__(
@@ -77,8 +79,13 @@ class PeerWatch:
             self._pauses -= 1
 
     def _run(self) -> None:
+        before = time.monotonic()
         while not self._ended.wait(_TICK):
-            if not self._pauses and not self._guard.parked and self._stalled(time.monotonic() - self._beaten):
+            now = time.monotonic()
+            if (stopped := now - before - _TICK) > _STOPPED:
+                self._beaten = min(self._beaten + stopped, now)
+            before = now
+            if not self._pauses and not self._guard.parked and self._stalled(now - self._beaten):
                 self._lost()
                 return
 

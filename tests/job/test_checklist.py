@@ -48,6 +48,20 @@ with CheckpointGuard(ranks=ranks) as guard, PeerWatch(guard, stall=float(sys.arg
         time.sleep(0.01)
 """
 
+SUSPENDED = """
+import time
+from gpuwarden_job import CheckpointGuard, PeerWatch, Ranks
+
+with CheckpointGuard(ranks=Ranks()) as guard, PeerWatch(guard, stall=3.0) as watch:
+    for step in range(4):
+        for _ in range(20):
+            time.sleep(0.05)
+        watch.beat()
+        if step == 0:
+            print("training", flush=True)
+print("trained")
+"""
+
 TRACED = """
 import sys
 from gpuwarden_job import CheckpointStore, Ranks
@@ -278,6 +292,21 @@ def test_row_13_a_rank_whose_peer_is_gone_leaves_long_before_the_collective_give
         for process in ranks:
             process.kill()
             ended(process)
+
+
+def test_row_13_a_job_that_was_suspended_trains_on_when_it_is_resumed(tmp_path: Path) -> None:
+    """`scontrol suspend`, Slurm's preemption by suspending, and a frozen container stop all threads of the rank."""
+    process = start("-c", SUSPENDED, run_dir=tmp_path)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "training\n"
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(4)
+        process.send_signal(signal.SIGCONT)
+        assert ended(process) == (0, "trained\n")
+    finally:
+        process.kill()
+        ended(process)
 
 
 def test_row_13_with_a_notice_a_short_silence_before_the_deadline_is_enough(tmp_path: Path) -> None:
