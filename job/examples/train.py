@@ -90,10 +90,12 @@ def train(given: argparse.Namespace, ranks: Ranks) -> None:
             watch.beat()
 
             if guard.check(step):
-                # Too late for a whole save: the newest periodic one has to do.
-                if saved := guard.time_for(store.seconds):
-                    with watch.paused():
+                saved = guard.time_for(store.seconds)
+                with watch.paused():
+                    if saved:
                         store.save(state(), step, metric=loss)
+                    else:  # the newest periodic one has to do, which may still be on its way to the disk
+                        store.settle(guard.time_left())
                 guard.acknowledge(saved=saved, step=step if saved else None)
                 leave(guard, markers=given.markers)
             if cadence.due(step) and store.save_async(state(), step, metric=loss):

@@ -97,9 +97,12 @@ def train(given: argparse.Namespace, ranks: Ranks) -> None:
             watch.beat()
 
             if guard.check(step):
-                if saved := guard.time_for(store.seconds):
-                    with watch.paused():
+                saved = guard.time_for(store.seconds)
+                with watch.paused():
+                    if saved:
                         store.save(state(), step, metric=loss.item())
+                    else:  # what resumes is the newest periodic one, which may still be on its way to the disk
+                        store.settle(guard.time_left())
                 guard.acknowledge(saved=saved, step=step if saved else None)
                 leave(guard, markers=given.markers)
             if cadence.due(step) and store.save_async(state(), step, metric=loss.item()):

@@ -28,9 +28,9 @@ class Background:
         self._thread = threading.Thread(target=run, name="gpuwarden-save", daemon=True)
         self._thread.start()
 
-    def wait(self) -> None:
+    def wait(self, within: float | None = None) -> None:
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(within)
 
     def take_error(self) -> Exception | None:
         error, self._error = self._error, None

@@ -184,6 +184,11 @@ class CheckpointGuard:
             _log.exception("agreement of the ranks failed")
             return not late
 
+    def time_left(self, margin: float = 5.0) -> float | None:
+        """Returns the seconds until the deadline, without the `margin` for the way out; None if no rank knows it."""
+        remaining = None if self.interruption is None else self.interruption.remaining
+        return None if remaining is None else max(0.0, remaining - margin)
+
     def acknowledge(self, *, saved: bool, step: int | None, all_ranks: bool | None = None) -> bool:
         """Acknowledges the notice. True if the daemon has it; takes three seconds at most once all ranks are here.
 

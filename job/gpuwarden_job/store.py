@@ -82,7 +82,7 @@ class CheckpointStore:
         self, write: Write, step: int, *, metric: object = None, extra: Mapping[str, Any] | None = None
     ) -> None:
         """Saves as `save` does, in a format of several files. `write` may be collective (torch.distributed.checkpoint)."""
-        self._settle()
+        self.settle()  # this save makes up for one that failed, and reports its own error
         job = self._attempt(write, self._plan(step, metric, extra))
         self._agree(_error_of(job), step)
 
@@ -113,6 +113,15 @@ class CheckpointStore:
         error = self._background.take_error()
         if self.ranks.any(error is not None):
             raise SaveFailed(f"background save failed: {error or 'on another rank'}") from error
+
+    def settle(self, within: float | None = None) -> None:
+        """Waits for a save in the background, `within` seconds at most. Not collective; raises nothing: a failed save is logged.
+
+        For a rank that leaves without another save: the one under way ends with the process.
+        """
+        self._background.wait(within)
+        if (error := self._background.take_error()) is not None:
+            _log.warning("background save failed: %s", error)
 
     def saved(self) -> list[Manifest]:
         """Returns the checkpoints with a whole manifest, oldest first. Their files are checked only when loaded.
@@ -157,14 +166,8 @@ class CheckpointStore:
         if self._writes and self._dump is formats.dump:
             plain.check(state)
 
-    def _settle(self) -> None:
-        """Waits until no save is running. The next save makes up for one that failed, and reports its own error."""
-        self._background.wait()
-        if (error := self._background.take_error()) is not None:
-            _log.warning("background save failed: %s", error)
-
     def _loader(self, reshard: Reshard | None, read: Read | None) -> Loader:
-        self._settle()
+        self.settle()
         chosen = read or partial(read_shards, load=self._load, ranks=self.ranks, reshard=reshard)
         return Loader(self.folder, self.ranks, chosen) if read else Loader(self.folder, self.ranks, chosen, shard_names)
 

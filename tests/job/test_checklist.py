@@ -62,6 +62,34 @@ with CheckpointGuard(ranks=Ranks()) as guard, PeerWatch(guard, stall=3.0) as wat
 print("trained")
 """
 
+SLOW_SAVE = """
+import sys, time
+from pathlib import Path
+from gpuwarden_job import durable
+from support.job_world import Part, give_notice
+
+folder, run_dir, readme = sys.argv[1:4]
+flush = durable.flush
+loop = open(readme).read().partition("```python")[2].partition("```")[0]
+loop = loop.replace("/shared/checkpoints/my-run", folder).replace("steps=1000,", "steps=1,").replace("train(...)", "train(step)")
+model, optimizer, scheduler = Part(1), Part(2), Part(3)
+batch, steps = 1, 10**9
+
+def slow(path):
+    time.sleep(0.6)
+    flush(path)
+
+def train(step):
+    if step == 1:  # the first periodic save is under way, and another one would take too long
+        store.seconds = 1000.0
+        give_notice(Path(run_dir))
+        time.sleep(1.1)  # the guard reads the notice once a second
+    return 1.0
+
+durable.flush = slow
+exec(loop)
+"""
+
 TRACED = """
 import sys
 from gpuwarden_job import CheckpointStore, Ranks
@@ -292,6 +320,13 @@ def test_row_13_a_rank_whose_peer_is_gone_leaves_long_before_the_collective_give
         for process in ranks:
             process.kill()
             ended(process)
+
+
+def test_row_09_a_rank_without_time_for_a_save_waits_for_the_one_that_is_under_way(tmp_path: Path) -> None:
+    words = (tmp_path / "saved", tmp_path, JOB / "README.md")
+    code, output = ended(start("-c", SLOW_SAVE, *words, run_dir=tmp_path))
+    assert code == gpuwarden_job.REQUEUE, output
+    assert [made.step for made in CheckpointStore(tmp_path / "saved", ranks=Ranks()).saved()] == [1]
 
 
 def test_row_13_a_job_that_was_suspended_trains_on_when_it_is_resumed(tmp_path: Path) -> None:
