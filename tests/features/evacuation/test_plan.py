@@ -145,20 +145,23 @@ def test_ranks_that_a_launcher_starts_in_the_place_of_those_that_saved_are_waite
     assert story.ends(21).acts().requeues == [(7, 1_000.0)]
 
 
-def test_what_a_script_does_after_its_ranks_have_saved_is_waited_for_and_not_signalled() -> None:
+@pytest.mark.parametrize(("step", "rank"), [("batch", None), ("1", 0)], ids=["by the script", "by srun"])
+def test_what_a_script_does_after_its_ranks_have_saved_is_waited_for_and_not_signalled(
+    step: str, rank: int | None
+) -> None:
     """`python train.py; rsync -a "$TMPDIR/" /shared/`: rsync catches SIGTERM, and would end by it in the middle of the copy."""
     story = Story(unschedulable=True).runs(7, process(1, step="batch")).announces(announced()).acts()
-    copies = process(2, step="batch", leader=False, name="rsync", started=100_050)
+    copies = process(2, step=step, rank=rank, leader=rank is not None, name="rsync", started=100_050)
     story.waits(1.0).runs(7, copies).acts()
     assert (story.signals, story.requeues) == ([(1, "TERM")], [])
     assert story.ends(2).acts().requeues == [(7, 1_001.0)]
 
 
-@pytest.mark.parametrize(("gpu", "rank"), [(True, None), (False, 0)])
-def test_a_rank_that_is_started_in_the_place_of_one_that_saved_is_signalled(gpu: bool, rank: int | None) -> None:
-    story = Story().runs(7, process(1, step="batch")).announces(announced()).acts()
-    story.waits(1.0).runs(7, process(2, step="batch", leader=False, started=100_050, gpu=gpu, rank=rank)).acts()
-    assert story.signals == [(1, "TERM"), (2, "TERM")]
+def test_a_rank_that_is_started_in_the_place_of_one_that_saved_is_signalled_once_it_has_its_gpu() -> None:
+    story = Story().runs(7, process(1, rank=0)).announces(announced()).acts().waits(1.0)
+    for gpu in (False, True):
+        story.runs(7, process(2, rank=0, started=100_050, gpu=gpu)).acts()
+        assert story.signals == [(1, "TERM"), *([(2, "TERM")] if gpu else [])]
 
 
 def test_the_acknowledgement_of_one_rank_does_not_count_for_another() -> None:

@@ -246,11 +246,11 @@ def delivery_now(scene: Scene, key: str, job: LocalJob) -> Delivery:
 
 def _comes_after(process: Receiver, scene: Scene, known: JobState | None, slurm: SlurmJob | None) -> bool:
     """True for what a script starts once its signalled ranks have ended, as rsync: programs that copy a checkpoint catch the
-    signal, and end by it. A rank that is started in the place of another shows its GPU or its number.
+    signal, and end by it. A rank that is started in the place of another opens a GPU within seconds.
     """
     if known is None or not known.signalled or _came_back(known, slurm):
         return False
-    return process.started > scene.evacuation.at.boottime * USER_HZ and not process.gpu and process.rank is None
+    return process.started > scene.evacuation.at.boottime * USER_HZ and not process.gpu
 
 
 def _came_back(known: JobState, slurm: SlurmJob | None) -> bool:
