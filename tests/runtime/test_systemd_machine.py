@@ -390,6 +390,9 @@ def test_a_faulty_configuration_starts_with_the_last_good_one_or_is_tried_once_a
 
 def test_roots_check_of_the_configuration_finds_a_file_that_the_daemons_user_may_not_read(watched: Watched) -> None:
     machine, drop_in = watched.machine, "/etc/gpuwarden/conf.d/70-mine.toml"
+    profile = Path(machine.output("readlink", f"{DROP_INS}/10-profile.conf")).stem
+    set_profile(machine, "observe")
+    machine.run("systemctl", "daemon-reload")
     check = (f"{HOME}/bin/gpuwarden", "config", "check")
     machine.write(drop_in, '[log]\nlevel = "info"\n', mode=0o600)
     done = machine.run(*check, check=False)
@@ -400,6 +403,8 @@ def test_roots_check_of_the_configuration_finds_a_file_that_the_daemons_user_may
     machine.run("chmod", "g+r", drop_in)
     assert machine.run(*check).stdout.startswith("the configuration is valid")
     machine.path(drop_in).unlink()
+    set_profile(machine, profile)
+    machine.run("systemctl", "daemon-reload")
 
 
 def test_nothing_of_systemds_reaches_a_child_of_the_daemon(watched: Watched) -> None:

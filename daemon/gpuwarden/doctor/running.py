@@ -101,10 +101,8 @@ def _bound(host: str, number: int) -> int:
 def _taken(running: Running, config: Config) -> Row:
     listen = config.publish.listen
     listeners = dict(_listening(listen.port))
-    away = any(
-        str(error).startswith("port: ") for error in running.status.get("errors", ())
-    )  # it says that it has it not
-    if running.pid in listeners or (running.pid and not listeners and not away):
+    lacks_it = any(str(error).startswith("port: ") for error in running.status.get("errors", ()))
+    if running.pid in listeners or (running.pid and not listeners and not lacks_it):
         return ok("port", f"{listen} is the daemon's")
     if running.refused and not listeners:
         return ok("port", f"{listen} is in use; this user may not see by which program")
