@@ -26,6 +26,8 @@ GPU, NEXT = "0000:1b:00.0", "0000:43:00.0"
 UID = "0c7b5c32-1111-4222-8333-123456789abc"
 POD = f"/kubepods.slice/kubepods-pod{UID.replace('-', '_')}.slice"
 JOB = "/system.slice/slurmstepd.scope/job_7"
+PID_MAX_LIMIT = 4 << 20
+"""A number that the kernel gives to no process (linux/threads.h)."""
 
 
 class Proc:
@@ -90,8 +92,10 @@ class Proc:
 
 
 @pytest.fixture
-def proc(tmp_path: Path) -> Proc:
+def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Proc:
+    """Processes of any number: none of them is taken for the daemon itself, whose children are nobody's workload."""
     root_rights()
+    monkeypatch.setattr(os, "getpid", lambda: PID_MAX_LIMIT)
     return Proc(tmp_path)
 
 
