@@ -73,10 +73,10 @@ def main() -> int:
         stack.callback(other.kill)
         pids = {"gpuwarden": processes(daemon), "nvitop-exporter": {"exporter": other.pid}}
         windows = max(1, round(60.0 * options.minutes / WINDOW))
-        found = shares(list(pids.values()), {daemon.port: FORMS["text, gzip"], port: {}}, windows, SETTLE)
+        by_program = shares(list(pids.values()), {daemon.port: FORMS["text, gzip"], port: {}}, windows, SETTLE)
         used = {
             name: [sum(window) for window in zip(*windows_of.values(), strict=True)]
-            for name, windows_of in zip(pids, found, strict=True)
+            for name, windows_of in zip(pids, by_program, strict=True)
         }
         pss = {name: sum(memory(pid)["PSS MiB"] for pid in group.values()) for name, group in pids.items()}
         pages = {"gpuwarden": scrape(daemon.port, FORMS["text"]), "nvitop-exporter": scrape(port, {})}

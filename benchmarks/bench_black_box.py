@@ -47,11 +47,11 @@ def main() -> int:
         own = [memory(daemon.process.pid)["USS MiB"] for daemon in daemons]
     figures = {"CPU of the daemon, per cent of a core": (cpu, CPU_LIMIT), "own memory, MiB": (own, MEMORY_LIMIT)}
     rows, missed = [], False
-    for what, (values, limit) in figures.items():
+    for figure, (values, limit) in figures.items():
         by_kind = {kind: [value for of, value in zip(kinds, values, strict=True) if of == kind] for kind in KINDS}
         more = statistics.mean(by_kind["with"]) - statistics.mean(by_kind["without"])
         missed = missed or more > limit
-        rows.append((what, *(spread(by_kind[kind], 3) for kind in KINDS), f"{more:+.3f}", f"<= +{limit}"))
+        rows.append((figure, *(spread(by_kind[kind], 3) for kind in KINDS), f"{more:+.3f}", f"<= +{limit}"))
     table(f"The black box of {GPUS} GPUs", ("what", *KINDS, "more", "required"), rows)
     return int(missed)
 

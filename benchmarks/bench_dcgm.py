@@ -107,11 +107,11 @@ def bare() -> dict[str, float]:
         return memory(process.pid)
 
 
-def remembered(found: Mapping[str, float], interpreter: Mapping[str, float]) -> list[str]:
+def remembered(sizes: Mapping[str, float], interpreter: Mapping[str, float]) -> list[str]:
     """Return the columns about memory: PSS in MB, as a share of the limit and of the interpreter's, and RSS in MiB."""
-    pss = found["PSS MiB"] * 1.048576
-    ratio = found["PSS MiB"] / interpreter["PSS MiB"]
-    return [f"{pss:.1f}", f"{pss / MEMORY_LIMIT:.2f}x", f"{ratio:.2f}x", f"{found['RSS MiB']:.1f}"]
+    pss = sizes["PSS MiB"] * 1.048576
+    ratio = sizes["PSS MiB"] / interpreter["PSS MiB"]
+    return [f"{pss:.1f}", f"{pss / MEMORY_LIMIT:.2f}x", f"{ratio:.2f}x", f"{sizes['RSS MiB']:.1f}"]
 
 
 MEMORY = ("PSS MB", f"of {MEMORY_LIMIT:g} MB", "of a bare Python's", "RSS MiB")
@@ -122,10 +122,10 @@ def with_the_double() -> None:
     interpreter = bare()
     for gpus in GPUS:
         with tempfile.TemporaryDirectory(prefix="gw-") as folder:
-            costs, found = asyncio.run(unpaced(Path(folder), gpus))
+            costs, sizes = asyncio.run(unpaced(Path(folder), gpus))
         shares = [cost / (INTERVAL * 10.0) for cost in costs]
         ratio = spread([s / CPU_LIMIT for s in shares], 3) + "x"
-        rows.append([gpus, *remembered(found, interpreter), spread(costs), spread(shares, 3), ratio])
+        rows.append([gpus, *remembered(sizes, interpreter), spread(costs), spread(shares, 3), ratio])
     title = f"after {PASSES * ROUNDS} passes: memory, and CPU as median (least-most) of {ROUNDS} rounds of {PASSES}"
     head = ("GPUs", *MEMORY, "CPU ms a pass", f"% of a core, a pass each {INTERVAL:g} s", f"of {CPU_LIMIT} %")
     table(f"The DCGM worker, with the double of the bindings, {title}", head, rows)
@@ -136,11 +136,11 @@ def with_the_engine(bindings: str, address: str) -> None:
     interpreter = bare()
     for interval, window in PACES.items():
         options = DcgmOptions(bindings=bindings, address=address, interval=interval)
-        shares, found, facts = asyncio.run(paced(options, window))
+        shares, sizes, facts = asyncio.run(paced(options, window))
         costs = spread([share * interval * 10.0 for share in shares])
         ratio = spread([share / CPU_LIMIT for share in shares], 3) + "x"
         rows.append([
-            f"{interval:g} s", facts.engine_version, len(facts.gpus), *remembered(found, interpreter), costs,
+            f"{interval:g} s", facts.engine_version, len(facts.gpus), *remembered(sizes, interpreter), costs,
             spread(shares, 3), ratio,
         ])  # fmt: skip
     head = ("a pass each", "engine", "GPUs", *MEMORY, "CPU ms a pass", "% of a core", f"of {CPU_LIMIT} %")

@@ -164,8 +164,8 @@ class Asked:
         cloud.respond = noting  # type: ignore[method-assign]
 
     def take(self) -> int:
-        given, self._given = self._given, 0
-        return given
+        answer_time, self._given = self._given, 0
+        return answer_time
 
 
 def announce(service: Simulator, source: Source) -> int:
@@ -183,11 +183,11 @@ def withdraw(service: Simulator, source: Source, daemon: RunningDaemon, asked: A
     asked.take()
 
 
-def until(condition: Callable[[], bool], what: str) -> None:
+def until(condition: Callable[[], bool], awaited: str) -> None:
     end = time.monotonic() + PATIENCE
     while not condition():
         if time.monotonic() > end:
-            raise TimeoutError(f"waited {PATIENCE:g} s in vain for {what}")
+            raise TimeoutError(f"waited {PATIENCE:g} s in vain for {awaited}")
         time.sleep(0.1)
 
 
@@ -227,10 +227,10 @@ def one_by_one(source: Source) -> Taken:
             beside_it.start()
             time.sleep(chance.uniform(0.5, 0.5 + INTERVAL))
             began = announce(service, source)
-            heard, given = here.heard(ours), asked.take()
+            heard, answer_time = here.heard(ours), asked.take()
             taken.whole.append((heard - began) / 1e6)
-            taken.asked.append((given - began) / 1e6)
-            taken.ours.append((heard - given) / 1e6)
+            taken.asked.append((answer_time - began) / 1e6)
+            taken.ours.append((heard - answer_time) / 1e6)
             taken.bare.append((here.heard(bare) - began) / 1e6)
             beside_it.join()
             withdraw(service, source, daemon, asked)

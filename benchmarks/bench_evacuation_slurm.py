@@ -90,9 +90,9 @@ def runs_elsewhere(slurm: Slurm, training: Training) -> None:
     slurm.wait(lambda: len(training.reported("begins")) == 4, "both ranks to begin again")
 
 
-def last(training: Training, what: str, which: int) -> float:
+def last(training: Training, event: str, which: int) -> float:
     """Return when the later of the two ranks reported it; `which`: for the first time, or the second."""
-    times: list[Any] = [training.reported(what, rank)[which]["at"] for rank in range(2)]
+    times: list[Any] = [training.reported(event, rank)[which]["at"] for rank in range(2)]
     return float(max(times))
 
 
@@ -111,9 +111,9 @@ def main() -> None:
 
 def row(slurm: Slurm, kind: str, after: str) -> list[str]:
     rounds = [(departed(slurm, after), requeued(slurm, after)) for _ in range(ROUNDS)]
-    ours, bare = [one for one, _ in rounds], [other for _, other in rounds]
+    ours, bare = [durations for durations, _ in rounds], [other for _, other in rounds]
     ratios = [a[-1] / b for a, b in zip(ours, bare, strict=True)]
-    steps = [spread([one[n] for one in ours]) for n in range(len(STEPS))]
+    steps = [spread([durations[n] for durations in ours]) for n in range(len(STEPS))]
     return [kind, *steps, f"<= {LIMIT:g}", spread(bare), f"{spread(ratios)}x"]
 
 

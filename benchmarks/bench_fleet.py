@@ -160,10 +160,10 @@ def main() -> None:
             series = server.query('count({__name__=~"gpuwarden.*"})')[0]["value"][1]
             beats = server.query("max(count_over_time(gpuwarden_heartbeat_timestamp_seconds[20m]))")[0]["value"][1]
             rows = []
-            for what, words in (("table", ()), ("--json", ("--json",)), ("--status failure", ("--status", "failure"))):
+            for form, words in (("table", ()), ("--json", ("--json",)), ("--status failure", ("--status", "failure"))):
                 runs = [whole(server.port, process, "fleet", *words, code=2) for _ in range(RUNS)]
                 times = [[run.wall for run in runs], [run.own for run in runs], [run.prometheus for run in runs]]
-                rows.append([what, f"{runs[0].size / 1e6:.1f} MB", *map(spread, times)])
+                rows.append([form, f"{runs[0].size / 1e6:.1f} MB", *map(spread, times)])
             title = f"gpuwarden fleet, {NODES} nodes, {series} series, {beats} heartbeats of each: median (least-most) of {RUNS} runs"
             table(
                 title, ("what", "output", f"s, whole process (< {LIMIT:g})", "CPU s of it", "CPU s of Prometheus"), rows

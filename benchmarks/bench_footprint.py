@@ -53,12 +53,12 @@ Row = list[object]
 
 def processes(daemon: RunningDaemon | SimulatedNode) -> dict[str, int]:
     """The daemon and its workers, by what they read."""
-    found = {"daemon": daemon.process.pid}
+    pids = {"daemon": daemon.process.pid}
     for pid in children(daemon.process.pid):
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
         reader = next((word for word in words if word.startswith("gpuwarden_collectors.") and ":" in word), words[0])
-        found[f"worker {reader.removeprefix('gpuwarden_collectors.').partition('.')[0]}"] = pid
-    return found
+        pids[f"worker {reader.removeprefix('gpuwarden_collectors.').partition('.')[0]}"] = pid
+    return pids
 
 
 def shares(
@@ -106,12 +106,16 @@ def memory(pid: int) -> dict[str, float]:
 
 def memory_rows(gpus: int, interval: float, daemon: RunningDaemon) -> list[Row]:
     """The last row: what PSS would be if no other Python ran here, for what workers share they share with the daemon."""
-    found = {name: memory(pid) for name, pid in processes(daemon).items()}
-    alone = found["daemon"]["RSS MiB"] + sum(figures["USS MiB"] for name, figures in found.items() if name != "daemon")
-    found["together"] = {column: sum(figures[column] for figures in found.values()) for column in found["daemon"]}
+    by_process = {name: memory(pid) for name, pid in processes(daemon).items()}
+    alone = by_process["daemon"]["RSS MiB"] + sum(
+        figures["USS MiB"] for name, figures in by_process.items() if name != "daemon"
+    )
+    by_process["together"] = {
+        column: sum(figures[column] for figures in by_process.values()) for column in by_process["daemon"]
+    }
     here = [gpus, f"{interval:g} s"]
     rows: list[Row] = [
-        [*here, name, *(round(value, 1) for value in figures.values())] for name, figures in found.items()
+        [*here, name, *(round(value, 1) for value in figures.values())] for name, figures in by_process.items()
     ]
     return [*rows, [*here, "alone", round(alone, 1), "", "", "", ""]]
 
@@ -137,8 +141,8 @@ def page_rows(daemon: RunningDaemon) -> list[list[str]]:
 class Found:
     """The rows of all tables, as they come."""
 
-    def __init__(self, what: str, pss_limit: int) -> None:
-        self._what = what
+    def __init__(self, subject: str, pss_limit: int) -> None:
+        self._what = subject
         self._limit = pss_limit
         self._cpu: list[Row] = []
         self._used: list[Row] = []
@@ -151,8 +155,8 @@ class Found:
         windows = LONG if interval >= WINDOW else SHORT
         settle = SETTLE + (gpus + 2) * interval  # one GPU in a pass has its turn for what takes long
         pids = [processes(daemon) for daemon in running.values()]
-        found = shares(pids, {scraped.port: FORMS["text, gzip"]}, windows, settle)
-        for how, used in zip(running, found, strict=True):
+        by_daemon = shares(pids, {scraped.port: FORMS["text, gzip"]}, windows, settle)
+        for how, used in zip(running, by_daemon, strict=True):
             self._cpu.append(cpu_row(gpus, interval, how, used))
         if quiet is not None:
             quiet.stop()
@@ -175,7 +179,7 @@ class Found:
 
 
 def on_the_fake() -> None:
-    found = Found("a fake library at H100 prices", PSS_LIMIT)
+    footprint = Found("a fake library at H100 prices", PSS_LIMIT)
     for gpus, interval in CPU_LIMITS:
         with ExitStack() as stack:
             scraped, quiet = (
@@ -184,8 +188,8 @@ def on_the_fake() -> None:
             )
             wait_for_all(scraped, gpus)
             wait_for_all(quiet, gpus)
-            found.measure(gpus, interval, scraped, quiet)
-    found.show()
+            footprint.measure(gpus, interval, scraped, quiet)
+    footprint.show()
 
 
 @contextmanager
@@ -212,11 +216,11 @@ def with_the_double_of_dcgm(gpus: int = 8) -> None:
 
 
 def on_the_driver(interval: float) -> None:
-    found = Found("the driver of this machine", PSS_LIMIT_DRIVER)
+    footprint = Found("the driver of this machine", PSS_LIMIT_DRIVER)
     with daemon_on_driver(interval) as daemon:
         daemon.wait(lambda: daemon.heartbeat()["sequence"] > 2, "passes")
-        found.measure(daemon.heartbeat()["gpus"]["present"], interval, daemon)
-    found.show()
+        footprint.measure(daemon.heartbeat()["gpus"]["present"], interval, daemon)
+    footprint.show()
 
 
 def main() -> None:

@@ -84,8 +84,8 @@ def row(count: int, costs: dict[int, list[Cost]]) -> list[str]:
     each = [spread([getattr(cost, part) for cost in here]) for part in ("daemon", "worker", "together")]
     if count == 0:
         return ["0", *each, "", "", ""]
-    times = [several.together / one.together for several, one in zip(here, costs[1], strict=True)]
-    ratios = [several / one for several, one in zip(per_gpu(count), per_gpu(1), strict=True)]
+    times = [several.together / single.together for several, single in zip(here, costs[1], strict=True)]
+    ratios = [several / single for several, single in zip(per_gpu(count), per_gpu(1), strict=True)]
     return [str(count), *each, f"{spread(times)} <= {count}", spread(per_gpu(count)), spread(ratios)]
 
 

@@ -26,9 +26,9 @@ def files(folder: Path) -> Iterator[Path]:
     return (file for file in folder.rglob("*") if file.is_file() and not file.is_symlink())
 
 
-def size(found: Iterator[Path]) -> float:
+def size(paths: Iterator[Path]) -> float:
     """MiB, the files' own bytes."""
-    return sum(file.stat().st_size for file in found) / MIB
+    return sum(file.stat().st_size for file in paths) / MIB
 
 
 def needed(name: str, all_of_it: dict[str, metadata.Distribution], seen: set[str]) -> set[str]:
@@ -54,15 +54,15 @@ def of(distribution: metadata.Distribution, site: Path) -> Iterator[Path]:
 def measured(package: Path, root: Path) -> None:
     subprocess.run(["dpkg-deb", "--extract", package, root], check=True, timeout=120)
     (site,) = (root / HOME.relative_to("/") / "lib").glob("python3*/site-packages")
-    found = {canonical(each.metadata["Name"]): each for each in metadata.distributions(path=[str(site)])}
-    always = needed(OURS, found, set()) - {OURS}
-    sizes = {name: size(of(distribution, site)) for name, distribution in found.items()}
+    distributions = {canonical(each.metadata["Name"]): each for each in metadata.distributions(path=[str(site)])}
+    always = needed(OURS, distributions, set()) - {OURS}
+    sizes = {name: size(of(distribution, site)) for name, distribution in distributions.items()}
     whole, libraries = size(files(root)), sum(sizes[name] for name in always)
     extras = sum(sizes.values()) - libraries - sizes[OURS]
     rows = [
         ("our code, source and compiled", sizes[OURS]),
         (f"its {len(always)} libraries", libraries),
-        (f"{len(found) - len(always) - 1} more, for Kubernetes and nvhcd alone", extras),
+        (f"{len(distributions) - len(always) - 1} more, for Kubernetes and nvhcd alone", extras),
         ("documents, units, hooks and the rest", whole - sum(sizes.values())),
         ("together", whole),
         ("the package as a file", package.stat().st_size / MIB),

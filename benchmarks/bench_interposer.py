@@ -86,14 +86,14 @@ def p50(question: Callable[[], None]) -> float:
     return percentile(took, 0.5) * 1e3
 
 
-def row(way: Callable[[int, str], Callable[[], None]], route: str, direct: int, through: int, what: str) -> list[str]:
+def row(way: Callable[[int, str], Callable[[], None]], route: str, direct: int, through: int, case: str) -> list[str]:
     runs = []
     for run in range(RUNS):
         order = (direct, through) if run % 2 else (through, direct)
         runs.append({port: p50(way(port, route)) for port in order})
     added = [(run[through] - run[direct]) / run[direct] for run in runs]
     times = [spread([run[port] for run in runs], 3) for port in (direct, through)]
-    return [what, way.__name__, *times, spread(added), f"<= {WANTED:g}"]
+    return [case, way.__name__, *times, spread(added), f"<= {WANTED:g}"]
 
 
 def main() -> None:

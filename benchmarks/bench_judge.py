@@ -63,14 +63,14 @@ def pass_of(host: Host, lines: int) -> int:
 
 def yardstick(facts: NvmlFacts) -> int:
     began = process_time_ns()
-    known = 0
+    readings = 0
     for gpu in facts.gpus:
         for name in _READINGS:
-            known += getattr(gpu.readings, name) is not None
+            readings += getattr(gpu.readings, name) is not None
         for link in gpu.links:
             for name in _LINK:
-                known += getattr(link, name) is not None
-    assert known
+                readings += getattr(link, name) is not None
+    assert readings
     return process_time_ns() - began
 
 

@@ -67,14 +67,14 @@ def _until_all_run(listed: dict[int, ListedPid]) -> None:
     """Wait until all helpers of the jobs run, and add them to the list."""
     while True:
         leaders = dict(listed)
-        found: dict[int, ListedPid] = {}
+        helpers: dict[int, ListedPid] = {}
         for folder in PROC.iterdir():
             with suppress(OSError, ValueError):
                 parent = int((folder / "stat").read_text().rpartition(") ")[2].split()[1])
                 if parent in leaders and int(folder.name) not in leaders:
-                    found[int(folder.name)] = ListedPid(job=leaders[parent].job, step="0")
-        if len(found) >= JOBS * (OF_A_JOB - 1):
-            listed |= found
+                    helpers[int(folder.name)] = ListedPid(job=leaders[parent].job, step="0")
+        if len(helpers) >= JOBS * (OF_A_JOB - 1):
+            listed |= helpers
             return
         time.sleep(0.1)
 
@@ -109,19 +109,19 @@ def main() -> None:
 def measure(program: Path) -> None:
     with host(program) as listed:
         gpu = {pid for pid, place in listed.items() if place.local is not None}
-        known = ReceiversReader(PROC)
-        jobs = [job for job in known.read(gpu, listed) if job.id.isdecimal() and int(job.id) <= JOBS]
+        reader = ReceiversReader(PROC)
+        jobs = [job for job in reader.read(gpu, listed) if job.id.isdecimal() and int(job.id) <= JOBS]
         ranks = sum(process.role is Role.RANK for job in jobs for process in job.processes)
         assert (len(jobs), ranks) == (JOBS, JOBS), f"{len(jobs)} jobs with {ranks} ranks"
-        what: dict[str, Callable[[], object]] = {
+        scans: dict[str, Callable[[], object]] = {
             "os.scandir of /proc": scanned,
             "their control groups read": groups_read,
             "a first scan": lambda: ReceiversReader(PROC).read(gpu, listed),
-            "a later scan": lambda: known.read(gpu, listed),
+            "a later scan": lambda: reader.read(gpu, listed),
         }
-        times: dict[str, list[float]] = {name: [] for name in what}
+        times: dict[str, list[float]] = {name: [] for name in scans}
         for _ in range(ROUNDS):
-            for name, run in what.items():
+            for name, run in scans.items():
                 times[name].append(milliseconds(run))
         plain = times["os.scandir of /proc"]
         rows = [

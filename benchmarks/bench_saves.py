@@ -125,28 +125,28 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=12, help="of all kinds together")
     parser.add_argument("--load", type=int, default=2 * (os.cpu_count() or 1), help="busy processes beside")
     parser.add_argument("--seed", type=int, default=1)
-    given = parser.parse_args()
+    options = parser.parse_args()
     if missing := missing_parts():
         print(f"Not measured, since it runs a real Slurm: {'; '.join(missing)}\n")
         return
     if not apart(network=False):
         return
-    chance = random.Random(given.seed)
+    chance = random.Random(options.seed)
     outcomes: defaultdict[str, list[Outcome]] = defaultdict(list)
-    with cluster() as slurm, beside(given.load):
-        for number in range(given.runs):
+    with cluster() as slurm, beside(options.load):
+        for number in range(options.runs):
             kind = KINDS[number % len(KINDS)]
             takes = (round(chance.uniform(0.0, SLOWEST), 2), round(chance.uniform(0.0, SLOWEST), 2))
             outcomes[kind.name].append(outcome := run(slurm, kind, takes))
             print(f"{number + 1:3d}  {kind.name}, {takes}: {outcome}", file=sys.stderr, flush=True)
     rows = [
         [
-            name, str(len(found)), str(2 * len(found)), str(sum(outcome.cut_off for outcome in found)),
-            str(sum(outcome.early for outcome in found)), spread([outcome.waited for outcome in found]),
+            name, str(len(runs)), str(2 * len(runs)), str(sum(outcome.cut_off for outcome in runs)),
+            str(sum(outcome.early for outcome in runs)), spread([outcome.waited for outcome in runs]),
         ]
-        for name, found in outcomes.items()
+        for name, runs in outcomes.items()
     ]  # fmt: skip
-    title = f"Saves of up to {SLOWEST:g} s beside {given.load} busy processes"
+    title = f"Saves of up to {SLOWEST:g} s beside {options.load} busy processes"
     table(
         title,
         ("ranks", "runs", "saves", "cut off", "requeued too early", "s from the last whole save to the requeue"),

@@ -73,8 +73,10 @@ def place(host: WhyHost, jobs: Sequence[Job]) -> None:
     processes = tuple(JobProcess(pid=10_000 + job.id, uid=UID, job=job.id, known_from="cgroup") for job in running)
     host.job_facts = JobsFacts(jobs=tuple(jobs), processes=processes)
     host.free()
-    for one in running:
-        host.gpus[one.gpus[0]] = replace(host.gpus[one.gpus[0]], processes=(GpuProcess(pid=10_000 + one.id),))
+    for running_job in running:
+        host.gpus[running_job.gpus[0]] = replace(
+            host.gpus[running_job.gpus[0]], processes=(GpuProcess(pid=10_000 + running_job.id),)
+        )
 
 
 KINDS: Mapping[str, Callable[[WhyHost, float], int] | None] = {"none": None, "long": long_jobs, "short": short_jobs}

@@ -98,25 +98,25 @@ def measure_looks(slurm: Slurm) -> None:
     controller = slurm.processes[CONTROLLER].pid
     actuator = an_actuator(slurm)
 
-    async def ask(what: str) -> None:
-        if what == "look":
+    async def ask(question: str) -> None:
+        if question == "look":
             await read_node(actuator.commands, "n1")
         else:
             await read_partitions(actuator.commands, ["gpu"])
 
     rows = []
-    for what in ("look", "count"):
+    for question in ("look", "count"):
         sdiag = -requests(slurm) + requests(slurm)  # what this question itself costs
         before, cpu = requests(slurm), cpu_ns(controller)
 
-        async def all_of_them(what: str = what) -> None:
+        async def all_of_them(question: str = question) -> None:
             for _ in range(LOOKS):
-                await ask(what)
+                await ask(question)
 
         asyncio.run(all_of_them())
         spent = (cpu_ns(controller) - cpu) / LOOKS / 1e6
         each = (requests(slurm) - before - sdiag) / LOOKS
-        rows.append([f"a {what}", f"{each:.1f}", received(slurm, what), f"{spent:.2f}"])
+        rows.append([f"a {question}", f"{each:.1f}", received(slurm, question), f"{spent:.2f}"])
     head = ("what", "requests", "bytes received", "CPU of slurmctld, ms")
     table(f"What is asked of a controller of 3 nodes, mean of {LOOKS}", head, rows)
     options = Settings()
@@ -126,12 +126,12 @@ def measure_looks(slurm: Slurm) -> None:
     )
 
 
-def received(slurm: Slurm, what: str) -> int:
+def received(slurm: Slurm, question: str) -> int:
     """Bytes that one question brings to the node, as strace sees them."""
     words = {
         "look": ("sinfo", "--all", "--noheader", "--Node", "--nodes=n1", "--Format=NodeList:0"),
         "count": ("sinfo", "--noheader", "--Node", "--partition=gpu", "--Format=NodeList:0"),
-    }[what]
+    }[question]
     try:
         output = slurm.command("strace", "-f", "-e", "trace=recvfrom", *words)
     except FileNotFoundError:

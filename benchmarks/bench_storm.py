@@ -91,7 +91,7 @@ def out(cluster: Cluster) -> int:
     return sum(bool(node.reason) for node in cluster.nodes.values())
 
 
-def measure(what: str, away: float, *, sheds_load: bool = False) -> list[str]:
+def measure(service: str, away: float, *, sheds_load: bool = False) -> list[str]:
     loop = MadeUpTime()
     try:
         seconds, kinds, most, left = loop.run_until_complete(storm(away, sheds_load=sheds_load))
@@ -100,7 +100,7 @@ def measure(what: str, away: float, *, sheds_load: bool = False) -> list[str]:
     late = [seconds[second] for second in range(HOUR - 1_200, HOUR)]
     back = [count for second, count in seconds.items() if second >= away]
     return [
-        what, f"{away:.0f} s", str(max(seconds.values())), str(max(back)), f"{sum(late) / len(late):.1f}",
+        service, f"{away:.0f} s", str(max(seconds.values())), str(max(back)), f"{sum(late) / len(late):.1f}",
         f"{sum(seconds.values()):,}", ", ".join(f"{kind} {count:,}" for kind, count in sorted(kinds.items())), str(most), str(left),
     ]  # fmt: skip
 

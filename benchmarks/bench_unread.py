@@ -152,13 +152,13 @@ def main() -> int:
         "longest delay s",
         "most PSS, MiB more than before",
     )
-    found = [(gpus, wave) for gpus in GPUS for wave in measured(gpus)]
+    waves = [(gpus, wave) for gpus in GPUS for wave in measured(gpus)]
     table(
         f"A scrape beside {CLIENTS} clients that read nothing (wanted: <= {WANTED_DELAY} s, <= {WANTED_MEMORY} MiB)",
         head,
-        [[str(gpus), *wave.row()] for gpus, wave in found],
+        [[str(gpus), *wave.row()] for gpus, wave in waves],
     )
-    return int(any(wave.exceeds for _, wave in found))
+    return int(any(wave.exceeds for _, wave in waves))
 
 
 if __name__ == "__main__":

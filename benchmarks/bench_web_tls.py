@@ -62,14 +62,14 @@ def server(mode: str) -> Iterator[Server]:
             host.config.write_text(text)
             tls = trusting()
         with host.daemon() as daemon:
-            found = Server(daemon.process.pid, daemon.port, tls)
-            daemon.wait(lambda: _ready(found, daemon), "all GPUs")
-            yield found
+            web_server = Server(daemon.process.pid, daemon.port, tls)
+            daemon.wait(lambda: _ready(web_server, daemon), "all GPUs")
+            yield web_server
 
 
-def _ready(found: Server, daemon: RunningDaemon) -> bool:
+def _ready(web_server: Server, daemon: RunningDaemon) -> bool:
     """Three passes at least: what is a rate needs two."""
-    connection = found.connect()
+    connection = web_server.connect()
     body = scrape(connection, "identity").decode()
     connection.close()
     time.sleep(0.5)
@@ -89,28 +89,28 @@ def scrape(connection: socket.socket, encoding: str) -> bytes:
     return bytes(received[start:])
 
 
-def kept(found: Server, encoding: str) -> Callable[[], object]:
-    connection = found.connect()
+def kept(web_server: Server, encoding: str) -> Callable[[], object]:
+    connection = web_server.connect()
     return lambda: scrape(connection, encoding)
 
 
-def new(found: Server, encoding: str) -> Callable[[], object]:
+def new(web_server: Server, encoding: str) -> Callable[[], object]:
     def ask() -> None:
-        with found.connect() as connection:
+        with web_server.connect() as connection:
             scrape(connection, encoding)
 
     return ask
 
 
-def turn(found: Server, way: Callable[[Server, str], Callable[[], object]], encoding: str) -> Turn:
-    ask = way(found, encoding)
+def turn(web_server: Server, way: Callable[[Server, str], Callable[[], object]], encoding: str) -> Turn:
+    ask = way(web_server, encoding)
     ask()
-    before, took = cpu_ns(found.pid), []
+    before, took = cpu_ns(web_server.pid), []
     end = time.perf_counter_ns() + int(SECONDS * 1e9)
     while (begun := time.perf_counter_ns()) < end:
         ask()
         took.append(time.perf_counter_ns() - begun)
-    cpu = (cpu_ns(found.pid) - before) / len(took) / 1e3
+    cpu = (cpu_ns(web_server.pid) - before) / len(took) / 1e3
     return Turn(percentile(took, 0.5) / 1e6, percentile(took, 0.99) / 1e6, cpu)
 
 

@@ -53,15 +53,15 @@ def main() -> int:
             process = next(pid for pid in children(os.getpid()) if listening_port(pid) == server.port)
             series = server.query('count({__name__=~"gpuwarden.*"})')[0]["value"][1]
             rows, slowest = [], 0.0
-            for what, words in (
+            for command, words in (
                 ("why", ("why", str(JOB))),
                 ("why --json", ("why", str(JOB), "--json")),
                 ("fleet", ("fleet",)),
             ):
                 runs = [whole(server.port, process, *words, code=0) for _ in range(RUNS)]
                 times = [[run.wall for run in runs], [run.own for run in runs], [run.prometheus for run in runs]]
-                rows.append([what, f"{runs[0].size / 1e3:.0f} kB", *map(spread, times)])
-                slowest = max(slowest, median(times[0]) if what != "fleet" else 0.0)
+                rows.append([command, f"{runs[0].size / 1e3:.0f} kB", *map(spread, times)])
+                slowest = max(slowest, median(times[0]) if command != "fleet" else 0.0)
             title = f"gpuwarden why of a job with {HAD} of {NODES} nodes, {series} series: median (least-most) of {RUNS} runs"
             head = ("what", "output", f"s, whole process (why < {LIMIT:g})", "CPU s of it", "CPU s of Prometheus")
             table(title, head, rows)

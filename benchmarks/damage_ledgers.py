@@ -22,13 +22,13 @@ from support.ledger_damage import Reopened, latched, reopened, spoilt, written
 BAD = ("could not be opened", "forgot a latch in silence")
 
 
-def outcome(found: Reopened) -> str:
-    if found.memory is None:
+def outcome(reopening: Reopened) -> str:
+    if reopening.memory is None:
         return BAD[0]
-    known = latched().key in found.state.tracks
-    if found.error:
-        return f"{'set aside' if 'moved aside' in found.error else 'kept, the loss reported'}, latch {'known' if known else 'gone'}"
-    return "nothing that counts was damaged" if known else BAD[1]
+    latch_kept = latched().key in reopening.state.tracks
+    if reopening.error:
+        return f"{'set aside' if 'moved aside' in reopening.error else 'kept, the loss reported'}, latch {'known' if latch_kept else 'gone'}"
+    return "nothing that counts was damaged" if latch_kept else BAD[1]
 
 
 async def campaign(rounds: int) -> Counter[str]:
@@ -39,11 +39,11 @@ async def campaign(rounds: int) -> Counter[str]:
             folder.mkdir()
             await written(folder, running=running)
             for number in range(rounds // 2):
-                copy, what = spoilt(folder, number)
+                copy, damage = spoilt(folder, number)
                 try:
                     came = outcome(await reopened(copy))
                 except Exception as error:  # noqa: BLE001 - counted
-                    came = f"{BAD[0]}: {type(error).__name__} after {what}"
+                    came = f"{BAD[0]}: {type(error).__name__} after {damage}"
                 counted[came] += 1
                 shutil.rmtree(copy)
     return counted

@@ -66,13 +66,13 @@ class Campaign:
         folder = self._folder / str(number)
         folder.mkdir()
         self._make_idle(node)
-        one = DrainRound(SlurmHost(folder, self._slurm, node, gpus=GPUS), chance, fault, admin)
-        one.run()
+        drain = DrainRound(SlurmHost(folder, self._slurm, node, gpus=GPUS), chance, fault, admin)
+        drain.run()
         with self._lock:
-            self.results.append(one.result)
+            self.results.append(drain.result)
             self.admins[admin.value] += 1
-            print(f"round {number}, {node}: {one.result.kills} kills", *one.result.faults, sep="\n  ", flush=True)
-        if one.result.faults and self._keep is not None:
+            print(f"round {number}, {node}: {drain.result.kills} kills", *drain.result.faults, sep="\n  ", flush=True)
+        if drain.result.faults and self._keep is not None:
             shutil.copytree(folder, self._keep / str(number), ignore=shutil.ignore_patterns("*.sock"))
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -117,8 +117,8 @@ def main() -> int:
     ):
         campaign = Campaign(slurm, options.rounds, options.seed, Path(folder), options.keep)
         campaign.run()
-        found = show(campaign)
-    return min(1, found)
+        faults = show(campaign)
+    return min(1, faults)
 
 
 if __name__ == "__main__":

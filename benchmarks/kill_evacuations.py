@@ -95,13 +95,13 @@ class SlurmJob:
 
 
 class LocalJob:
-    def __init__(self, folder: Path, one: Rank) -> None:
+    def __init__(self, folder: Path, trainer: Rank) -> None:
         self.host = FakeHost(folder, gpus=1)
         self.host.seclude()
-        self.host.admit(one.pid)
-        self._pid, self._got = one.pid, 0
-        assert one.process.stdout is not None
-        self._pipe = one.process.stdout.fileno()
+        self.host.admit(trainer.pid)
+        self._pid, self._got = trainer.pid, 0
+        assert trainer.process.stdout is not None
+        self._pipe = trainer.process.stdout.fileno()
         os.set_blocking(self._pipe, False)
 
     def signals(self) -> list[int]:
@@ -139,12 +139,12 @@ class Round:
 
     @property
     def kind(self) -> str:
-        what = "undecidable" if self.left == "sending" and self.marked and self.result == "unknown" else "decidable"
+        prefix = "undecidable" if self.left == "sending" and self.marked and self.result == "unknown" else "decidable"
         if max(self.got) > 1:
-            return f"{what}, signalled twice"
+            return f"{prefix}, signalled twice"
         if self.local_only and max(self.got) == 1:
-            return f"{what}, signalled on this host only"
-        return f"{what}, signalled" if min(self.got) == 1 else f"{what}, never signalled"
+            return f"{prefix}, signalled on this host only"
+        return f"{prefix}, signalled" if min(self.got) == 1 else f"{prefix}, never signalled"
 
 
 def a_round(job: Job, service: Simulator, asked: Asked, delay: float) -> Round:
@@ -198,17 +198,17 @@ def what_is_left(ledger: Path) -> tuple[str, float | None]:
 def outcome(daemon: RunningDaemon) -> tuple[str, bool]:
     """Once a process was signalled, or the result is recorded as unknown; and whether it was on this host only."""
     results: list[str] = []
-    found: list[bool] = [False]
+    local_only: list[bool] = [False]
 
     def known() -> bool:
         """Return True once the result is final. Unknown counts only if it lasts, since the signal may be under way."""
         jobs = [job for departure in daemon.status()["jobs"]["departures"] for job in departure["jobs"]]
         results.append(next((job["result"] for job in jobs), ""))
-        found.append(any(job["local_only"] for job in jobs))
+        local_only.append(any(job["local_only"] for job in jobs))
         return results[-1] in ("sent", "watched") or results[-UNKNOWN_FOR:] == ["unknown"] * UNKNOWN_FOR
 
     until(known, OUTCOME_WITHIN)
-    return results[-1], found[-1]
+    return results[-1], local_only[-1]
 
 
 def until(condition: Callable[[], bool], within: float) -> None:
@@ -224,9 +224,9 @@ def until(condition: Callable[[], bool], within: float) -> None:
 def local_job() -> Iterator[Job]:
     with (
         tempfile.TemporaryDirectory(prefix="gw-", ignore_cleanup_errors=True) as folder,
-        rank(SIGNAL, env={**os.environ, "GPUWARDEN_SIGNAL": SIGNAL}) as one,
+        rank(SIGNAL, env={**os.environ, "GPUWARDEN_SIGNAL": SIGNAL}) as trainer,
     ):
-        yield LocalJob(Path(folder), one)
+        yield LocalJob(Path(folder), trainer)
 
 
 def rounds_of(job: Job, delays: list[float]) -> Iterator[Round]:
@@ -238,8 +238,11 @@ def rounds_of(job: Job, delays: list[float]) -> Iterator[Round]:
             f'endpoint = "{service.endpoint}"\n[jobs]\nrequeue = false\n'
         )
         for number, delay in enumerate(delays):
-            yield (found := a_round(job, service, asked, delay))
-            print(f"{number:>4} {delay:.3f} s  {found.left:<8} {found.got} {found.result:<8} {found.kind}", flush=True)
+            yield (finished_round := a_round(job, service, asked, delay))
+            print(
+                f"{number:>4} {delay:.3f} s  {finished_round.left:<8} {finished_round.got} {finished_round.result:<8} {finished_round.kind}",
+                flush=True,
+            )
 
 
 def main() -> int:
@@ -255,11 +258,11 @@ def main() -> int:
             return 1
     delays = [options.most * (number + random.random()) / options.rounds for number in range(options.rounds)]
     random.shuffle(delays)
-    found: list[Round] = []
+    rounds: list[Round] = []
     load = os.getloadavg()[0]
     with contextlib.suppress(KeyboardInterrupt):  # what was found so far is reported
-        found.extend(all_rounds(delays, slurm=not options.without_slurm))
-    return report(found, load)
+        rounds.extend(all_rounds(delays, slurm=not options.without_slurm))
+    return report(rounds, load)
 
 
 def all_rounds(delays: list[float], *, slurm: bool) -> Iterator[Round]:
@@ -273,23 +276,23 @@ def all_rounds(delays: list[float], *, slurm: bool) -> Iterator[Round]:
             yield from rounds_of(SlurmJob(rig), delays[first : first + ROUNDS_OF_A_JOB])
 
 
-def report(found: list[Round], load: float) -> int:
-    kinds = Counter(run.kind for run in found)
+def report(rounds: list[Round], load: float) -> int:
+    kinds = Counter(run.kind for run in rounds)
     for kind, count in sorted(kinds.items()):
         print(f"{kind:<40} {count}")
     undecidable = sum(count for kind, count in kinds.items() if kind.startswith("undecidable"))
-    lost, twice = kinds["decidable, never signalled"], sum(max(run.got) > 1 for run in found)
-    windows = sorted(run.window for run in found if run.window is not None)
+    lost, twice = kinds["decidable, never signalled"], sum(max(run.got) > 1 for run in rounds)
+    windows = sorted(run.window for run in rounds if run.window is not None)
     if windows:
         median, most = windows[len(windows) // 2], windows[-1]
         print(
             f"from the record that it is being sent to its outcome: {median * 1e3:.0f} ms, {most * 1e3:.0f} ms at most"
         )
     print(
-        f"{len(found)} daemons killed: {lost} decidable jobs never signalled, {twice} signalled twice, {undecidable} undecidable "
-        f"({undecidable / len(found):.1%}); load {load:.1f} before, {os.getloadavg()[0]:.1f} after"
+        f"{len(rounds)} daemons killed: {lost} decidable jobs never signalled, {twice} signalled twice, {undecidable} undecidable "
+        f"({undecidable / len(rounds):.1%}); load {load:.1f} before, {os.getloadavg()[0]:.1f} after"
     )
-    return int(bool(lost or twice or undecidable > UNDECIDABLE_MOST * len(found)))
+    return int(bool(lost or twice or undecidable > UNDECIDABLE_MOST * len(rounds)))
 
 
 if __name__ == "__main__":

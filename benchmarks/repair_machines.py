@@ -88,21 +88,21 @@ class Step:
 
 def steps_of(record: list[str]) -> list[Step]:
     """Return what was done to a node. The service's first start after each boot is none."""
-    found: list[Step] = []
+    steps: list[Step] = []
     booted = False
     for line in record:
         at, jobs, *words = line.split()
         text = " ".join(words)
         if text.startswith(("boot ", "end ")):
             booted = booted or text.startswith("boot ")
-            if found and found[-1].ended == float("inf"):
-                found[-1] = Step(found[-1].what, found[-1].begun, float(at), found[-1].jobs)
+            if steps and steps[-1].ended == float("inf"):
+                steps[-1] = Step(steps[-1].what, steps[-1].begun, float(at), steps[-1].jobs)
         elif text.startswith("start service") and booted:
             booted = False
-        elif what := next((what for begin, what in BEGINS.items() if text.startswith(begin)), ""):
-            over = float(at) if what == "service" else float("inf")
-            found.append(Step(what, float(at), over, int(jobs.partition("=")[2])))
-    return found
+        elif action := next((action for begin, action in BEGINS.items() if text.startswith(begin)), ""):
+            over = float(at) if action == "service" else float("inf")
+            steps.append(Step(action, float(at), over, int(jobs.partition("=")[2])))
+    return steps
 
 
 @dataclass(slots=True)
@@ -125,9 +125,9 @@ class Round:
     @property
     def faults(self) -> Iterator[str]:
         """Yield what happened and must not happen."""
-        for what, count in Counter(step.what for step in self.steps).items():
+        for action, count in Counter(step.what for step in self.steps).items():
             if count > 1:
-                yield f"{what} done {count} times"
+                yield f"{action} done {count} times"
         if any(step.jobs for step in self.steps):
             yield "done on a node with a job"
         if len(self.steps) > 2:
@@ -196,22 +196,22 @@ class Rounds:
                 first = number <= len(stories)  # each once, and then by chance
                 weights = [story.weight for story in stories]
                 story = stories[number - 1] if first else chance.choices(stories, weights)[0]
-                one = Round(number, name, story)
-                self.rounds.append(one)
+                repair_round = Round(number, name, story)
+                self.rounds.append(repair_round)
             try:
-                self._play(one, chance, chance.choice((0, 1, 1, 2)) if kills is None else kills)
+                self._play(repair_round, chance, chance.choice((0, 1, 1, 2)) if kills is None else kills)
             except Exception:  # noqa: BLE001 - the round is reported as one that did not end
                 traceback.print_exc()
 
-    def _play(self, one: Round, chance: random.Random, kills: int) -> None:
-        folder, service = self.folder / f"round-{one.number}", not one.story.fault
-        node = GpuNode(self.plan, folder, self.network, one.node, self.base, service=service)
+    def _play(self, repair_round: Round, chance: random.Random, kills: int) -> None:
+        folder, service = self.folder / f"round-{repair_round.number}", not repair_round.story.fault
+        node = GpuNode(self.plan, folder, self.network, repair_round.node, self.base, service=service)
         ends = threading.Event()
         killers: list[Killer] = []
         with node:
             first = self._begun(node)
             begun = time.time()
-            self._breaks(node, one.story)
+            self._breaks(node, repair_round.story)
             for _ in range(kills):
                 phase = chance.choice(PHASES)
                 delay = chance.uniform(0.0, {"before": 90.0, "in": 4.0, "after": 60.0}[phase])
@@ -220,28 +220,32 @@ class Rounds:
             after = ""
             try:
                 if self._is_drained(node, begun):
-                    after = self.controller.submit(one.node, 3)
-                    one.end = self._ended(node, after, begun)
+                    after = self.controller.submit(repair_round.node, 3)
+                    repair_round.end = self._ended(node, after, begun)
                 else:
-                    one.end = "was not drained"
+                    repair_round.end = "was not drained"
             finally:
                 ends.set()
                 for killer in killers:
                     killer.join()
-                one.kills = [killer.done for killer in killers if killer.done]
-                one.steps, one.boots, one.seconds = steps_of(node.record), node.boots, time.time() - begun
-                one.fault_to_step = one.steps[0].begun - begun if one.steps else 0.0
-                self._measured(one, after)
+                repair_round.kills = [killer.done for killer in killers if killer.done]
+                repair_round.steps, repair_round.boots, repair_round.seconds = (
+                    steps_of(node.record),
+                    node.boots,
+                    time.time() - begun,
+                )
+                repair_round.fault_to_step = repair_round.steps[0].begun - begun if repair_round.steps else 0.0
+                self._measured(repair_round, after)
                 for job in filter(None, (first, after)):
                     self.controller.run("scancel", job, check=False)
-                problems = list(one.faults)
+                problems = list(repair_round.faults)
                 print(
-                    f"{time.strftime('%H:%M:%S')} round {one.number} {one.node} {one.story.name}: {one.end or 'NOT ENDED'} after {one.seconds:.0f} s,"
-                    f" steps {[step.what for step in one.steps]}, killed {one.kills}, boots {one.boots} {problems or ''}",
+                    f"{time.strftime('%H:%M:%S')} round {repair_round.number} {repair_round.node} {repair_round.story.name}: {repair_round.end or 'NOT ENDED'} after {repair_round.seconds:.0f} s,"
+                    f" steps {[step.what for step in repair_round.steps]}, killed {repair_round.kills}, boots {repair_round.boots} {problems or ''}",
                     flush=True,
                 )
                 if problems:
-                    kept = Path(tempfile.gettempdir(), f"{self.folder.name}-round-{one.number}")
+                    kept = Path(tempfile.gettempdir(), f"{self.folder.name}-round-{repair_round.number}")
                     kept.write_text(
                         node.journal() + "\n" + "\n".join(node.record) + f"\n{node.status()}\n{node.console()}"
                     )
@@ -290,12 +294,12 @@ class Rounds:
         print(node.name, node.status().get("repair"), self.controller.state(node.name), flush=True)
         return INTERRUPTED if self.stopped.is_set() else ""
 
-    def _measured(self, one: Round, job: str) -> None:
+    def _measured(self, repair_round: Round, job: str) -> None:
         started = self.controller.job(job).get("StartTime", "")
-        if one.end == "returned" and one.steps:
+        if repair_round.end == "returned" and repair_round.steps:
             at = time.mktime(time.strptime(started, "%Y-%m-%dT%H:%M:%S"))
-            last = one.steps[-1]
-            one.untested = at + 1.0 - (last.ended if last.ended < float("inf") else last.begun)
+            last = repair_round.steps[-1]
+            repair_round.untested = at + 1.0 - (last.ended if last.ended < float("inf") else last.begun)
 
 
 def together(rounds: list[Round]) -> int:

@@ -136,9 +136,9 @@ def sample(daemon: RunningDaemon, host: SoakHost) -> Sample:
     worker = 0.0
     with suppress(OSError, IndexError):  # it may be gone at any moment
         worker = pss(children(pid)[0])["Pss"]
-    found = pss(pid)
+    sizes = pss(pid)
     return Sample(
-        pss=found["Pss"], own=found["Pss_Anon"] + found["Pss_Shmem"] + found["SwapPss"], worker=worker,
+        pss=sizes["Pss"], own=sizes["Pss_Anon"] + sizes["Pss_Shmem"] + sizes["SwapPss"], worker=worker,
         descriptors=len(list(Path(f"/proc/{pid}/fd").iterdir())), threads=len(list(Path(f"/proc/{pid}/task").iterdir())),
         tasks=tasks(daemon, host),
     )  # fmt: skip
@@ -211,7 +211,7 @@ def grown(samples: Sequence[tuple[int, Sample]], passes: int) -> list[str] | Non
 
 
 def report(samples: Sequence[tuple[int, Sample]], passes: int, missing: int) -> int:
-    found, names = grown(samples, passes) or [], judged(samples, passes)
+    growing_names, names = grown(samples, passes) or [], judged(samples, passes)
     if left := [name for name in REQUIRED if name not in names]:
         print(f"NOT JUDGED after {passes} passes: {', '.join(left)}; the time was too short, or the machine too busy")
     if not names:
@@ -229,9 +229,11 @@ def report(samples: Sequence[tuple[int, Sample]], passes: int, missing: int) -> 
     )
     parts = [[sample.own for at, sample in samples if part <= at / passes * 8 < part + 1] for part in range(8)]
     print(f"own memory by eighths of the passes: {', '.join(f'{median(part):.1f}' for part in parts if part)} MiB")
-    if found or missing:
-        print(f"FAILED: {', '.join([f'{name} grew' for name in found] + ['kernel lines missing'] * bool(missing))}")
-    return int(bool(found or missing))
+    if growing_names or missing:
+        print(
+            f"FAILED: {', '.join([f'{name} grew' for name in growing_names] + ['kernel lines missing'] * bool(missing))}"
+        )
+    return int(bool(growing_names or missing))
 
 
 if __name__ == "__main__":

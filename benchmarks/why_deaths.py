@@ -28,8 +28,8 @@ RIGHT = 58 / 60
 def row(verdict: Verdict) -> list[str]:
     answer = verdict.answer
     named = " ".join(str(answer[key]) for key in ("cause", "certainty", "code") if answer.get(key))
-    found = "hardware falsely accused" if verdict.falsely else "; ".join(verdict.faults)
-    return [verdict.death.name, " or ".join(verdict.death.expected), named or "nothing", found or "right"]
+    judgement = "hardware falsely accused" if verdict.falsely else "; ".join(verdict.faults)
+    return [verdict.death.name, " or ".join(verdict.death.expected), named or "nothing", judgement or "right"]
 
 
 def main() -> int:

@@ -23,8 +23,8 @@ EXPRESSION = re.compile(r"\{\{ (\w+) \}\}")
 
 
 def task(name: str) -> dict[str, Any]:
-    (found,) = [each for each in TASKS if each["name"] == name]
-    return dict(found)
+    (entry,) = [each for each in TASKS if each["name"] == name]
+    return dict(entry)
 
 
 def test_each_task_notifies_a_handler_that_there_is_and_uses_variables_that_have_a_default() -> None:

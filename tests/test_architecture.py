@@ -142,8 +142,8 @@ def test_the_list_of_features_names_every_folder_and_the_modules_that_core_reads
     """A module of such a name that the list leaves out would be found by nobody."""
     read = set().union(*FEATURES.values())
     folders = {path.parent.name for path in _FEATURES.glob("*/__init__.py")}
-    found = {name: {path.stem for path in _FEATURES.joinpath(name).glob("*.py")} & read for name in folders}
-    assert found == {name: set(parts) for name, parts in FEATURES.items()}
+    modules = {name: {path.stem for path in _FEATURES.joinpath(name).glob("*.py")} & read for name in folders}
+    assert modules == {name: set(parts) for name, parts in FEATURES.items()}
 
 
 def test_what_health_imports_of_features_imports_no_more_than_health_itself() -> None:
@@ -196,9 +196,11 @@ def codes(path: Path) -> set[str]:
 
 def names_of_fields(path: Path) -> set[str]:
     """Return the fields that the class Config of a module writes out."""
-    (found,) = (
+    (config_class,) = (
         node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef) and node.name == "Config"
     )
     return {
-        line.target.id for line in found.body if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)
+        line.target.id
+        for line in config_class.body
+        if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)
     }

@@ -24,12 +24,12 @@ DOTTED = [name for name in QUOTED if "." in name and name not in PATHS and not n
 @cache
 def names(file: Path) -> frozenset[str]:
     """Functions, classes, assigned names and attributes with annotations of a module, those of a class behind its name."""
-    found: set[str] = set()
+    qualified_names: set[str] = set()
 
     def collect(body: list[ast.stmt], prefix: str) -> None:
         for node in body:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                found.add(prefix + node.name)
+                qualified_names.add(prefix + node.name)
             if isinstance(node, ast.ClassDef):
                 collect(node.body, f"{prefix}{node.name}.")
             targets = (
@@ -39,10 +39,10 @@ def names(file: Path) -> frozenset[str]:
                 if isinstance(node, ast.AnnAssign)
                 else []
             )
-            found.update(prefix + target.id for target in targets if isinstance(target, ast.Name))
+            qualified_names.update(prefix + target.id for target in targets if isinstance(target, ast.Name))
 
     collect(ast.parse(file.read_text(encoding="utf-8")).body, "")
-    return frozenset(found)
+    return frozenset(qualified_names)
 
 
 def resolves(dotted: str) -> bool:

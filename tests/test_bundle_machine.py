@@ -93,8 +93,10 @@ class Daemon:
         return terminate(self._process)
 
     def status(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.bare.run("gpuwarden", "status", "--json", check=False).stdout or "{}")
-        return found
+        document: dict[str, Any] = json.loads(
+            self.bare.run("gpuwarden", "status", "--json", check=False).stdout or "{}"
+        )
+        return document
 
     def exclusions(self) -> str:
         return self.bare.run("gpuwarden", "exclusions", check=False).stdout
@@ -106,12 +108,12 @@ class Daemon:
 
         self.wait(out, "the exclusion")
 
-    def wait(self, condition: Callable[[], object], what: str) -> None:
+    def wait(self, condition: Callable[[], object], awaited: str) -> None:
         end = time.monotonic() + PATIENCE
         while not condition():
             if time.monotonic() > end:
                 raise AssertionError(
-                    f"waited {PATIENCE:g} s in vain for {what}:\n{(self.bare.folder / 'daemon').read_text()[-5000:]}"
+                    f"waited {PATIENCE:g} s in vain for {awaited}:\n{(self.bare.folder / 'daemon').read_text()[-5000:]}"
                 )
             time.sleep(0.1)
 

@@ -26,16 +26,16 @@ def subjects(root: Path) -> list[str]:
     Skips the test if there is none to judge: in an archive, in a shallow clone of one commit, before this file is committed.
     """
     added = git(root, "log", "--diff-filter=A", "--format=%H", "--", RULE)
-    found = git(root, "log", "--no-merges", "--format=%s", f"{added[-1]}..HEAD") if added else []
-    if not found:
+    all_subjects = git(root, "log", "--no-merges", "--format=%s", f"{added[-1]}..HEAD") if added else []
+    if not all_subjects:
         pytest.skip(
             "needs commits since the rule of subjects: no archive, no clone of one commit (git fetch --unshallow)"
         )
-    return found
+    return all_subjects
 
 
-def too_long(found: list[str]) -> list[str]:
-    return [subject for subject in found if len(subject) > LONGEST]
+def too_long(all_subjects: list[str]) -> list[str]:
+    return [subject for subject in all_subjects if len(subject) > LONGEST]
 
 
 def test_subjects_of_commits_since_the_rule_fit_in_a_line() -> None:

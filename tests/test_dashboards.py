@@ -68,14 +68,24 @@ def test_a_panel_describes_what_it_shows_and_a_table_shows_what_its_queries_give
         assert 10 < len(panel["description"]) < 260, panel["title"]
         if panel["type"] != "table":
             continue
-        values = {"Value"} if len(panel["targets"]) == 1 else {f"Value #{one['refId']}" for one in panel["targets"]}
-        (shown,) = (
-            one["options"]["include"]["names"] for one in panel["transformations"] if one["id"] == "filterFieldsByName"
+        values = (
+            {"Value"} if len(panel["targets"]) == 1 else {f"Value #{target['refId']}" for target in panel["targets"]}
         )
-        given = set(re.findall(r"\w+", " ".join(re.findall(r"by \((.*?)\)", panel["targets"][0]["expr"])))) | {"change"}
-        assert set(shown) <= values | given, panel["title"]
+        (shown,) = (
+            transformation["options"]["include"]["names"]
+            for transformation in panel["transformations"]
+            if transformation["id"] == "filterFieldsByName"
+        )
+        labels = set(re.findall(r"\w+", " ".join(re.findall(r"by \((.*?)\)", panel["targets"][0]["expr"])))) | {
+            "change"
+        }
+        assert set(shown) <= values | labels, panel["title"]
         sort = [column["displayName"] for column in panel["options"].get("sortBy", [])]
-        (named,) = (one["options"]["renameByName"] for one in panel["transformations"] if one["id"] == "organize")
+        (named,) = (
+            transformation["options"]["renameByName"]
+            for transformation in panel["transformations"]
+            if transformation["id"] == "organize"
+        )
         assert set(sort) <= set(named.values())
 
 
@@ -125,7 +135,7 @@ VALUES = {
 
 @pytest.mark.parametrize("name", PAGES)
 def test_every_metric_label_and_value_that_a_dashboard_asks_for_exists(name: str) -> None:
-    queries = [(one.panel, one.expr) for one in QUERIES if one.page == name]
+    queries = [(query.panel, query.expr) for query in QUERIES if query.page == name]
     variables = [(variable, selector) for page, variable, selector, _ in VARIABLES if page == name]
     for title, expr in (*queries, *variables):
         asked = SERIES.findall(expr)
@@ -147,10 +157,10 @@ def test_every_metric_label_and_value_that_a_dashboard_asks_for_exists(name: str
 @pytest.mark.parametrize("name", PAGES)
 def test_every_series_is_chosen_by_cluster_and_every_variable_exists(name: str) -> None:
     variables = {variable["name"] for variable in read(name)["templating"]["list"]}
-    for one in (one for one in QUERIES if one.page == name):
-        assert set(re.findall(r"\$(?!__)(\w+)", one.expr)) <= variables
-        assert set(re.findall(r"\$(__\w+)", one.expr)) <= {"__range", "__rate_interval"}
-        assert all('cluster=~"$cluster"' in selector for _, selector in SERIES.findall(one.expr)), one.panel
+    for query in (query for query in QUERIES if query.page == name):
+        assert set(re.findall(r"\$(?!__)(\w+)", query.expr)) <= variables
+        assert set(re.findall(r"\$(__\w+)", query.expr)) <= {"__range", "__rate_interval"}
+        assert all('cluster=~"$cluster"' in selector for _, selector in SERIES.findall(query.expr)), query.panel
 
 
 def test_every_owner_state_and_value_has_its_text() -> None:
@@ -161,7 +171,7 @@ def test_every_owner_state_and_value_has_its_text() -> None:
 
 
 def test_every_unit_is_one_of_grafana() -> None:
-    known = {value for name, value in vars(units).items() if name.isupper() or isinstance(value, str)}
+    all_units = {value for name, value in vars(units).items() if name.isupper() or isinstance(value, str)}
     written = "".join((FOLDER / name).read_text() for name in PAGES)
     used = {*re.findall(r'"unit": "(\w+)"', written), *re.findall(r'"id": "unit",\s+"value": "(\w+)"', written)}
-    assert {"celsius", "dateTimeFromNow"} <= used <= known
+    assert {"celsius", "dateTimeFromNow"} <= used <= all_units

@@ -66,33 +66,33 @@ def _substituted(expr: str, values: Mapping[str, str]) -> str:
 COMMON = {"cluster": ".*", "gpu": ".*", "__rate_interval": "10s", "__range": "30s"}
 
 
-def _values(one: Asked, site: Site) -> list[dict[str, str]]:
+def _values(query: Asked, site: Site) -> list[dict[str, str]]:
     """The dashboard of one node is queried for each node that has something to show."""
-    if one.page != "node.json":
+    if query.page != "node.json":
         return [COMMON | {"node": ".*"}]
     return [COMMON | {"node": node.name, "instance": f"127.0.0.1:{node.port}"} for node in (site.failing, site.ending)]
 
 
-def _ask(server: Server, one: Asked, values: Mapping[str, str], at: float, step: int) -> list[Series]:
+def _ask(server: Server, query: Asked, values: Mapping[str, str], at: float, step: int) -> list[Series]:
     """Return the series that a panel of its kind gets for a query, without values that are not numbers. A query that is
     refused fails the test.
     """
-    expr = _substituted(one.expr, values)
+    expr = _substituted(query.expr, values)
     words: dict[str, object] = {"query": expr, "time": at}
-    if not one.instant:
+    if not query.instant:
         words = {"query": expr, "start": at - 30 * step, "end": at, "step": step}
-    kind = "query" if one.instant else "query_range"
+    kind = "query" if query.instant else "query_range"
     answer = ask(server.port, f"/api/v1/{kind}?{urllib.parse.urlencode(words)}")
-    found = []
+    newest_values = []
     for series in answer["data"]["result"]:
         points = [float(value) for _, value in series.get("values", [series.get("value")])]
         if numbers := [point for point in points if not math.isnan(point)]:
-            found.append((series["metric"], numbers[-1]))
-    return found
+            newest_values.append((series["metric"], numbers[-1]))
+    return newest_values
 
 
-def _shows(one: Asked, site: Site) -> bool:
-    return any(_ask(site.prometheus, one, values, time.time(), 1) for values in _values(one, site))
+def _shows(query: Asked, site: Site) -> bool:
+    return any(_ask(site.prometheus, query, values, time.time(), 1) for values in _values(query, site))
 
 
 @pytest.fixture
@@ -119,20 +119,20 @@ def test_every_query_of_every_panel_shows_something_of_real_daemons(site: Site) 
     site.ending.order("notify-termination", "--in", "600", "--reason", "maintenance")
     site.ending.order("exclude", "--reason", "maintenance")
     _tested(site.failing)
-    missing = [one for one in QUERIES if one.where not in EMPTY]
+    missing = [query for query in QUERIES if query.where not in EMPTY]
 
     def all_show() -> bool:
-        missing[:] = [one for one in missing if not _shows(one, site)]
-        return {one.where for one in missing} <= ONLY_SILENT
+        missing[:] = [query for query in missing if not _shows(query, site)]
+        return {query.where for query in missing} <= ONLY_SILENT
 
     try:
         wait(all_show, "every panel", site.prometheus.log)
     except AssertionError as error:
-        raise AssertionError([(one.page, one.panel, one.ref) for one in missing]) from error
+        raise AssertionError([(query.page, query.panel, query.ref) for query in missing]) from error
     site.healthy.kill()
-    wait(lambda: all(_shows(one, site) for one in missing), "the silent node")
+    wait(lambda: all(_shows(query, site) for query in missing), "the silent node")
     wait(lambda: _tiles(site) == [("n2", 5), ("n1", 4), ("n3", 0)], "the failing node first, then the silent one")
-    assert {one.where for one in QUERIES if one.where in EMPTY and _shows(one, site)} == set()
+    assert {query.where for query in QUERIES if query.where in EMPTY and _shows(query, site)} == set()
 
 
 def _tested(node: SimulatedNode) -> None:
@@ -151,7 +151,7 @@ def _tested(node: SimulatedNode) -> None:
 
 
 def _tiles(site: Site) -> list[tuple[str, float]]:
-    (grid,) = (one for one in QUERIES if one.panel == "Nodes, worst first")
+    (grid,) = (query for query in QUERIES if query.panel == "Nodes, worst first")
     (values,) = _values(grid, site)
     return [(labels["node"], value) for labels, value in _ask(site.prometheus, grid, values, time.time(), 1)]
 
@@ -218,9 +218,9 @@ def past(tmp_path: Path) -> Iterator[Server]:
 
 
 def _rows(server: Server, page: str, panel: str) -> list[list[Series]]:
-    found = [_ask(server, one, PAST, END, 600) for one in QUERIES if one.where == (page, panel)]
-    assert found, panel
-    return found
+    rows = [_ask(server, query, PAST, END, 600) for query in QUERIES if query.where == (page, panel)]
+    assert rows, panel
+    return rows
 
 
 def test_panels_show_what_came_hours_ago_and_what_needs_a_scheduler(past: Server) -> None:

@@ -38,8 +38,8 @@ class Built:
     libraries: Path
 
     def wheel(self, name: str) -> Path:
-        (found,) = self.folder.glob(f"{name}-[0-9]*.whl")
-        return found
+        (file,) = self.folder.glob(f"{name}-[0-9]*.whl")
+        return file
 
     def metadata(self, name: str) -> email.message.Message:
         with zipfile.ZipFile(self.wheel(name)) as wheel:
@@ -47,8 +47,8 @@ class Built:
             return email.parser.Parser().parsestr(wheel.read(path).decode())
 
     def source(self, name: str) -> set[str]:
-        (found,) = self.folder.glob(f"{name}-[0-9]*.tar.gz")
-        with tarfile.open(found) as archive:
+        (file,) = self.folder.glob(f"{name}-[0-9]*.tar.gz")
+        with tarfile.open(file) as archive:
             return {entry.partition("/")[2] for entry in archive.getnames()}
 
 

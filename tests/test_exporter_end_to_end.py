@@ -105,8 +105,8 @@ def test_every_counter_and_the_official_dashboard_have_data_in_both_formats(scra
     server = scraped.prometheus
     for job, address in scraped.addresses.items():
         for row in DEFAULTS:
-            found = server.wait_query(f'{row.name}{{job="{job}"}}')
-            assert len(found) == (1 if row.name == "DCGM_FI_DEV_XID_ERRORS" else GPUS), row.name
+            series = server.wait_query(f'{row.name}{{job="{job}"}}')
+            assert len(series) == (1 if row.name == "DCGM_FI_DEV_XID_ERRORS" else GPUS), row.name
         for query in DASHBOARD:
             asked = query.replace("JOB", job).replace("$instance", address).replace("$gpu", "0|1")
             assert server.wait_query(asked), asked
@@ -137,9 +137,9 @@ def test_promtool_has_nothing_against_our_own_names_and_of_dcgms_what_is_known()
         [program("promtool"), "check", "metrics"], input=page, capture_output=True, timeout=300, check=False
     )
     messages = set(done.stderr.decode().splitlines())
-    known = (DATA / "dcgm_exporter" / "promtool.txt").read_text().splitlines()
+    accepted_lines = (DATA / "dcgm_exporter" / "promtool.txt").read_text().splitlines()
     assert sorted(line for line in messages if not line.startswith(PREFIX)) == []
-    assert messages == {line for line in known if not line.startswith("#")}
+    assert messages == {line for line in accepted_lines if not line.startswith("#")}
 
 
 def _with_every_reading(nvlink_tx_kib: int, at: Stamp) -> Snapshot:

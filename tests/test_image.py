@@ -90,8 +90,8 @@ def test_with_the_drivers_library_it_reads_the_gpus_and_after_a_restart_knows_wh
     fake = FakeNvml.build(tmp_path / "driver")
     flags = [*TIGHT, "--cap-add", "SYSLOG", "--pid", "host", *injected(fake), *folders]
     with docker.start(image, flags=flags) as container:
-        found = container.wait_status("healthy")
-        assert len(found["gpus"]) == 8
+        status = container.wait_status("healthy")
+        assert len(status["gpus"]) == 8
         assert "8 of 8 GPUs present" in container.exec("gpuwarden", "status").stdout
         fake.reading(3, "ecc_uncorrected_volatile", 1)
         container.wait_status("failure")

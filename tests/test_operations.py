@@ -40,9 +40,9 @@ def names(query: str) -> set[str]:
 def test_a_question_asks_for_what_there_is(query: str) -> None:
     rules = (rule for group in recordings(SETTINGS.pace) for rule in group.rules)
     recorded = {rule.record for rule in rules if isinstance(rule, Recording)}
-    known = {metric.name for metric in METRICS} | recorded | {"up"}
+    all_names = {metric.name for metric in METRICS} | recorded | {"up"}
     assert names(query)
-    assert names(query) <= known
+    assert names(query) <= all_names
 
 
 def test_prometheus_understands_every_query_and_they_return_what_the_page_shows(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def _unit_test(asked: list[tuple[str, list[str]]]) -> str:
         if node in ones or not name.startswith("gpuwarden_finding_info")  # which is there only while a finding holds
     ]
     series += [(f'gpuwarden_build_info{{job="gpuwarden",instance="{n}",version="{v}"}}', 1) for n, v in NODES.items()]
-    given = "".join(f"  - series: '{name}'\n    values: '{value}x600'\n" for name, value in series)
+    input_series = "".join(f"  - series: '{name}'\n    values: '{value}x600'\n" for name, value in series)
     tests = ""
     for query, samples in asked:
         tests += f"  - expr: '{query}'\n    eval_time: 9h\n    exp_samples:\n"
@@ -86,7 +86,7 @@ def _unit_test(asked: list[tuple[str, list[str]]]) -> str:
             f"    - labels: '{sample.rpartition(' ')[0]}'\n      value: {sample.rpartition(' ')[2]}\n"
             for sample in samples
         )
-    return f"rule_files: []\ntests:\n- interval: 1m\n  input_series:\n{given}  promql_expr_test:\n{tests}"
+    return f"rule_files: []\ntests:\n- interval: 1m\n  input_series:\n{input_series}  promql_expr_test:\n{tests}"
 
 
 def test_the_row_of_what_a_reload_changes_at_once_is_what_a_reload_does() -> None:

@@ -34,12 +34,12 @@ WANTED = [*PROJECT["dependencies"], *(name for extra in PROJECT["optional-depend
 
 def locked(file: Path) -> dict[str, tuple[tuple[int, ...], int]]:
     """Return the version and the number of hashes of each package, by name."""
-    found = {}
+    pins = {}
     for entry in re.split(r"\n(?=\S)", file.read_text()):
         if not entry.startswith("#"):
             name, version = re.findall(r"^([\w.-]+)==([\w.!]+)", entry)[0]
-            found[canonical(name)] = numbers(version), len(re.findall(r"--hash=sha256:[0-9a-f]{64}\b", entry))
-    return found
+            pins[canonical(name)] = numbers(version), len(re.findall(r"--hash=sha256:[0-9a-f]{64}\b", entry))
+    return pins
 
 
 def numbers(version: str) -> tuple[int, ...]:

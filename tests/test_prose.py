@@ -33,6 +33,8 @@ UNUSED = re.compile(
 """Coinages, in the place of excluded, deferred, allowed, rolled back, watchdog, now, takes precedence, new, and faults."""
 JOINT = re.compile(r"""["']\s+[rbf]*["']""")
 """Between two parts of one text."""
+VAGUE = frozenset({"found", "given", "known", "news", "one", "what"})
+"""Names of variables and parameters that do not say what they hold. Fields have such names on the wire."""
 NAME = re.compile(r"`([A-Za-z_][\w.]*)(?:\(\))?`")
 FOREIGN = frozenset({"_gpuConvertPid", "eth0", "nvidia0", "smaps"})
 """Names of the driver and the kernel that the product does not use itself."""
@@ -73,10 +75,10 @@ def is_fragment(docstring: Docstring) -> bool:
 
 def test_a_docstring_of_a_function_or_class_is_a_sentence_of_its_own() -> None:
     assert [
-        f"{one.where} {one.name}: {one.text[:80]}"
+        f"{docstring.where} {docstring.name}: {docstring.text[:80]}"
         for file in (*FILES, *OTHERS, *HELPERS)
-        for one in docstrings(file)
-        if one.name and is_fragment(one)
+        for docstring in docstrings(file)
+        if docstring.name and is_fragment(docstring)
     ] == []
 
 
@@ -96,21 +98,37 @@ def texts(file: Path) -> Iterator[tuple[int, str]]:
 
 def test_no_sentence_has_a_word_of_our_own_where_the_field_has_one() -> None:
     assert [
-        f"{file.relative_to(ROOT)}:{line}: {found[0]}"
+        f"{file.relative_to(ROOT)}:{line}: {match[0]}"
         for file in (*FILES, *OTHERS)
         if UNUSED.search(JOINT.sub("", file.read_text()))  # else there is nothing to look for in its texts
         for line, text in texts(file)
-        if (found := UNUSED.search(text))
+        if (match := UNUSED.search(text))
     ] == []
+
+
+def vague_names(file: Path) -> Iterator[str]:
+    """Yield the variables and parameters of a file whose names do not say what they hold."""
+    tree = ast.parse(file.read_text())
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    fields = {field.target for node in classes for field in node.body if isinstance(field, ast.AnnAssign)}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) | ast.MatchAs(name=str(name)):
+                if name in VAGUE and node not in fields:
+                    yield f"{file.relative_to(ROOT)}:{node.lineno}: {name}"
+
+
+def test_a_variable_has_the_name_of_what_it_holds() -> None:
+    assert [name for file in (*FILES, *OTHERS, *HELPERS) for name in vague_names(file)] == []
 
 
 def names() -> frozenset[str]:
     """All that has a name in the product: variables, attributes, parameters, modules, keys, and words of its texts."""
-    found: set[str] = set()
+    words: set[str] = set()
     for file in sorted((ROOT / "systemd").rglob("*")):
-        found |= set(re.findall(r"\w+", file.name + (file.read_text() if file.is_file() else "")))
+        words |= set(re.findall(r"\w+", file.name + (file.read_text() if file.is_file() else "")))
     for file in FILES:
-        found |= set(re.findall(r"\w+", file.name))
+        words |= set(re.findall(r"\w+", file.name))
         for node in ast.walk(ast.parse(file.read_text())):
             match node:
                 case (
@@ -120,20 +138,20 @@ def names() -> frozenset[str]:
                     | ast.alias(name=name)
                     | ast.keyword(arg=str(name))
                 ):
-                    found |= set(name.split("."))
+                    words |= set(name.split("."))
                 case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                    found.add(name)
+                    words.add(name)
                 case ast.Constant(value=str(text)) if len(text) < 200:
-                    found |= set(re.findall(r"\w+", text))
-    return frozenset(found)
+                    words |= set(re.findall(r"\w+", text))
+    return frozenset(words)
 
 
 def test_a_name_in_a_docstring_is_one_that_there_is() -> None:
-    known = names() | FOREIGN
+    all_names = names() | FOREIGN
     assert [
-        f"{one.where}: {name}"
+        f"{docstring.where}: {name}"
         for file in FILES
-        for one in docstrings(file)
-        for name in NAME.findall(one.text)
-        if name.rpartition(".")[2] not in known
+        for docstring in docstrings(file)
+        for name in NAME.findall(docstring.text)
+        if name.rpartition(".")[2] not in all_names
     ] == []

@@ -134,7 +134,7 @@ def test_exit_status_is_1_while_something_is_missing() -> None:
 
 
 def test_this_tree_has_one_version() -> None:
-    found = versions(ROOT)
-    assert found.keys() == VERSIONS.keys()
-    assert len(set(found.values())) == 1
-    assert all(found.values())
+    by_place = versions(ROOT)
+    assert by_place.keys() == VERSIONS.keys()
+    assert len(set(by_place.values())) == 1
+    assert all(by_place.values())

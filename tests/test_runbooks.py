@@ -173,8 +173,9 @@ def _unit_test(folder: Path, severity: str, values: str, at: str, alerts: dict[s
         for check in CHECKS
     )
     wanted = "".join(
-        f"  - eval_time: {at}\n    alertname: {name}\n" + "".join(["    exp_alerts:\n", *found] if found else [])
-        for name, found in alerts.items()
+        f"  - eval_time: {at}\n    alertname: {name}\n"
+        + "".join(["    exp_alerts:\n", *alert_lines] if alert_lines else [])
+        for name, alert_lines in alerts.items()
     )
     text = (
         f"rule_files: [{', '.join(str(RULES / name) for name in ('recording.rules.yml', 'alerts.rules.yml'))}]\n"

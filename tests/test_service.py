@@ -58,8 +58,8 @@ def test_every_file_of_systemd_is_installed_and_starts_this_installation(tmp_pat
 
 def test_the_packages_are_made_by_the_same_table() -> None:
     packaged = {row.pattern for row in TABLE if row.pattern.startswith("systemd/")}
-    found = {path for pattern in packaged for path in SYSTEMD.parent.glob(pattern) if path.is_file()}
-    assert found == {path for path in SYSTEMD.rglob("*") if path.is_file()}
+    files = {path for pattern in packaged for path in SYSTEMD.parent.glob(pattern) if path.is_file()}
+    assert files == {path for path in SYSTEMD.rglob("*") if path.is_file()}
     assert any(SERVICE in link for link in PACKAGED_LINKS)
 
 

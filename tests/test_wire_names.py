@@ -65,7 +65,9 @@ def test_enumeration_keeps_its_values(name: str, present: dict[str, dict[str, An
     """The name of its class may have changed."""
     removed = {value for value in WAS["enumerations"][name] if f"{name} = {value}" in REMOVED.get("enumerations", {})}
     values = set(WAS["enumerations"][name]) - removed
-    assert any(values <= set(one) for one in present["enumerations"].values()), f"{values} are values of no enumeration"
+    assert any(values <= set(members) for members in present["enumerations"].values()), (
+        f"{values} are values of no enumeration"
+    )
 
 
 @pytest.mark.parametrize("room", WAS["keys"])

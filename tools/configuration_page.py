@@ -119,14 +119,14 @@ def _bounds(key: Field[Any], kind: Any) -> str:
 @cache
 def meanings(cls: type) -> Mapping[str, str]:
     """The docstring below each field, of the classes that it inherits from too."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for base in reversed(cls.__mro__[:-1]):
         body = _class_body(base)
         for field, below in pairwise(body):
             match field, below:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                    found[name] = re.sub(r"\s+", " ", text).strip()
-    return found
+                    texts[name] = re.sub(r"\s+", " ", text).strip()
+    return texts
 
 
 def _class_body(cls: type) -> list[ast.stmt]:

@@ -80,14 +80,14 @@ BOXES = [*SOURCES, COLLECT, JUDGE, POLICY, EVACUATION, LEDGER, PUBLISH, ACTUATE,
 HEADS = ((24, "reads"), (444, "decides"), (804, "acts and reports"))
 
 
-def across(one: Box, other: Box, at: float | None = None) -> str:
+def across(source: Box, target: Box, at: float | None = None) -> str:
     """An arrow from the right side of one to the left side of another, at the height of the smaller of both."""
-    y = at if at is not None else (one if one.height <= other.height else other).middle
-    return _arrow(((one.x + one.width, y), (other.x, y)))
+    y = at if at is not None else (source if source.height <= target.height else target).middle
+    return _arrow(((source.x + source.width, y), (target.x, y)))
 
 
-def down(one: Box, other: Box, x: float, *, both: bool = False) -> str:
-    return _arrow(((x, one.top + one.height), (x, other.top)), both=both)
+def down(source: Box, target: Box, x: float, *, both: bool = False) -> str:
+    return _arrow(((x, source.top + source.height), (x, target.top)), both=both)
 
 
 def _arrow(points: tuple[tuple[float, float], ...], *, both: bool = False) -> str:

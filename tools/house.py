@@ -96,19 +96,19 @@ def marks() -> Mapping[str, int]:
 
 def main() -> int:
     """Print both tables. Returns the exit code."""
-    found = {name: spread(own) for name, own in of_feature().items()}
+    spreads = {name: spread(own) for name, own in of_feature().items()}
     print(f"{'feature':<14}{'lines':>8}{'files':>7}{'folders':>9}{'imported by':>13}")
-    for name, row in sorted(found.items()):
+    for name, row in sorted(spreads.items()):
         print(f"{name:<14}{row.lines:>8,}{row.files:>7}{row.folders:>9}{row.importers:>13}")
     print()
     counts = marks()
-    for what, count in counts.items():
-        print(f"{what:<38}{count:>8,}")
+    for mark, count in counts.items():
+        print(f"{mark:<38}{count:>8,}")
     faults = [
         f"core imports {name}, or it has a second folder"
         for name in FEATURES
-        if found[name].folders > 1 or found[name].importers
-    ] + [f"{what}: {most} at most" for what, most in MOST.items() if counts[what] > most]
+        if spreads[name].folders > 1 or spreads[name].importers
+    ] + [f"{mark}: {most} at most" for mark, most in MOST.items() if counts[mark] > most]
     for fault in faults:
         print(fault, file=sys.stderr)
     return 1 if faults else 0

@@ -140,11 +140,11 @@ def files_of_keys() -> list[list[str]]:
     names = Counter(
         key.name for _, cls in tables(Config) for key in keys(cls) if not is_table(get_type_hints(cls)[key.name])
     )
-    found = []
+    files = []
     for name in (name for name, count in names.items() if count == 1 and "_" in name):
         command = ["git", "grep", "-lw", name, "--", *PRODUCT]
-        found.append(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split())
-    return found
+        files.append(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split())
+    return files
 
 
 def spread(numbers: Sequence[int]) -> str:
@@ -160,7 +160,7 @@ def main() -> None:
     parser.add_argument("--idle", type=float, default=40.0, metavar="S", help="seconds before the cause (default: 40)")
     parser.add_argument("--list", action="store_true", help="name each function")
     options = parser.parse_args()
-    found: dict[str, set[Function]] = {}
+    by_path: dict[str, set[Function]] = {}
     print(f"{'path':<22}{'functions':>10}{'files':>7}{'folders':>9}   idle: functions, of them in its second half")
     with tempfile.TemporaryDirectory(prefix="gw-", ignore_cleanup_errors=True) as temporary:
         folder = Path(temporary)
@@ -175,13 +175,13 @@ def main() -> None:
                     idle = here.ran()
                     follow(here)
                     here.idles(SETTLES)
-                    found[name] = new = here.ran() - idle
+                    by_path[name] = new = here.ran() - idle
                 counts = f"{len(new):>10}{len({f.file for f in new}):>7}{len({f.folder for f in new}):>9}"
                 print(f"{name:<22}{counts}{len(idle):>20},{len(idle - half):>4}", flush=True)
     by_key = files_of_keys()
     files, folders = [len(names) for names in by_key], [len({Path(n).parent for n in names}) for names in by_key]
     print(f"one key: {spread(files)} files in {spread(folders)} folders: median (least-most) of {len(by_key)} keys")
-    for name, new in found.items():
+    for name, new in by_path.items():
         print(
             f"\n{name}",
             *(f"{count:>5}  {where}" for where, count in Counter(f.folder for f in new).most_common()),

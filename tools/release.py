@@ -59,17 +59,17 @@ def problems(root: Path, tag: str = "") -> Iterator[str]:
 
 def versions(root: Path) -> dict[str, str]:
     """Return the version at each place that has one; empty where none is found."""
-    found = {}
+    by_place = {}
     for place, pattern in VERSIONS.items():
         match = re.search(pattern, (root / place.partition(" ")[0]).read_text(encoding="utf-8"), re.MULTILINE)
-        found[place] = match[1] if match else ""
-    return found
+        by_place[place] = match[1] if match else ""
+    return by_place
 
 
 def _other_versions(root: Path, version: str) -> Iterator[str]:
-    for place, found in versions(root).items():
-        if found != version or not found:
-            yield f"one version: {place} has {found or 'none'}, gpuwarden has {version or 'none'}"
+    for place, place_version in versions(root).items():
+        if place_version != version or not place_version:
+            yield f"one version: {place} has {place_version or 'none'}, gpuwarden has {version or 'none'}"
 
 
 def _tags(root: Path, version: str, tag: str) -> Iterator[str]:

@@ -92,9 +92,9 @@ def refreshed(text: str) -> str:
     return SECTION.sub(_section, text)
 
 
-def _section(found: re.Match[str]) -> str:
-    row = CONDITIONS.get(found[1])
-    return found[0] if row is None else f"### {row.code}\n\n{section(row)}\n\n"
+def _section(match: re.Match[str]) -> str:
+    row = CONDITIONS.get(match[1])
+    return match[0] if row is None else f"### {row.code}\n\n{section(row)}\n\n"
 
 
 def section(row: Condition) -> str:

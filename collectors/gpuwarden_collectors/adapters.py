@@ -58,8 +58,8 @@ def _link(lower: Path, upper: Path) -> PcieLink:
     )
 
 
-def _less(one: Number | None, other: Number | None) -> Number | None:
-    return None if one is None or other is None else min(one, other)
+def _less(first: Number | None, second: Number | None) -> Number | None:
+    return None if first is None or second is None else min(first, second)
 
 
 def _lanes(file: Path) -> int | None:
@@ -69,5 +69,5 @@ def _lanes(file: Path) -> int | None:
 
 
 def _speed(file: Path) -> float | None:
-    found = _GTPS.match(text_or_empty(file))
-    return float(found[1]) if found else None
+    match = _GTPS.match(text_or_empty(file))
+    return float(match[1]) if match else None

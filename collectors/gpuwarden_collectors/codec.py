@@ -219,18 +219,18 @@ def _class_reader(kind: Any, fields: list[_Field]) -> Callable[[Any], Any]:
     def read(data: Any) -> Any:
         if type(data) is not dict:
             refuse(data)
-        given = owed.copy()
+        arguments = owed.copy()
         for key, value in data.items():
             if key in forms:
                 plain, read_field = forms[key]
                 try:
-                    given[key] = value if type(value) in plain else read_field(value)
+                    arguments[key] = value if type(value) in plain else read_field(value)
                 except CodecError as error:
                     raise error.below(f".{key}") from None
         for key in owed:
-            if given[key] is _NOTHING:
+            if arguments[key] is _NOTHING:
                 raise CodecError(f"{key} is missing")
-        return kind(**given)
+        return kind(**arguments)
 
     return read
 

@@ -58,13 +58,13 @@ class RootFolders:
 
     def are_roots(self, line: GroupLine, end: int) -> bool:
         """True if all folders in the first `end` characters of the path are root's, or cannot be seen from here."""
-        found = self._found(line, end)
-        return found is None or self._are_roots(*found)
+        place = self._found(line, end)
+        return place is None or self._are_roots(*place)
 
     def folder(self, line: GroupLine, end: int) -> str | None:
         """Returns where the folder of these characters is; None unless it can be seen from here, and all down to it are root's."""
-        found = self._found(line, end)
-        return "".join(found) if found is not None and self._are_roots(*found) else None
+        place = self._found(line, end)
+        return "".join(place) if place is not None and self._are_roots(*place) else None
 
     def _found(self, line: GroupLine, end: int) -> tuple[str, str] | None:
         """Returns the mount that has this path, and the path below it."""
@@ -87,11 +87,11 @@ class RootFolders:
 
 def _is_roots(folder: str) -> bool:
     try:
-        found = os.lstat(folder)
+        status = os.lstat(folder)
     except OSError:  # it is gone, and whoever was in it
         return False
-    others = stat.S_IWOTH if found.st_gid == 0 else stat.S_IWOTH | stat.S_IWGRP
-    return found.st_uid == 0 and stat.S_ISDIR(found.st_mode) and not found.st_mode & others
+    others = stat.S_IWOTH if status.st_gid == 0 else stat.S_IWOTH | stat.S_IWGRP
+    return status.st_uid == 0 and stat.S_ISDIR(status.st_mode) and not status.st_mode & others
 
 
 def _below(path: str, root: str) -> str | None:

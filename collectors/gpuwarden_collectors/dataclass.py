@@ -67,18 +67,18 @@ def _shared(cls: type, *, kw_only: bool) -> Any:
 
 
 def _init(made: type, fields: tuple[Field[Any], ...]) -> Callable[..., None]:
-    known: dict[str, object] = {"_dataclass_none": object(), "_dataclass_set": object.__setattr__}
+    namespace: dict[str, object] = {"_dataclass_none": object(), "_dataclass_set": object.__setattr__}
     itself = "_dataclass_self" if any(field.name == "self" for field in fields) else "self"
     parameters: dict[bool, list[str]] = {False: [], True: []}
     body: list[str] = []
     for field in fields:
         name, default, value = field.name, "", field.name if field.init else ""
         if field.default is not MISSING:
-            known[f"_dataclass_default_{name}"] = field.default
+            namespace[f"_dataclass_default_{name}"] = field.default
             default = f"=_dataclass_default_{name}"
             value = value or f"_dataclass_default_{name}"
         elif field.default_factory is not MISSING:
-            known[f"_dataclass_make_{name}"] = field.default_factory
+            namespace[f"_dataclass_make_{name}"] = field.default_factory
             default = "=_dataclass_none"
             value = f"_dataclass_make_{name}()" + (f" if {name} is _dataclass_none else {name}" if field.init else "")
         if field.init:
@@ -89,8 +89,8 @@ def _init(made: type, fields: tuple[Field[Any], ...]) -> Callable[..., None]:
         body.append(f"{itself}.__post_init__()")
     named = ["*", *parameters[True]] if parameters[True] else []
     head = f"def __init__({', '.join([itself, *parameters[False], *named])}):"
-    exec("\n ".join([head, *(body or ["pass"])]), known)  # noqa: S102 - made of names of fields alone
-    init: Any = known["__init__"]
+    exec("\n ".join([head, *(body or ["pass"])]), namespace)  # noqa: S102 - made of names of fields alone
+    init: Any = namespace["__init__"]
     init.__qualname__, init.__module__ = f"{made.__qualname__}.__init__", made.__module__
     return init  # type: ignore[no-any-return]
 

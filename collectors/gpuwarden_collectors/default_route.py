@@ -51,14 +51,14 @@ class DefaultRoute:
 
     def _below(self, devices: Iterable[str]) -> set[str]:
         """Returns the devices and all devices that they are made of."""
-        found: set[str] = set()
+        reached: set[str] = set()
         ahead = [device for device in devices if _is_name(device)]
-        while ahead and len(found) < _DEVICES_MOST:
+        while ahead and len(reached) < _DEVICES_MOST:
             device = ahead.pop()
-            if device not in found:
-                found.add(device)
+            if device not in reached:
+                reached.add(device)
                 ahead += [name for name in lower_devices(f"{self._netdevs}/{device}") if _is_name(name)]
-        return found
+        return reached
 
 
 def lower_devices(folder: str) -> Iterator[str]:

@@ -62,8 +62,8 @@ def keys(table: Any) -> Iterator[Field[Any]]:
 
 
 def bounds(key: Field[Any]) -> Bounds | None:
-    found: Bounds | None = key.metadata.get(_BOUNDS)
-    return found
+    declared: Bounds | None = key.metadata.get(_BOUNDS)
+    return declared
 
 
 def with_tables(tables: Mapping[str, type]) -> Callable[[Table], Table]:

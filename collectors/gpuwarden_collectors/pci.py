@@ -110,13 +110,13 @@ def _read_device(path: Path) -> PciDevice | None:
         folder = _open(path)
         try:
             vendor, klass, device_id = (_text(folder, name) for name in ("vendor", "class", "device"))
-            known = all(_ID.fullmatch(text) for text in (vendor, klass, device_id))
-            device = _describe(folder, path, klass, int(device_id, 16)) if known and vendor == _NVIDIA else None
+            readable = all(_ID.fullmatch(text) for text in (vendor, klass, device_id))
+            device = _describe(folder, path, klass, int(device_id, 16)) if readable and vendor == _NVIDIA else None
             if not _leads_to(path, folder):
                 continue
         finally:
             os.close(folder)
-        if not known:
+        if not readable:
             raise CollectorError(f"cannot identify {path}: vendor, class or device unreadable; is this a sysfs?")
         return device
     raise _Vanished

@@ -68,10 +68,10 @@ def gradient(line: Line, samples: range) -> tuple[tuple[float, float], float]:
     return (slope / len(samples), offset / len(samples)), loss / len(samples)
 
 
-def train(given: argparse.Namespace, ranks: Ranks) -> None:
+def train(arguments: argparse.Namespace, ranks: Ranks) -> None:
     random.seed(7)
     line, optimizer = Line(), Momentum()
-    store = CheckpointStore(given.folder, ranks=ranks, keep_last=2, keep_best="min")
+    store = CheckpointStore(arguments.folder, ranks=ranks, keep_last=2, keep_best="min")
     step = samples = 0
     if (loaded := store.load_latest()) is not None:
         step, samples = restore(loaded.state, model=line, optimizer=optimizer)
@@ -80,13 +80,13 @@ def train(given: argparse.Namespace, ranks: Ranks) -> None:
     def state() -> dict[str, Any]:
         return capture(step=step, samples=samples, world=ranks.size, model=line, optimizer=optimizer)
 
-    cadence = Cadence(steps=given.save_every, ranks=ranks)
-    with CheckpointGuard(ranks=ranks) as guard, PeerWatch(guard, markers=given.markers) as watch:
-        while step < given.steps:
+    cadence = Cadence(steps=arguments.save_every, ranks=ranks)
+    with CheckpointGuard(ranks=ranks) as guard, PeerWatch(guard, markers=arguments.markers) as watch:
+        while step < arguments.steps:
             slopes, loss = gradient(line, share(samples, BATCH, ranks.rank, ranks.size))
             optimizer.step(line, slopes)
             step, samples = step + 1, samples + BATCH
-            time.sleep(given.pause)
+            time.sleep(arguments.pause)
             watch.beat()
 
             if guard.check(step):
@@ -97,7 +97,7 @@ def train(given: argparse.Namespace, ranks: Ranks) -> None:
                     else:  # the newest periodic one has to do, which may still be on its way to the disk
                         store.settle(guard.time_left())
                 guard.acknowledge(saved=saved, step=step if saved else None)
-                leave(guard, markers=given.markers)
+                leave(guard, markers=arguments.markers)
             if cadence.due(step) and store.save_async(state(), step, metric=loss):
                 cadence.done()
         with watch.paused():
@@ -115,9 +115,9 @@ def main() -> None:
     parser.add_argument("--save-every", type=int, default=50)
     parser.add_argument("--pause", type=float, default=0.0, help="seconds that a step takes longer")
     parser.add_argument("--markers", type=Path, default=Path("/tmp/reschedule"))
-    given = parser.parse_args()
-    with reschedulable(given.markers):
-        train(given, Ranks.detect())
+    arguments = parser.parse_args()
+    with reschedulable(arguments.markers):
+        train(arguments, Ranks.detect())
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from gpuwarden_job import (
 )
 
 
-def train(given: argparse.Namespace, ranks: Ranks) -> None:
+def train(arguments: argparse.Namespace, ranks: Ranks) -> None:
     torch.manual_seed(7)
     where = device()
     model: Any = torch.nn.Sequential(torch.nn.Linear(2, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)).to(where)
@@ -40,15 +40,15 @@ def train(given: argparse.Namespace, ranks: Ranks) -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=200, gamma=0.5)
     parts = {"training": ShardedModel(model, optimizer), "scheduler": scheduler}
-    store = CheckpointStore(given.folder, ranks=ranks, sharded=True)
+    store = CheckpointStore(arguments.folder, ranks=ranks, sharded=True)
     step = samples = 0
     if (loaded := store.load_latest(read=sharded_reader(**parts))) is not None:
         step, samples = loaded.state
     print(f"rank {ranks.rank} begins at step {step}", flush=True)
 
-    cadence = Cadence(steps=given.save_every, seconds=600, ranks=ranks)
-    with CheckpointGuard(ranks=ranks) as guard, PeerWatch(guard, markers=given.markers) as watch:
-        while step < given.steps:
+    cadence = Cadence(steps=arguments.save_every, seconds=600, ranks=ranks)
+    with CheckpointGuard(ranks=ranks) as guard, PeerWatch(guard, markers=arguments.markers) as watch:
+        while step < arguments.steps:
             x, wanted = batch(share(samples, BATCH, ranks.rank, ranks.size), where)
             loss = torch.nn.functional.mse_loss(model(x), wanted)
             optimizer.zero_grad()
@@ -66,7 +66,7 @@ def train(given: argparse.Namespace, ranks: Ranks) -> None:
                 cadence.done()
             if interrupted:
                 guard.acknowledge(saved=saved, step=step if saved else None)
-                leave(guard, markers=given.markers)
+                leave(guard, markers=arguments.markers)
     weights = sum(float(weight.detach().full_tensor().square().sum()) for weight in model.parameters())
     if ranks.first:
         print(f"result {weights:.9f} at step {step}", flush=True)
@@ -74,9 +74,9 @@ def train(given: argparse.Namespace, ranks: Ranks) -> None:
 
 def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    given = options(__doc__)
-    with reschedulable(given.markers, rank=int(os.environ["RANK"])), joined() as ranks:
-        train(given, ranks)
+    arguments = options(__doc__)
+    with reschedulable(arguments.markers, rank=int(os.environ["RANK"])), joined() as ranks:
+        train(arguments, ranks)
 
 
 if __name__ == "__main__":

@@ -66,14 +66,14 @@ def batch(samples: range, where: Any) -> tuple[Any, Any]:
     return x, (3 * x[:, :1] - 2 * x[:, 1:] + 1)
 
 
-def train(given: argparse.Namespace, ranks: Ranks) -> None:
+def train(arguments: argparse.Namespace, ranks: Ranks) -> None:
     torch.manual_seed(7)
     where = device()
     model: Any = torch.nn.Sequential(torch.nn.Linear(2, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)).to(where)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=200, gamma=0.5)
     parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
-    store = CheckpointStore(given.folder, ranks=ranks, keep_last=2, keep_best="min")
+    store = CheckpointStore(arguments.folder, ranks=ranks, keep_last=2, keep_best="min")
     step = samples = 0
     if (loaded := store.load_latest()) is not None:
         # All ranks load what rank 0 saved: its random numbers are not theirs.
@@ -84,9 +84,9 @@ def train(given: argparse.Namespace, ranks: Ranks) -> None:
     def state() -> dict[str, Any]:
         return capture(step=step, samples=samples, world=ranks.size, **parts)
 
-    cadence = Cadence(steps=given.save_every, seconds=600, ranks=ranks)
-    with CheckpointGuard(ranks=ranks) as guard, PeerWatch(guard, markers=given.markers) as watch:
-        while step < given.steps:
+    cadence = Cadence(steps=arguments.save_every, seconds=600, ranks=ranks)
+    with CheckpointGuard(ranks=ranks) as guard, PeerWatch(guard, markers=arguments.markers) as watch:
+        while step < arguments.steps:
             x, wanted = batch(share(samples, BATCH, ranks.rank, ranks.size), where)
             loss = torch.nn.functional.mse_loss(parallel(x), wanted)
             optimizer.zero_grad()
@@ -104,7 +104,7 @@ def train(given: argparse.Namespace, ranks: Ranks) -> None:
                     else:  # what resumes is the newest periodic one, which may still be on its way to the disk
                         store.settle(guard.time_left())
                 guard.acknowledge(saved=saved, step=step if saved else None)
-                leave(guard, markers=given.markers)
+                leave(guard, markers=arguments.markers)
             if cadence.due(step) and store.save_async(state(), step, metric=loss.item()):
                 cadence.done()
         with watch.paused():
@@ -126,9 +126,9 @@ def options(description: str | None) -> argparse.Namespace:
 
 def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    given = options(__doc__)
-    with reschedulable(given.markers, rank=int(os.environ.get("RANK", "0"))), joined() as ranks:
-        train(given, ranks)
+    arguments = options(__doc__)
+    with reschedulable(arguments.markers, rank=int(os.environ.get("RANK", "0"))), joined() as ranks:
+        train(arguments, ranks)
 
 
 if __name__ == "__main__":

@@ -20,11 +20,11 @@ def main() -> int:
     )
     code.add_argument("folder", type=Path)
     code.add_argument("status", type=int, help="exit code of the launcher")
-    given = parser.parse_args()
-    if given.verb == "clear":
-        clear(given.folder)
+    arguments = parser.parse_args()
+    if arguments.verb == "clear":
+        clear(arguments.folder)
     else:
-        print(exit_code(given.folder, given.status, requeue_code()))  # noqa: T201 - this is its result
+        print(exit_code(arguments.folder, arguments.status, requeue_code()))  # noqa: T201 - this is its result
     return 0
 
 

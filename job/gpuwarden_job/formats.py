@@ -60,8 +60,8 @@ def _torch() -> Any:
     return torch
 
 
-def _distrust(what: str) -> str:
+def _distrust(error_text: str) -> str:
     return (
-        f"it holds more than tensors and plain values ({what.strip().splitlines()[0]}). Checkpoints from before did: if you "
+        f"it holds more than tensors and plain values ({error_text.strip().splitlines()[0]}). Checkpoints from before did: if you "
         "trust all who can write this folder, load it once with CheckpointStore(..., load=load_trusted), which runs what it reads"
     )

@@ -166,8 +166,8 @@ class CheckpointGuard:
         """
         if step % self._every:
             return None
-        news = self.pending
-        deadline = agree(self.ranks, news, self._notice.deadline if news and self._notice else None)
+        pending = self.pending
+        deadline = agree(self.ranks, pending, self._notice.deadline if pending and self._notice else None)
         if deadline is None:
             return None
         self.interruption = self._answered(deadline.at)
@@ -221,18 +221,18 @@ class CheckpointGuard:
             return
         self._read_at = now
         try:
-            found = notice.read(self.run_dir / "notice.json", self._boot_id)
+            latest = notice.read(self.run_dir / "notice.json", self._boot_id)
         except Unknown as error:
             if str(error) != self._complained:
                 _log.warning("%s", error)
             self._complained = str(error)
             return
-        if found is not None and self._just_answered:
-            self._handled.add(found.id)
-        if found is None and self._notice is not None:
+        if latest is not None and self._just_answered:
+            self._handled.add(latest.id)
+        if latest is None and self._notice is not None:
             self._handled.clear()  # called off: it counts as new if it comes again
             self._answered_at = None
-        self._notice = found
+        self._notice = latest
 
     @property
     def _just_answered(self) -> bool:
@@ -252,14 +252,14 @@ class CheckpointGuard:
         if self._notice is None:  # it may be written by now
             with suppress(Exception):
                 self._read_notice(at_once=True)
-        found = self._notice
-        if found is not None:
-            self._handled.add(found.id)
+        current = self._notice
+        if current is not None:
+            self._handled.add(current.id)
         names = tuple(signal.Signals(number).name for number in came)
-        return Interruption(deadline, found.id if found else None, found.reason if found else "", names)
+        return Interruption(deadline, current.id if current else None, current.reason if current else "", names)
 
 
 def _numbers(names: Iterable[str]) -> list[int]:
     """Returns the signals with these names, without SIG; skips what names no signal."""
-    found = (getattr(signal, f"SIG{name.strip().removeprefix('SIG')}", None) for name in names)
-    return list(dict.fromkeys(int(number) for number in found if isinstance(number, signal.Signals)))
+    signals = (getattr(signal, f"SIG{name.strip().removeprefix('SIG')}", None) for name in names)
+    return list(dict.fromkeys(int(number) for number in signals if isinstance(number, signal.Signals)))

@@ -175,8 +175,8 @@ def check_content(folder: Path, manifest: Manifest, names: Iterable[str]) -> Non
     """Checks every byte of these files. Raises Broken."""
     for name in names:
         try:
-            found = digest(folder / name)
+            actual = digest(folder / name)
         except OSError as error:
             raise Broken(f"{name} cannot be read: {error}") from error
-        if found != manifest.files[name]:
+        if actual != manifest.files[name]:
             raise Broken(f"{name} is not what was written: its hash differs")

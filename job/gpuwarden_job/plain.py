@@ -20,12 +20,12 @@ _LONG = 2000  # bits of a number, from which on pickle writes it in a way that t
 
 def check(state: Any) -> None:
     """Checks a state cheaply: of tensors and arrays only the kind. Raises NotPlain, naming the part."""
-    known: dict[Hashable, bool] = {}
+    plain_kinds: dict[Hashable, bool] = {}
     for path, value in _odd(state, ()):
         kind = _kind(value)
-        if kind is None or kind not in known:
-            known[kind] = _comes_back(_sample(value))
-        if not known[kind]:
+        if kind is None or kind not in plain_kinds:
+            plain_kinds[kind] = _comes_back(_sample(value))
+        if not plain_kinds[kind]:
             raise NotPlain(_refusal(path, value))
 
 

@@ -55,10 +55,10 @@ def folders(root: Path) -> dict[int, Path]:
     Raises OSError, but not where `root` does not exist yet.
     """
     try:
-        found = [(match, path) for path in root.iterdir() if (match := _NAME.fullmatch(path.name))]
+        matches = [(match, path) for path in root.iterdir() if (match := _NAME.fullmatch(path.name))]
     except FileNotFoundError:
         return {}
-    return dict(sorted((int(match[1]), path) for match, path in found))
+    return dict(sorted((int(match[1]), path) for match, path in matches))
 
 
 def read(folder: Path) -> Manifest:

@@ -37,11 +37,11 @@ _TICK = 0.2  # s
 
 
 def requeue_code(environ: Mapping[str, str] = os.environ) -> int:
-    given = environ.get("GPUWARDEN_REQUEUE_EXIT", "")
-    if given.isascii() and given.isdigit() and 1 <= int(given) <= _LARGEST:
-        return int(given)
-    if given:
-        _log.warning("GPUWARDEN_REQUEUE_EXIT is %r, not a number from 1 to %d; using %d", given, _LARGEST, REQUEUE)
+    configured = environ.get("GPUWARDEN_REQUEUE_EXIT", "")
+    if configured.isascii() and configured.isdigit() and 1 <= int(configured) <= _LARGEST:
+        return int(configured)
+    if configured:
+        _log.warning("GPUWARDEN_REQUEUE_EXIT is %r, not a number from 1 to %d; using %d", configured, _LARGEST, REQUEUE)
     return REQUEUE
 
 

@@ -35,7 +35,7 @@ def superfluous(saved: Sequence[Manifest], keep_last: int, keep_best: str | None
 
     `keep_best` is "min", "max" or None.
     """
-    ordered = sorted(saved, key=lambda one: one.sequence)
+    ordered = sorted(saved, key=lambda manifest: manifest.sequence)
     kept = {checkpoint.sequence for checkpoint in ordered[-keep_last:]}
     winner = None if keep_best is None else best(ordered, keep_best)
     if winner is not None:

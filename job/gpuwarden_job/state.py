@@ -50,14 +50,14 @@ def restore(state: Mapping[str, Any], *, same_random: bool = True, **parts: Any)
 
 def random_state() -> State:
     version, numbers, gauss = random.getstate()
-    found: State = {"python": [version, list(numbers), gauss]}
+    captured: State = {"python": [version, list(numbers), gauss]}
     if (numpy := sys.modules.get("numpy")) is not None:
-        found["numpy"] = _plain(numpy.random.get_state(legacy=False))
+        captured["numpy"] = _plain(numpy.random.get_state(legacy=False))
     if (torch := sys.modules.get("torch")) is not None:
-        found["torch"] = torch.get_rng_state()
+        captured["torch"] = torch.get_rng_state()
         if torch.cuda.is_available():
-            found["cuda"] = torch.cuda.get_rng_state()
-    return found
+            captured["cuda"] = torch.cuda.get_rng_state()
+    return captured
 
 
 def restore_random(state: Mapping[str, Any]) -> None:

@@ -128,11 +128,11 @@ class CheckpointStore:
 
         Raises OSError.
         """
-        found = []
+        manifests = []
         for folder in publishing.folders(self.folder).values():
             with suppress(Broken):
-                found.append(publishing.read(folder))
-        return found
+                manifests.append(publishing.read(folder))
+        return manifests
 
     def load_latest(self, *, reshard: Reshard | None = None, read: Read | None = None) -> Loaded | None:
         """Loads the newest whole checkpoint, the same on all ranks; None if nothing was ever saved.

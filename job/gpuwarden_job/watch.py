@@ -95,9 +95,11 @@ class PeerWatch:
         if idle < self._margin:
             return False
         with suppress(Exception):
-            found = notice.read(self._guard.run_dir / "notice.json", self._boot_id)
+            latest = notice.read(self._guard.run_dir / "notice.json", self._boot_id)
             return (
-                found is not None and found.deadline is not None and found.deadline - notice.boottime() < self._margin
+                latest is not None
+                and latest.deadline is not None
+                and latest.deadline - notice.boottime() < self._margin
             )
         return False
 

@@ -58,18 +58,18 @@ def read(root: Path) -> list[Need]:
     output = run("readelf", "--dynamic", "--version-info", "--wide", *map(str, files)).stdout
     if len(files) == 1:
         output = f"File: {files[0]}\n{output}"
-    found: dict[tuple[str, str], set[str]] = {}
+    needs: dict[tuple[str, str], set[str]] = {}
     file = library = ""
     for match in _LINE.finditer(output):
         if match["file"]:
             file = str(Path(match["file"]).relative_to(root))
         elif match["needed"]:
-            found.setdefault((file, match["needed"]), set())
+            needs.setdefault((file, match["needed"]), set())
         elif match["of"]:
             library = match["of"]
         else:
-            found.setdefault((file, library), set()).add(match["symbols"])
-    return [Need(*key, frozenset(versions)) for key, versions in sorted(found.items())]
+            needs.setdefault((file, library), set()).add(match["symbols"])
+    return [Need(*key, frozenset(versions)) for key, versions in sorted(needs.items())]
 
 
 def check(needs: Iterable[Need]) -> None:

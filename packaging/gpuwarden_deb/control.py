@@ -117,10 +117,10 @@ def libraries(root: Path) -> list[str]:
     folder = root.parent / "shlibdeps"
     write(folder / "debian/control", b"Source: gpuwarden\n\nPackage: gpuwarden\nArchitecture: any\n")
     output = run("dpkg-shlibdeps", "-O", *(f"-e{module}" for module in elf_files(root / "opt")), cwd=folder).stdout
-    name, _, found = output.strip().partition("=")
-    if name != "shlibs:Depends" or not found:
+    name, _, dependencies = output.strip().partition("=")
+    if name != "shlibs:Depends" or not dependencies:
         raise BuildError(f"dpkg-shlibdeps does not list what the compiled modules need: {output!r}")
-    return found.split(", ")
+    return dependencies.split(", ")
 
 
 def elf_files(folder: Path) -> list[Path]:

@@ -48,11 +48,11 @@ def debian_architecture(machine: str) -> str:
     return _ARCHITECTURES[machine]
 
 
-def require(what: str, commands: Mapping[str, str]) -> None:
+def require(product: str, commands: Mapping[str, str]) -> None:
     """Raises BuildError if one of the commands, here with their packages, is missing."""
     missing = [f"{command} (package {package})" for command, package in commands.items() if not shutil.which(command)]
     if missing:
-        raise BuildError(f"{what} cannot be built here: no {', no '.join(missing)}; apt-get install them")
+        raise BuildError(f"{product} cannot be built here: no {', no '.join(missing)}; apt-get install them")
 
 
 def this_host(python: Path = Path("/usr/bin/python3")) -> Host:
@@ -80,8 +80,8 @@ def _output(*command: str) -> str:
 
 def build_time(root: Path) -> int:
     """Seconds since 1970: SOURCE_DATE_EPOCH if it is set, else the last commit's, so that the same tree gives the same bytes."""
-    if given := os.environ.get("SOURCE_DATE_EPOCH"):
-        return int(given)
+    if epoch := os.environ.get("SOURCE_DATE_EPOCH"):
+        return int(epoch)
     command = ["git", "-C", str(root), "log", "-1", "--format=%ct"]
     output = ""
     if shutil.which("git"):  # a tree need not be a repository, either

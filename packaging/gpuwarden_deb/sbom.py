@@ -44,8 +44,8 @@ def parts(packages: Path, *wheels: Path) -> list[Part]:
     hashes = {
         _of_wheel(wheel): hashlib.sha256(wheel.read_bytes()).hexdigest() for f in wheels for wheel in f.glob("*.whl")
     }
-    found = [_part(each, hashes) for each in metadata.distributions(path=[str(packages)])]
-    return sorted(found, key=lambda part: part.name)
+    installed_parts = [_part(each, hashes) for each in metadata.distributions(path=[str(packages)])]
+    return sorted(installed_parts, key=lambda part: part.name)
 
 
 def _of_wheel(wheel: Path) -> tuple[str, str]:

@@ -38,9 +38,9 @@ def intent(act: Act = Act.EXCLUDE, why: Why = Why.FAILURE, reason: str = FAILED)
     return Intent(act=act, actuator="file", why=why, reason=reason, key="k", at=NOW)
 
 
-async def applied(one: MarkerActuator, what: Intent) -> NodeState:
-    await one.apply(what, await one.read())
-    return await one.read()
+async def applied(actuator: MarkerActuator, order: Intent) -> NodeState:
+    await actuator.apply(order, await actuator.read())
+    return await actuator.read()
 
 
 @pytest.mark.parametrize(
@@ -93,10 +93,14 @@ FOREIGN: dict[str, bytes] = {
 async def test_what_somebody_else_wrote_is_refused_and_left_as_it_is(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "out"
     path.write_bytes(content)
-    one = marker(path)
-    for what in (one.read(), one.apply(intent(), NodeState(at=NOW)), one.apply(intent(Act.RESTORE), NodeState(at=NOW))):
+    actuator = marker(path)
+    for operation in (
+        actuator.read(),
+        actuator.apply(intent(), NodeState(at=NOW)),
+        actuator.apply(intent(Act.RESTORE), NodeState(at=NOW)),
+    ):
         with pytest.raises(ActuatorRefused, match="is not a marker of this node"):
-            await what
+            await operation
     assert path.read_bytes() == content
     assert list(tmp_path.iterdir()) == [path]
 
@@ -111,9 +115,9 @@ async def test_a_place_that_cannot_hold_one_is_for_a_person_to_mend(tmp_path: Pa
     else:
         (tmp_path / "other").write_text("theirs")
         path.symlink_to("out" if kind == "loop" else "other")
-    one = marker(path)
+    actuator = marker(path)
     with pytest.raises(ActuatorRefused):
-        await one.apply(intent(), NodeState(at=NOW))
+        await actuator.apply(intent(), NodeState(at=NOW))
     assert kind != "link" or (tmp_path / "other").read_text() == "theirs"
     assert not (tmp_path / "away").exists()
 
@@ -122,11 +126,11 @@ async def test_a_folder_in_its_place_is_reported_as_no_marker_and_uses_up_no_des
     """A container engine makes one where a file that is to be mounted does not exist; it is read for as long as the daemon runs."""
     path = tmp_path / "out"
     path.mkdir()
-    one = marker(path)
+    actuator = marker(path)
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(5):
         with pytest.raises(ActuatorRefused, match="is not a marker of this node"):
-            await one.read()
+            await actuator.read()
     assert len(list(Path("/proc/self/fd").iterdir())) == before
     assert path.is_dir()
 
@@ -144,15 +148,15 @@ async def test_a_missing_folder_does_not_mean_that_the_exclusion_was_lifted(tmp_
 
 @pytest.mark.needs("root")
 async def test_where_anybody_may_write_only_what_belongs_to_us_counts(tmp_path: Path) -> None:
-    path, one = tmp_path / "out", marker(tmp_path / "out")
-    await applied(one, intent())
+    path, actuator = tmp_path / "out", marker(tmp_path / "out")
+    await applied(actuator, intent())
     os.chown(path, 1, 1)
-    assert (await one.read()).owner is Owner.OURS  # a server of files may give what root writes to nobody
+    assert (await actuator.read()).owner is Owner.OURS  # a server of files may give what root writes to nobody
     tmp_path.chmod(0o1777)
     for forged in (
-        one.read(),
-        one.apply(intent(), NodeState(at=NOW)),
-        one.apply(intent(Act.RESTORE), NodeState(at=NOW)),
+        actuator.read(),
+        actuator.apply(intent(), NodeState(at=NOW)),
+        actuator.apply(intent(Act.RESTORE), NodeState(at=NOW)),
     ):
         with pytest.raises(ActuatorRefused, match=f"belongs to user 1, .* chmod o-w {tmp_path}"):
             await forged
@@ -175,7 +179,7 @@ async def test_a_marker_of_an_earlier_boot_is_void_only_where_readers_know_the_b
 async def test_responders_of_other_users_can_read_the_marker_under_any_umask_of_the_daemon(tmp_path: Path) -> None:
     """The responders for dstack and ft_launcher run as other users; the daemon's unit has a umask of 077."""
     path = tmp_path / "excluded" / "file"
-    one = MarkerActuator(
+    actuator = MarkerActuator(
         "file",
         path,
         node="n1",
@@ -186,17 +190,19 @@ async def test_responders_of_other_users_can_read_the_marker_under_any_umask_of_
     )
     before = os.umask(0o077)
     try:
-        await applied(one, intent())
+        await applied(actuator, intent())
     finally:
         os.umask(before)
     assert [stat.S_IMODE(it.stat().st_mode) for it in (path.parent, path)] == [0o755, 0o644]
 
 
 async def test_a_reader_sees_all_of_it_or_nothing(tmp_path: Path) -> None:
-    path, one = tmp_path / "out", marker(tmp_path / "out")
+    path, actuator = tmp_path / "out", marker(tmp_path / "out")
     seen = set()
     for number in range(50):
-        writing = asyncio.ensure_future(one.apply(intent(reason=f"gpuwarden: failure gpu={number}"), NodeState(at=NOW)))
+        writing = asyncio.ensure_future(
+            actuator.apply(intent(reason=f"gpuwarden: failure gpu={number}"), NodeState(at=NOW))
+        )
         while not writing.done():
             await asyncio.sleep(0)
             if path.exists():
@@ -210,16 +216,16 @@ async def test_a_file_system_that_hangs_holds_nobody_up_and_no_second_call_is_be
 ) -> None:
     """A FIFO in place of the folder's file would not hang it; a thread that waits represents a dead file system."""
     monkeypatch.setattr("gpuwarden.actuators.marker_file.RESPONSE_WITHIN", 0.05)
-    one = marker(tmp_path / "out")
+    actuator = marker(tmp_path / "out")
     reading, writing = os.pipe()
     with pytest.raises(ActuatorUnavailable, match="does its file system hang"):
-        await one._file._thread("read", lambda: os.read(reading, 1))
+        await actuator._file._thread("read", lambda: os.read(reading, 1))
     with pytest.raises(ActuatorUnavailable, match="an earlier call to its file system has not returned"):
-        await one.read()
+        await actuator.read()
     os.write(writing, b"x")
-    assert one._file._working is not None
-    await one._file._working
-    assert (await one.read()).owner is Owner.NONE
+    assert actuator._file._working is not None
+    await actuator._file._working
+    assert (await actuator.read()).owner is Owner.NONE
     os.close(reading)
     os.close(writing)
 

@@ -67,12 +67,12 @@ async def fleet_count(respond: Callable[..., Answer], **more: object) -> FleetCo
 
 
 async def test_it_counts_nodes_in_the_order_in_which_they_went_out() -> None:
-    found = await fleet_count(site(n2=NOW - 100, n3=NOW - 50, pool=8))
-    assert (found.pool, found.node, found.now) == (8, "a/gpuwarden/n1", NOW)
-    assert sorted(held.node for held in found.held) == ["a/gpuwarden/n2", "a/gpuwarden/n3"]
-    assert "2 of 8 nodes are excluded" in refusal(Budget(percent=25), found)
-    assert refusal(Budget(percent=50), found) == ""
-    assert found.visible_after >= 60.0  # what is written now may be scraped as late as that
+    count = await fleet_count(site(n2=NOW - 100, n3=NOW - 50, pool=8))
+    assert (count.pool, count.node, count.now) == (8, "a/gpuwarden/n1", NOW)
+    assert sorted(held.node for held in count.held) == ["a/gpuwarden/n2", "a/gpuwarden/n3"]
+    assert "2 of 8 nodes are excluded" in refusal(Budget(percent=25), count)
+    assert refusal(Budget(percent=50), count) == ""
+    assert count.visible_after >= 60.0  # what is written now may be scraped as late as that
     own = await fleet_count(site(n1=NOW - 200, n2=NOW - 100, n3=NOW - 50, pool=8))
     assert refusal(Budget(percent=25), own) == ""
 
@@ -87,8 +87,8 @@ async def test_it_knows_the_nvlink_domain_of_each_excluded_node() -> None:
             return vector([series(NOW, 1, named(node) | labels) for node, labels in of.items()])
         return site(n2=NOW - 9, n3=NOW - 8, n4=NOW - 7, n5=NOW - 6, pool=100)(path, query, headers)
 
-    found = await fleet_count(respond)
-    assert [held.domain for held in sorted(found.held)] == ["8f3c6a1e.0", "8f3c6a1e.1", "8f3c6a1e.0", ""]
+    count = await fleet_count(respond)
+    assert [held.domain for held in sorted(count.held)] == ["8f3c6a1e.0", "8f3c6a1e.1", "8f3c6a1e.0", ""]
 
 
 async def test_what_the_excluded_nodes_share_with_this_node_is_in_the_reason() -> None:
@@ -123,9 +123,9 @@ async def test_limits_that_were_lowered_after_the_start_are_explained_too() -> N
     out = {f"n{number}": NOW - 100 - number for number in range(2, 2 + MARKED_LEAST)}
     with api_server(site(pool=200, **out)) as port:
         counting = counter(port, percent=50, count=100)
-        found = await counting.fleet_count()
-        assert not refusal(counting._options, found)
-        assert refusal(Budget(count=MARKED_LEAST), found)
+        count = await counting.fleet_count()
+        assert not refusal(counting._options, count)
+        assert refusal(Budget(count=MARKED_LEAST), count)
         assert counting._shared._running is not None
 
 
@@ -347,13 +347,13 @@ def test_by_a_real_prometheus_a_node_is_kept_in_and_taken_out(tmp_path: Path) ->
                 host.xid(1, 95)
                 daemon.wait(marker.exists, "the node to be taken out")
                 server.wait_query(f'gpuwarden_excluded_since_timestamp_seconds{{instance="127.0.0.1:{us}"}}')
-                found = asyncio.run(counted(server, daemon.heartbeat()["boot_id"]))
+                count = asyncio.run(counted(server, daemon.heartbeat()["boot_id"]))
                 scraped.clear()
                 daemon.kill()
     written = datetime.fromisoformat(json.loads(marker.read_text())["since"]).timestamp()
     node, them = f"a/gpuwarden/127.0.0.1:{us}", f"a/gpuwarden/127.0.0.1:{other}"
-    assert (found.node, found.pool) == (node, 2)
-    held = {(one.node, round(one.since)) for one in found.held}
+    assert (count.node, count.pool) == (node, 2)
+    held = {(exclusion.node, round(exclusion.since)) for exclusion in count.held}
     assert held == {(them, since), (node, round(written))}
 
 

@@ -52,11 +52,11 @@ def test_configuration_faults_are_printed_one_a_line_and_nothing_is_started(
 
 
 def test_options_of_run_override_everything_and_are_named_in_faults(tmp_path: Path) -> None:
-    given = options(
+    run_options = options(
         listen="[::]:1", mode="enforce", state_dir=tmp_path / "s", run_dir=tmp_path / "r", config=tmp_path / "f"
     )
     (tmp_path / "f").write_text('mode = "observe"')
-    config = configuration(given, {"GPUWARDEN_MODE": "observe", "GPUWARDEN_RUN_DIR": "/x"})
+    config = configuration(run_options, {"GPUWARDEN_MODE": "observe", "GPUWARDEN_RUN_DIR": "/x"})
     assert (config.mode, str(config.publish.listen)) == ("enforce", "[::]:1")
     assert (config.state.dir, config.run.dir) == (tmp_path / "s", tmp_path / "r")
     with pytest.raises(CommandError, match=r"--listen: publish\.listen: expected host:port"):

@@ -20,13 +20,13 @@ from gpuwarden.health.xid.sxid_catalogue import SXIDS
 from support.commands import gpuwarden
 
 
-def explained(what: str) -> str:
-    return "\n".join(explanation(what))
+def explained(name: str) -> str:
+    return "\n".join(explanation(name))
 
 
-@pytest.mark.parametrize("what", ["xid 79", "79", "Xid79", "xid.79", "xid.79@gpu/0000:4e:00.0", " XID 79 "])
-def test_an_xid_may_be_written_in_each_way_that_it_is_met(what: str) -> None:
-    text = explained(what)
+@pytest.mark.parametrize("written", ["xid 79", "79", "Xid79", "xid.79", "xid.79@gpu/0000:4e:00.0", " XID 79 "])
+def test_an_xid_may_be_written_in_each_way_that_it_is_met(written: str) -> None:
+    text = explained(written)
     assert text.startswith("Xid 79: GPU has fallen off the bus\n  class:           failure")
     assert "to do:           Drain the node and power-cycle the machine." in text
     assert f"runbook:         {RUNBOOKS}/gpu.md#xid" in text
@@ -140,10 +140,10 @@ def test_a_line_without_an_xid_is_bad_usage() -> None:
 
 
 @pytest.mark.parametrize(
-    "what", ["dcgm 120", "dcgm FALLEN_OFF_BUS", "dcgm DCGM_FR_FALLEN_OFF_BUS", "dcgm fallen_off_bus"]
+    "code", ["dcgm 120", "dcgm FALLEN_OFF_BUS", "dcgm DCGM_FR_FALLEN_OFF_BUS", "dcgm fallen_off_bus"]
 )
-def test_a_code_of_dcgm_is_explained_with_the_condition_that_it_belongs_to(what: str) -> None:
-    text = explained(what)
+def test_a_code_of_dcgm_is_explained_with_the_condition_that_it_belongs_to(code: str) -> None:
+    text = explained(code)
     assert text.startswith("DCGM code 120 (FALLEN_OFF_BUS): The GPU has fallen off the bus")
     assert "vendor's class:  isolate" in text
     assert "\nxid: The driver reported an Xid\n" in text
@@ -192,8 +192,8 @@ rise = "10m"
 def test_the_class_of_the_table_and_of_the_site_are_both_shown(tmp_path: Path) -> None:
     (tmp_path / "site.toml").write_text(SITE)
 
-    def text(*what: str) -> str:
-        done = gpuwarden("explain", *what, "--config", tmp_path / "site.toml", temporary=tmp_path)
+    def text(*words: str) -> str:
+        done = gpuwarden("explain", *words, "--config", tmp_path / "site.toml", temporary=tmp_path)
         assert done.returncode == 0, done.stderr
         return " ".join(done.stdout.split())
 
@@ -231,7 +231,7 @@ def test_alone_it_lists_what_there_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "hint"),
+    ("word", "hint"),
     [
         ("gpu_mising", "did you mean gpu_missing"),
         ("ecc", "did you mean ecc_uncorrectable or ecc_correctable_rate"),
@@ -240,8 +240,8 @@ def test_alone_it_lists_what_there_is(tmp_path: Path) -> None:
         ("9" * 5000, "lists what there is"),
     ],
 )
-def test_what_nobody_knows_is_bad_usage_with_a_hint(what: str, hint: str) -> None:
+def test_what_nobody_knows_is_bad_usage_with_a_hint(word: str, hint: str) -> None:
     with pytest.raises(CommandError) as caught:
-        explained(what)
+        explained(word)
     assert hint in str(caught.value)
     assert caught.value.code == 64

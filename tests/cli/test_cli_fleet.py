@@ -65,7 +65,7 @@ class Site:
     def fleet(self, *words: str) -> subprocess.CompletedProcess[str]:
         return fleet(self.folder, self.server.port, *words)
 
-    def known(self, what: str, condition: Callable[[dict[str, Json]], bool], *words: str) -> dict[str, Json]:
+    def known(self, description: str, condition: Callable[[dict[str, Json]], bool], *words: str) -> dict[str, Json]:
         """The fleet, as soon as this is known of it."""
         last: list[dict[str, Json]] = []
 
@@ -75,7 +75,7 @@ class Site:
             return condition(last[0])
 
         try:
-            wait(holds, what, self.server.log)
+            wait(holds, description, self.server.log)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{json.dumps(last, indent=1)}") from error
         return last[0]
@@ -102,7 +102,7 @@ def test_failed_dead_and_vanished_nodes_are_listed_worst_first(site: Site) -> No
     well.order("exclude", "--reason", "new fans")
     well.order("notify-termination", "--in", "3600")
 
-    found = site.known(
+    by_name = site.known(
         "all that was done to n1 and n2",
         lambda nodes: (
             nodes.keys() == {"n1", "n2", "n3"}
@@ -111,12 +111,14 @@ def test_failed_dead_and_vanished_nodes_are_listed_worst_first(site: Site) -> No
             and nodes["n1"]["notice"] is not None
         ),
     )
-    assert list(found) == ["n2", "n3", "n1"]
-    assert found["n1"]["gpus"] == {"expected": 8, "present": 8}
-    assert found["n1"]["mode"] == "observe"
-    assert 0 < found["n1"]["notice"]["seconds_left"] <= 3600
-    assert [(one["check"], one["detail"], one["gpu"]) for one in found["n2"]["findings"]] == [("xid", "95", "3")]
-    assert all(node["seconds_left"] is None for node in found.values())
+    assert list(by_name) == ["n2", "n3", "n1"]
+    assert by_name["n1"]["gpus"] == {"expected": 8, "present": 8}
+    assert by_name["n1"]["mode"] == "observe"
+    assert 0 < by_name["n1"]["notice"]["seconds_left"] <= 3600
+    assert [(finding["check"], finding["detail"], finding["gpu"]) for finding in by_name["n2"]["findings"]] == [
+        ("xid", "95", "3")
+    ]
+    assert all(node["seconds_left"] is None for node in by_name.values())
 
     site.server.wait_query('gpuwarden:node:last_seen_timestamp_seconds{node="n3"}')
     dead.kill()
@@ -251,11 +253,11 @@ def test_odd_series_make_no_node_better_and_hide_none(tmp_path: Path, script: Sc
     script.node("", "d:1")
     script.add("nodes", 1, {})
     script.add("findings", 1, {"job": "gpuwarden", "instance": "d:1", "severity": "odd", "check": "\x1b[31m"})
-    found = nodes_of(fleet(tmp_path, port, "--json"))
-    assert {name: node["status"] for name, node in found.items()} == {
+    nodes = nodes_of(fleet(tmp_path, port, "--json"))
+    assert {name: node["status"] for name, node in nodes.items()} == {
         "n1": "failure", "n2": "unknown", "n3": "unknown", "d:1": "healthy", "": "unknown",
     }  # fmt: skip
-    assert found["n3"]["age_seconds"] is None
+    assert nodes["n3"]["age_seconds"] is None
     assert "\x1b" not in fleet(tmp_path, port).stdout
 
 
@@ -281,12 +283,12 @@ def test_a_silent_node_is_found_through_what_the_rules_recorded_unless_it_answer
     recorded("exclusion", "b:1", "", 2)
     script.add("down", 0, {"job": "gpuwarden", "instance": "c:1", "cluster": "east"})
     script.add("down", 0, {"job": "node_exporter", "instance": "d:1"})
-    found = nodes_of(fleet(tmp_path, port, "--json"))
-    assert list(found) == ["c:1", "gone", "moved"]
-    assert (found["gone"]["age_seconds"], found["gone"]["seconds_left"]) == (4000, 1200 - 4000)
-    assert found["gone"]["last_known_out"] == "planned"
-    assert found["c:1"]["reasons"] == ["does not answer and has no recorded answer"]
-    assert (found["moved"]["instance"], found["moved"]["status"]) == ("new:1", "healthy")
+    nodes = nodes_of(fleet(tmp_path, port, "--json"))
+    assert list(nodes) == ["c:1", "gone", "moved"]
+    assert (nodes["gone"]["age_seconds"], nodes["gone"]["seconds_left"]) == (4000, 1200 - 4000)
+    assert nodes["gone"]["last_known_out"] == "planned"
+    assert nodes["c:1"]["reasons"] == ["does not answer and has no recorded answer"]
+    assert (nodes["moved"]["instance"], nodes["moved"]["status"]) == ("new:1", "healthy")
 
 
 def test_a_silent_node_is_not_hidden_by_one_of_its_name_in_another_cluster(
@@ -298,8 +300,8 @@ def test_a_silent_node_is_not_hidden_by_one_of_its_name_in_another_cluster(
     script.add("recorded", NOW - 600, {**labels, "instance": "east:1", "cluster": "east"})
     script.add("down", 0, {"job": "gpuwarden", "instance": "east:1", "cluster": "east"})
     done = fleet(tmp_path, port, "--json")
-    found = {(node["cluster"], node["node"]): node["status"] for node in json.loads(done.stdout)["nodes"]}
-    assert found == {("west", "n1"): "healthy", ("east", "n2"): "healthy", ("east", "n1"): "unreachable"}
+    statuses = {(node["cluster"], node["node"]): node["status"] for node in json.loads(done.stdout)["nodes"]}
+    assert statuses == {("west", "n1"): "healthy", ("east", "n2"): "healthy", ("east", "n1"): "unreachable"}
 
 
 def test_a_daemon_that_answers_and_sees_no_gpu_any_more_is_unreachable_but_a_failure_stays_one(
@@ -310,9 +312,9 @@ def test_a_daemon_that_answers_and_sees_no_gpu_any_more_is_unreachable_but_a_fai
     script.samples["heartbeats"] = []
     for instance in ("a:1", "b:1"):
         script.add("heartbeats", NOW - 300, {"job": "gpuwarden", "instance": instance})
-    found = nodes_of(fleet(tmp_path, port, "--json"))
-    assert {name: node["status"] for name, node in found.items()} == {"n1": "unreachable", "n2": "failure"}
-    assert found["n1"]["seconds_left"] == 900
+    nodes = nodes_of(fleet(tmp_path, port, "--json"))
+    assert {name: node["status"] for name, node in nodes.items()} == {"n1": "unreachable", "n2": "failure"}
+    assert nodes["n1"]["seconds_left"] == 900
 
 
 def test_work_is_shown_where_daemons_publish_it(tmp_path: Path, script: Script, port: int) -> None:
@@ -360,8 +362,8 @@ def test_nodes_are_grouped_by_nvlink_domain_and_clique_0_is_one(tmp_path: Path, 
     )
     assert "DOMAIN" in lines[4]
     assert [line.split()[:2] for line in lines[5:]] == [["n1", "8f3c6a1e.0"], ["n5", "8f3c6a1e.0"], ["n4", "-"]]
-    found = nodes_of(fleet(tmp_path, port, "--json"))
-    assert {name: node["domain"] for name, node in found.items()} == {
+    nodes = nodes_of(fleet(tmp_path, port, "--json"))
+    assert {name: node["domain"] for name, node in nodes.items()} == {
         "n1": "8f3c6a1e.0", "n5": "8f3c6a1e.0", "n4": "", "n2": "8f3c6a1e.1", "n3": "8f3c6a1e.0",
     }  # fmt: skip
 

@@ -38,8 +38,8 @@ class Fleet:
         return why(self.rows, [row for row in self.rows if row.status in (statuses or (Status.FAILURE,))], self.labels)
 
 
-def names(found: Why) -> list[Labels]:
-    return [cause.labels for cause in found.causes]
+def names(why: Why) -> list[Labels]:
+    return [cause.labels for cause in why.causes]
 
 
 # --- stories
@@ -53,9 +53,9 @@ def test_e05_nine_nodes_of_288_with_one_power_feed() -> None:
         fleet.node(
             Status.WARNING if braked else Status.HEALTHY, rack=f"r{n // 18}", driver="580.95", chassis_slot=str(n % 18)
         )
-    found = fleet.why(Status.WARNING)
-    assert names(found)[0] == {"rack": "r7"}
-    best = found.causes[0]
+    why = fleet.why(Status.WARNING)
+    assert names(why)[0] == {"rack": "r7"}
+    best = why.causes[0]
     assert (best.failing_with, best.failing, best.having, best.nodes) == (9, 9, 18, 288)
     assert fleet.why(Status.FAILURE).causes == ()
 
@@ -70,8 +70,8 @@ def test_d02_eight_nodes_of_one_nvlink_domain_and_its_clique_and_cluster_are_one
             Status.FAILURE if fails else Status.HEALTHY, cluster_uuid=f"c{domain}", clique=str(4000 + domain),
             chassis_serial=f"s{domain}", chassis_slot=str(n % 18), driver="580.1",
         )  # fmt: skip
-    found = fleet.why()
-    assert names(found) == [{"chassis_serial": "s3", "clique": "4003", "cluster_uuid": "c3"}]
+    why = fleet.why()
+    assert names(why) == [{"chassis_serial": "s3", "clique": "4003", "cluster_uuid": "c3"}]
 
 
 def test_e04_every_node_with_the_new_driver_and_the_best_three() -> None:
@@ -181,13 +181,13 @@ def test_by_a_real_prometheus_the_driver_is_named_and_the_node_with_three_of_fou
             text = gpuwarden(*address, "--why", temporary=tmp_path).stdout
             plain = gpuwarden(*address, "--json", temporary=tmp_path)
             healthy = gpuwarden(*address, "--json", "--why", "--status", "warning", temporary=tmp_path)
-    found = json.loads(done.stdout)
-    (cause,) = found["why"]["causes"]
+    document = json.loads(done.stdout)
+    (cause,) = document["why"]["causes"]
     assert cause["labels"] == {"driver": "535.54.03"}
     assert [cause[name] for name in ("failing_with", "failing", "having", "nodes")] == [6, 6, 7, 16]
     assert "driver=535.54.03: 6 of 6 of them, 1 of 10 others" in text
     reasons = {
-        node["node"]: node["reasons"] for node in found["nodes"] if any("of this type" in r for r in node["reasons"])
+        node["node"]: node["reasons"] for node in document["nodes"] if any("of this type" in r for r in node["reasons"])
     }
     assert reasons == {"n12": ["no GPU reading since its daemon started", "of 16 nodes of this type 15 have 4 GPUs"]}
     assert "why" not in json.loads(plain.stdout)

@@ -71,8 +71,8 @@ def loaded_for_help() -> dict[str, set[str]]:
 
 
 def test_help_loads_the_parser_of_its_verb_and_not_what_the_verb_does() -> None:
-    found = loaded_for_help()
-    assert found.keys() == VERBS.keys()
+    loaded = loaded_for_help()
+    assert loaded.keys() == VERBS.keys()
     parsers = ("gpuwarden.base.", "gpuwarden.cli.")
     more = {
         verb: {
@@ -81,10 +81,10 @@ def test_help_loads_the_parser_of_its_verb_and_not_what_the_verb_does() -> None:
             if name.endswith("_main") or (name.startswith("gpuwarden") and not name.startswith(parsers))
         }
         - {VERBS[verb][0]}
-        for verb, names in found.items()
+        for verb, names in loaded.items()
     }
     assert {verb: names for verb, names in more.items() if names} == NAMED_IN_HELP
-    assert {verb: names & HEAVY for verb, names in found.items() if names & HEAVY - {"dataclasses"}} == {}
+    assert {verb: names & HEAVY for verb, names in loaded.items() if names & HEAVY - {"dataclasses"}} == {}
 
 
 def test_without_a_verb_the_verbs_are_listed_and_that_is_bad_usage(tmp_path: Path) -> None:

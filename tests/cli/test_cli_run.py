@@ -51,7 +51,7 @@ def test_a_file_named_with_simulate_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "paths",
     [
         {"run_dir": Path("/run/gpuwarden")},
         {"run_dir": Path("/var/run/gpuwarden/x")},
@@ -60,9 +60,9 @@ def test_a_file_named_with_simulate_is_read(tmp_path: Path) -> None:
         {"config": Path("/etc/gpuwarden/conf.d/x.toml")},
     ],
 )
-def test_simulation_keeps_away_from_the_directories_of_real_gpus(given: dict[str, Path], tmp_path: Path) -> None:
+def test_simulation_keeps_away_from_the_directories_of_real_gpus(paths: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="is for real GPUs"):
-        configuration(options(simulate=1, **given), {"TMPDIR": str(tmp_path)})
+        configuration(options(simulate=1, **paths), {"TMPDIR": str(tmp_path)})
 
 
 def test_a_link_to_a_real_place_is_that_place(tmp_path: Path) -> None:

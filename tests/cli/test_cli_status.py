@@ -66,17 +66,22 @@ def test_an_incident_is_shown_as_one_with_its_cause_first() -> None:
     others = [replace(finding("sxid", Subject("switch", at), detail="20034"), caused_by=cause.key) for at in SWITCHES]
     alone = finding("disk_full", NODE, Severity.WARNING)
     shown = snapshot(4, health=Health.FAILURE, findings=[others[0], cause, alone, others[1]])
-    incidents = (Incident(cause.key, tuple(one.key for one in others)), Incident(alone.key))
+    incidents = (Incident(cause.key, tuple(reported.key for reported in others)), Incident(alone.key))
     shown = replace(shown, verdict=replace(shown.verdict, incidents=incidents))
-    given = document(shown)
-    assert given["incidents"] == [
-        {"cause": str(cause.key), "consequences": [str(one.key) for one in others]},
+    status_document = document(shown)
+    assert status_document["incidents"] == [
+        {"cause": str(cause.key), "consequences": [str(reported.key) for reported in others]},
         {"cause": str(alone.key), "consequences": []},
     ]
-    assert [one["caused_by"] for one in given["findings"]] == [str(cause.key), None, None, str(cause.key)]
+    assert [reported["caused_by"] for reported in status_document["findings"]] == [
+        str(cause.key),
+        None,
+        None,
+        str(cause.key),
+    ]
     lines = text(shown).splitlines()
     order = [line.strip().removeprefix("id: ") for line in lines if line.startswith("  id: ")]
-    assert order == [str(one.key) for one in (cause, *others, alone)]
+    assert order == [str(reported.key) for reported in (cause, *others, alone)]
     assert not any(line.startswith("  also recorded: ") for line in lines), "they are on this screen"
     assert lines.count(f"  caused by: {cause.key}") == 2
 

@@ -163,9 +163,9 @@ def test_a_screen_fits_the_terminal_whatever_its_size(
     columns: int, rows: int, gpus: int, faults: int, error: str
 ) -> None:
     shown = document(snapshot(gpus, health=Health.WARNING, findings=[*FAULTS[:faults], LONG]))
-    known = Known().answer(shown, UPTIME)
-    known = known.silence(error, UPTIME) if error else known
-    drawn = screen(known, UPTIME, columns, rows)
+    received = Known().answer(shown, UPTIME)
+    received = received.silence(error, UPTIME) if error else received
+    drawn = screen(received, UPTIME, columns, rows)
     lines = drawn.split("\n")
     assert len(lines) <= rows
     shown_lines = [line.partition("\x1b[K")[0] for line in lines[2:-1]]  # the head is cut by the terminal
@@ -173,18 +173,18 @@ def test_a_screen_fits_the_terminal_whatever_its_size(
 
 
 def test_healthy_gpus_and_the_least_important_columns_are_left_out_for_want_of_room() -> None:
-    known = Known().answer(document(missing(snapshot(8), 5)), UPTIME)
-    wide, narrow = screen(known, UPTIME, 120, 40), screen(known, UPTIME, 50, 18)
+    received = Known().answer(document(missing(snapshot(8), 5)), UPTIME)
+    wide, narrow = screen(received, UPTIME, 120, 40), screen(received, UPTIME, 50, 18)
     assert wide.count("NVIDIA H100") == 8
     assert "NVIDIA H100" not in narrow
     assert "7 healthy GPUs hidden: terminal too small" in narrow
     assert f"failure  {slot(5)}" in narrow
     assert "gpu_missing" in narrow
-    assert "PCI BUS ID" not in screen(known, UPTIME, 30, 18)
+    assert "PCI BUS ID" not in screen(received, UPTIME, 30, 18)
 
 
 def test_what_users_wrote_cannot_move_the_cursor_of_a_screen() -> None:
     evil = replace(FAULTS[0], evidence={"name": "\x1b[2J\r\n"})
-    known = Known().answer(document(snapshot(1, health=Health.WARNING, findings=[evil])), UPTIME)
-    assert "\\x1b[2J\\r\\n" in screen(known, UPTIME, 100, 40)
-    assert "\\x1b[2J" in screen(known.silence("at \x1b[2J", UPTIME), UPTIME, 100, 40)
+    received = Known().answer(document(snapshot(1, health=Health.WARNING, findings=[evil])), UPTIME)
+    assert "\\x1b[2J\\r\\n" in screen(received, UPTIME, 100, 40)
+    assert "\\x1b[2J" in screen(received.silence("at \x1b[2J", UPTIME), UPTIME, 100, 40)

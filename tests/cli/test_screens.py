@@ -43,38 +43,40 @@ class Found:
         self.verdicts: dict[object, Verdict] = {}
 
     def take(self, verdict: Verdict) -> None:
-        seen = tuple((found.key, found.severity, found.caused_by, *found.evidence) for found in verdict.findings)
+        seen = tuple(
+            (finding.key, finding.severity, finding.caused_by, *finding.evidence) for finding in verdict.findings
+        )
         self.verdicts.setdefault(seen, verdict)
 
 
 def of_condition(code: str) -> Iterable[Verdict]:
-    found, row = Found(), fault(code)
+    distinct, row = Found(), fault(code)
     replay = Replay(Rules(checks={"row_remap_overdue": CheckRule(rise=LATER)}))
 
     def sink(record: Record) -> None:
         for step in replay.take(record):
-            found.take(step.verdict)
+            distinct.take(step.verdict)
 
     node = Node(sink, Random(code), model=row.models[0])
     node.start_daemon(remembers=False)
     node.run(HEALTHY_FOR)
     node.go(row.strike(node, 3))
     node.run(row.after + row.grace + LASTS)
-    assert code in {one.key.code for verdict in found.verdicts.values() for one in verdict.findings}
-    return found.verdicts.values()
+    assert code in {finding.key.code for verdict in distinct.verdicts.values() for finding in verdict.findings}
+    return distinct.verdicts.values()
 
 
 def of_story(story: Story, monkeypatch: pytest.MonkeyPatch) -> Iterable[Verdict]:
-    found, step = Found(), Host.step
+    distinct, step = Found(), Host.step
 
     def watched(host: Host, *events: Any, **options: Any) -> Step:
         made = step(host, *events, **options)
-        found.take(made.verdict)
+        distinct.take(made.verdict)
         return made
 
     monkeypatch.setattr(Host, "step", watched)
     story.made()
-    return found.verdicts.values()
+    return distinct.verdicts.values()
 
 
 def screen(verdict: Verdict) -> list[str]:
@@ -98,11 +100,11 @@ def twice(names: Iterable[str]) -> list[str]:
 
 
 def problems(verdict: Verdict) -> Iterator[str]:
-    for found in verdict.findings:
-        yield from (f"no name: {key} of {found.key}" for key in found.evidence if named(key) is None)
-        parts = evidence_text(found.evidence).split("; ")
+    for finding in verdict.findings:
+        yield from (f"no name: {key} of {finding.key}" for key in finding.evidence if named(key) is None)
+        parts = evidence_text(finding.evidence).split("; ")
         yield from (
-            f"two of one name in the evidence of {found.key}: {name}"
+            f"two of one name in the evidence of {finding.key}: {name}"
             for name in twice(part.partition(": ")[0] for part in parts)
         )
     lines = screen(verdict)

@@ -63,7 +63,9 @@ async def test_passes_fail_while_no_thread_can_be_started_and_go_on_after_that()
             while len(seen) < 2 and not task.done():
                 await asyncio.sleep(0.001)
     assert not task.done(), "the passes have ended for good"
-    assert {(one.outcome, one.error) for one in seen} == {(PassOutcome.FAILED, "RuntimeError: can't start new thread")}
+    assert {(observation.outcome, observation.error) for observation in seen} == {
+        (PassOutcome.FAILED, "RuntimeError: can't start new thread")
+    }
     async with asyncio.timeout(60):
         while seen[-1].outcome is not PassOutcome.OBSERVED:
             await asyncio.sleep(0.001)

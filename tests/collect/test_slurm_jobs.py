@@ -547,12 +547,12 @@ def test_a_job_whose_epilog_never_ran_is_forgotten_when_slurm_does_not_know_it(n
 
 
 @pytest.mark.parametrize(
-    ("scontrol", "found"),
+    ("scontrol", "gpus"),
     [("echo gpu1.example.org", (1, 0)), ("true", (2, 3)), ("exit 1", (2, 3))],
     ids=["full name", "unknown", "refused"],
 )
 async def test_gpus_are_counted_under_the_name_that_slurm_has_for_this_host(
-    tmp_path: Path, scontrol: str, found: tuple[int, ...]
+    tmp_path: Path, scontrol: str, gpus: tuple[int, ...]
 ) -> None:
     """The short name counts if Slurm does not report one."""
     (tmp_path / "scontrol").write_text(
@@ -571,7 +571,7 @@ async def test_gpus_are_counted_under_the_name_that_slurm_has_for_this_host(
     for _ in range(2):
         facts = (await source.once()).facts
         assert facts is not None
-        assert facts.minors == found
+        assert facts.minors == gpus
     assert len((tmp_path / "asked").read_text().splitlines()) <= 2, "its name is asked for once"
 
 

@@ -246,10 +246,10 @@ def test_an_answer_of_accounting_that_names_nobody_or_another_user_s_job_is_none
 
 def test_only_the_first_node_of_a_job_asks(tmp_path: Path) -> None:
     nodes = [Node(tmp_path, f"n{n}") for n in range(1, 5)]
-    for one in nodes:
-        one.ran(60, nodes="n[1-4]")
-        one.pass_by(290)
-    assert [len(one.asked) for one in nodes] == [2, 0, 0, 0]  # it had no answer
+    for node in nodes:
+        node.ran(60, nodes="n[1-4]")
+        node.pass_by(290)
+    assert [len(node.asked) for node in nodes] == [2, 0, 0, 0]  # it had no answer
 
 
 def test_a_job_without_gpus_here_or_without_an_end_is_not_asked_for(node: Node) -> None:

@@ -71,7 +71,9 @@ class Asking:
 def ended(rig: Rig, job: int, *nodes: str) -> None:
     """Wait until the epilog has noted the end on these nodes, and Slurm has heard of it."""
     notes = [rig.notes(name) / str(job) for name in nodes]
-    rig.slurm.wait(lambda: all(one.exists() and "ended=" in one.read_text() for one in notes), f"the end of job {job}")
+    rig.slurm.wait(
+        lambda: all(note.exists() and "ended=" in note.read_text() for note in notes), f"the end of job {job}"
+    )
     rig.slurm.wait(lambda: rig.slurm.has_ended(job), f"job {job} to be complete")
 
 
@@ -95,18 +97,18 @@ def test_the_first_node_says_how_each_job_ended(rig: Rig) -> None:
         ended(rig, job, "n1")
     ended(rig, two, "n2", "n3")
     asking = Asking(rig)
-    found = asking.read()
-    first, second = found["n2"][two], found["n3"][two]
+    by_node = asking.read()
+    first, second = by_node["n2"][two], by_node["n3"][two]
     assert (first.state, first.nodes, first.batch) == ("CANCELLED", 2, True)
     assert (second.state, second.nodes, second.batch) == ("", 2, False)
     assert sorted(asking.asked["scontrol"]) == sorted(map(str, (failed, killed, step, cancelled, two, forged)))
     assert sorted(asking.asked["sacct"]) == sorted(map(str, (cancelled, two))), (
         "who cancelled it, which nobody knows here"
     )
-    assert (first.cancelled_by, found["n1"][cancelled].cancelled_by) == (None, None)
-    known = found["n1"]
-    assert (known[failed].state, known[failed].exit_code, known[failed].signal) == ("FAILED", 3, None)
-    assert (known[killed].state, known[killed].exit_code, known[killed].signal) == ("FAILED", None, 9)
-    assert (known[step].state, known[step].exit_code, known[step].step_exit_code) == ("COMPLETED", 0, 7)
-    assert (known[cancelled].state, known[cancelled].exit_code) == ("CANCELLED", None)
-    assert known[forged].state == "", "it says twice how it ended"
+    assert (first.cancelled_by, by_node["n1"][cancelled].cancelled_by) == (None, None)
+    of_n1 = by_node["n1"]
+    assert (of_n1[failed].state, of_n1[failed].exit_code, of_n1[failed].signal) == ("FAILED", 3, None)
+    assert (of_n1[killed].state, of_n1[killed].exit_code, of_n1[killed].signal) == ("FAILED", None, 9)
+    assert (of_n1[step].state, of_n1[step].exit_code, of_n1[step].step_exit_code) == ("COMPLETED", 0, 7)
+    assert (of_n1[cancelled].state, of_n1[cancelled].exit_code) == ("CANCELLED", None)
+    assert of_n1[forged].state == "", "it says twice how it ended"

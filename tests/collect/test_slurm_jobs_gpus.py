@@ -72,8 +72,8 @@ FACTS = JobsFacts(
 
 
 def test_a_job_is_on_what_it_was_given_and_on_what_it_uses() -> None:
-    found = on_gpus(FACTS, SLOTS, gpus(0, 1, 2, 3, processes=(71, 72, 73, 74, 75)))
-    assert found == {
+    jobs_by_slot = on_gpus(FACTS, SLOTS, gpus(0, 1, 2, 3, processes=(71, 72, 73, 74, 75)))
+    assert jobs_by_slot == {
         SLOTS[0]: (
             GpuJob(slot=SLOTS[0], job=11, uid=1001, user="alice", job_name="train", pids=(71,)),
             GpuJob(slot=SLOTS[0], job=12, uid=1002, pids=(72,), ended=True),

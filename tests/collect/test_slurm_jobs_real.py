@@ -66,8 +66,8 @@ def configure(host: FakeHost, rig: Rig, slurm: str = "", more: str = "") -> None
 
 def jobs_on(daemon: RunningDaemon) -> set[tuple[str, str]]:
     """Pairs of GPU and job that are published."""
-    found = Scrape(daemon.get("/metrics")[1]).labels("gpuwarden_gpu_job_info")
-    return {(labels["gpu"], labels["job"]) for labels in found}
+    series = Scrape(daemon.get("/metrics")[1]).labels("gpuwarden_gpu_job_info")
+    return {(labels["gpu"], labels["job"]) for labels in series}
 
 
 def findings(daemon: RunningDaemon, code: str) -> list[dict[str, Any]]:
@@ -109,9 +109,9 @@ def test_a_process_that_outlives_its_job_is_a_finding_until_it_is_gone(rig: Rig,
         host.fake.add(f"process 0 {pid} 1000000")
         try:
             daemon.wait(lambda: findings(daemon, "gpu_held_after_job"), "what the job left")
-            (found,) = findings(daemon, "gpu_held_after_job")
-            assert (found["evidence"]["job"], found["evidence"]["pids"]) == (str(job), str(pid))
-            assert found["severity"] == "warning"
+            (finding,) = findings(daemon, "gpu_held_after_job")
+            assert (finding["evidence"]["job"], finding["evidence"]["pids"]) == (str(job), str(pid))
+            assert finding["severity"] == "warning"
             shown = host.command("slurm", "jobs", "--run-dir", host.run_dir).stdout
             assert str(pid) in shown
             assert "held after its end" in shown
@@ -146,7 +146,7 @@ def test_a_batch_job_is_watched_and_what_opts_out_or_is_interactive_is_not(
         reader = JobsReader(Path("/proc"), rig.notes("n1"), rig.slurm.conf, node="n1", pids=lambda: [pid])
         facts = reader.read()
         (process,) = facts.processes
-        assert [found.watched for found in facts.jobs if found.id == process.job] == [watched]
+        assert [job.watched for job in facts.jobs if job.id == process.job] == [watched]
         assert process.rank == 0
     finally:
         rig.slurm.command("scancel", *rig.slurm.command("squeue", "-h", "--format=%A").split())

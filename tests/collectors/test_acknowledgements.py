@@ -247,7 +247,7 @@ def test_a_run_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None
 
 def test_only_who_has_ended_for_sure_has_ended(tmp_path: Path) -> None:
     with rank() as alive, rank() as zombie, rank() as gone:
-        processes = [(one.pid, one.started) for one in (alive, zombie, gone)]
+        processes = [(process.pid, process.started) for process in (alive, zombie, gone)]
         zombie.process.kill()
         os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
         gone.process.kill()

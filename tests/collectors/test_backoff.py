@@ -16,9 +16,9 @@ OUTCOMES = st.lists(st.booleans(), max_size=300)
 
 @given(SECONDS, SECONDS, st.floats(1.5, 4.0), OUTCOMES)
 def test_a_pause_is_never_below_the_first_nor_above_the_longest_and_never_shrinks_between_failures(
-    one: float, other: float, factor: float, outcomes: list[bool]
+    limit: float, other_limit: float, factor: float, outcomes: list[bool]
 ) -> None:
-    first, most = sorted((one, other))
+    first, most = sorted((limit, other_limit))
     backoff = Backoff(first, most, factor=factor)
     row: list[float] = []
     for succeeded in outcomes:

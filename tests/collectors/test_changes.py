@@ -32,9 +32,12 @@ def with_changes(old: Any, data: object) -> Any:
 
 
 def node(**readings: Any) -> NvmlFacts:
-    known = {"temperature": 40, "power_usage_mw": 100_000} | readings
+    all_readings = {"temperature": 40, "power_usage_mw": 100_000} | readings
     links = tuple(LinkFacts(link=number, active=True) for number in range(18))
-    gpus = (GpuFacts(slot=f"0000:{n:02x}:00.0", index=n, links=links, readings=GpuReadings(**known)) for n in range(2))
+    gpus = (
+        GpuFacts(slot=f"0000:{n:02x}:00.0", index=n, links=links, readings=GpuReadings(**all_readings))
+        for n in range(2)
+    )
     return NvmlFacts(gpus=tuple(gpus), driver_version="580.159.04")
 
 

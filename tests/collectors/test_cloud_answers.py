@@ -216,8 +216,8 @@ def test_azure_events_are_approvable_only_if_hard_not_begun_and_of_this_machine_
     more: dict[str, Any], approval: Approval
 ) -> None:
     assert only(own_events(document(scheduled(**more)), HERE)).approval is approval
-    (known,) = azure.own_events(document(scheduled(Resources=["vm-1"]), scheduled(**more)), OWN)
-    assert (known.approval, known.event_id) == (approval, scheduled()["EventId"])
+    (event,) = azure.own_events(document(scheduled(Resources=["vm-1"]), scheduled(**more)), OWN)
+    assert (event.approval, event.event_id) == (approval, scheduled()["EventId"])
 
 
 def test_azure_a_freeze_is_a_hint_and_one_odd_event_hides_no_other() -> None:
@@ -264,8 +264,8 @@ def test_where_a_reply_has_no_date_a_step_of_this_host_s_clock_moves_an_end_and_
         at = Stamp(HERE.boottime + seconds, HERE.wall + wall)
         held = follow(held, aws.spot(reply({"action": "terminate", "time": IN_120}, date=None), at), at)
         if seconds == 10.0:
-            (known,) = held.values()
-            assert left(known.notice) == 10.0 + left_then
+            (announcement,) = held.values()
+            assert left(announcement.notice) == 10.0 + left_then
     assert len(held) == 1
 
 
@@ -284,8 +284,8 @@ def test_an_end_that_is_over_and_still_announced_stays_where_it_was_first_seen(c
     for number in range(5):
         at = Stamp(HERE.boottime + number * 60.01, HERE.wall + number * 60.01)
         held = follow(held, PARSERS[parser](answer, at), at)
-        (known,) = held.values()
-        assert left(known.notice) == 0.0, number
+        (announcement,) = held.values()
+        assert left(announcement.notice) == 0.0, number
 
 
 # --- how each of them is withdrawn

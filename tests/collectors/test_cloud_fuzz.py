@@ -80,9 +80,9 @@ def test_no_answer_that_nobody_ever_gave_makes_a_crash_or_a_false_notice() -> No
         name, seed = chance.choice(QUIET if quiet else LOUD)
         headers = {"date": chance.choice(DATES), "metadata-flavor": chance.choice(("Google", "Google", "google", ""))}
         status = chance.choice((200, 200, 200, 200, 404, 500, 302))
-        found = mutated(body(seed), chance)
-        answer = PARSERS[name](Reply(status, found, headers), HERE)
-        case = (name, status, found, answer)
+        content = mutated(body(seed), chance)
+        answer = PARSERS[name](Reply(status, content, headers), HERE)
+        case = (name, status, content, answer)
         assert answer.kind in tuple(AnswerKind), case
         if quiet or status != 200:
             assert not answer.notices, case

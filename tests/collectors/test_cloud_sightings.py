@@ -22,8 +22,8 @@ def notice(end: float | None = 120.0, name: str = "spot:terminate", **more: obje
 
 def after(answers: Iterable[Answer], held: Held | None = None) -> dict[str, float | None]:
     held = held or {}
-    for one in answers:
-        held = follow(held, one, NOW)
+    for response in answers:
+        held = follow(held, response, NOW)
     return {name: None if s.notice.deadline is None else s.notice.deadline.boottime for name, s in held.items()}
 
 
@@ -87,10 +87,10 @@ answers = st.sampled_from([NONE, UNKNOWN, SEEN, answer((notice(name="b"),)), ans
 @given(st.lists(answers, max_size=40))
 def test_without_a_sight_there_is_no_notice_and_without_three_misses_no_end(script: list[Answer]) -> None:
     held: Held = {}
-    for one in script:
-        before, held = held, follow(held, one, NOW)
-        ids = {n.id for n in one.notices}
+    for response in script:
+        before, held = held, follow(held, response, NOW)
+        ids = {n.id for n in response.notices}
         assert set(held) - set(before) <= ids
         for gone in set(before) - set(held):
-            assert one.kind is not AnswerKind.UNKNOWN
+            assert response.kind is not AnswerKind.UNKNOWN
             assert before[gone].missing == 2

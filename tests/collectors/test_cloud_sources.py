@@ -63,8 +63,8 @@ def announced(name: str, seconds: float = 120.0) -> tuple[str, Any]:
             return "spot", rfc3339(seconds)
         case "tencent":
             return "spot", datetime.fromtimestamp(wall + 8 * 3600, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    one = {"EventId": "E1", "EventType": "Preempt", "Resources": ["GPU-VM-3"], "EventStatus": "Scheduled"}
-    return "events", [{**one, "NotBefore": formatdate(wall, usegmt=True)}]
+    event = {"EventId": "E1", "EventType": "Preempt", "Resources": ["GPU-VM-3"], "EventStatus": "Scheduled"}
+    return "events", [{**event, "NotBefore": formatdate(wall, usegmt=True)}]
 
 
 QUIET = {"gcp": "FALSE", "azure": []}
@@ -408,7 +408,7 @@ async def test_azure_names_the_size_of_the_machine_and_is_confirmed_without_it(s
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("machine_type", "expected"),
     [
         ("projects/123456789/machineTypes/a3-highgpu-8g", "Google/a3-highgpu-8g"),
         ("a3-highgpu-8g", ""),
@@ -417,8 +417,10 @@ async def test_azure_names_the_size_of_the_machine_and_is_confirmed_without_it(s
         (Response(200, b"projects/1/machineTypes/a3-highgpu-8g", {"Metadata-Flavor": "other"}), ""),
     ],
 )
-async def test_google_names_the_type_of_the_machine_and_is_confirmed_without_it(given: object, expected: str) -> None:
-    async with Simulator(GcpCloud(**{"machine-type": given})) as service, source_of("gcp", service) as source:
+async def test_google_names_the_type_of_the_machine_and_is_confirmed_without_it(
+    machine_type: object, expected: str
+) -> None:
+    async with Simulator(GcpCloud(**{"machine-type": machine_type})) as service, source_of("gcp", service) as source:
         assert await source.confirm() == ""
         assert isinstance(source, Gcp)
         assert source.machine_type == expected

@@ -72,9 +72,9 @@ def test_after_five_minutes_of_errors_a_notice_is_known_within_one_interval(with
         return loop.time()
 
     try:
-        known = loop.run_until_complete(until_noticed())
+        noticed_at = loop.run_until_complete(until_noticed())
     finally:
         loop.close()
-    assert known - storm <= within + 1.0
+    assert noticed_at - storm <= within + 1.0
     assert set(kinds[:-1]) == {AnswerKind.UNKNOWN}
     assert storm / (within + 1.0) - 1.0 <= len(asked) <= storm + 5.0

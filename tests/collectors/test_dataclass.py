@@ -221,7 +221,7 @@ def instances(make: Callable[[Decorator], type], arguments: list[Any]) -> Iterat
 
 def parameters(cls: type) -> list[tuple[str, object, bool]]:
     every = inspect.signature(cls).parameters.values()
-    return [(one.name, one.kind, one.default is inspect.Parameter.empty) for one in every]
+    return [(parameter.name, parameter.kind, parameter.default is inspect.Parameter.empty) for parameter in every]
 
 
 @pytest.mark.parametrize(("make", "arguments"), CASES, ids=lambda case: getattr(case, "__name__", ""))
@@ -234,34 +234,36 @@ def test_instances_are_made_shown_compared_and_hashed_as_those_of_the_standard_l
     for name in ("__match_args__", "__slots__", "__module__", "__qualname__"):
         assert getattr(theirs, name) == getattr(ours, name)
     shown = [
-        [(one.name, one.init, one.repr, one.compare, one.kw_only) for one in dataclasses.fields(c)]
+        [(field.name, field.init, field.repr, field.compare, field.kw_only) for field in dataclasses.fields(c)]
         for c in (theirs, ours)
     ]
     assert shown[0] == shown[1]
-    for n, one in enumerate(standard):
+    for n, instance in enumerate(standard):
         for m, other in enumerate(standard):
-            assert (one == other) == (shared[n] == shared[m])
-        assert outcome(hash, one) == outcome(hash, shared[n])
-        assert (one == "x") == (shared[n] == "x")
-    assert [isinstance(one, ours) for one in shared] == [isinstance(one, theirs) for one in standard]
+            assert (instance == other) == (shared[n] == shared[m])
+        assert outcome(hash, instance) == outcome(hash, shared[n])
+        assert (instance == "x") == (shared[n] == "x")
+    assert [isinstance(instance, ours) for instance in shared] == [
+        isinstance(instance, theirs) for instance in standard
+    ]
 
 
 @pytest.mark.parametrize("decorate", BOTH)
 def test_an_instance_does_not_change_and_a_changed_copy_is_another_one(decorate: Decorator) -> None:
     made: Any = mixed(decorate)
-    one = made(1, last="y")
+    original = made(1, last="y")
     with pytest.raises(FrozenInstanceError, match="cannot assign to field 'first'"):
-        one.first = 2
+        original.first = 2
     with pytest.raises(FrozenInstanceError, match="cannot delete field 'first'"):
-        del one.first
-    other = dataclasses.replace(one, first=2, beside=9)
-    assert (one.first, other.first, other.last, other.beside) == (1, 2, "y", 9)
-    assert other != one
-    assert copy.deepcopy(one) == one == copy.copy(one)
+        del original.first
+    other = dataclasses.replace(original, first=2, beside=9)
+    assert (original.first, other.first, other.last, other.beside) == (1, 2, "y", 9)
+    assert other != original
+    assert copy.deepcopy(original) == original == copy.copy(original)
     with pytest.raises(TypeError, match="unexpected keyword argument"):
-        dataclasses.replace(one, nothing=1)
+        dataclasses.replace(original, nothing=1)
     with pytest.raises((TypeError, ValueError), match="init=False"):
-        dataclasses.replace(one, fixed="g")
+        dataclasses.replace(original, fixed="g")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

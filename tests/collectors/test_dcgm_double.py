@@ -85,8 +85,8 @@ def test_the_double_has_the_names_of_the_real_bindings(dcgm: Bindings) -> None:
 
 
 def test_all_that_the_reader_uses_is_in_the_table_of_real_names() -> None:
-    known = {*PARAMETERS, *(f"dcgm_structs.{name}" for name in (*STRUCTURES, *VERSIONS, "DCGMError"))}
-    assert {f"{module}.{name}" for module, names in NEEDED.items() for name in names} <= known
+    real_names = {*PARAMETERS, *(f"dcgm_structs.{name}" for name in (*STRUCTURES, *VERSIONS, "DCGMError"))}
+    assert {f"{module}.{name}" for module, names in NEEDED.items() for name in names} <= real_names
 
 
 # --- Quirks of the real engine ------------------------------------------------------------------------------------
@@ -168,14 +168,14 @@ def test_one_nanosecond_of_capping_warns_and_link_totals_fail_for_ever(fake: Fak
 
 
 @pytest.mark.parametrize(
-    ("action", "found"), [(1, [125]), (2, [126]), (3, [127]), (4, [128]), (5, []), (6, []), (7, [])]
+    ("action", "incidents"), [(1, [125]), (2, [126]), (3, [127]), (4, [128]), (5, []), (6, []), (7, [])]
 )
 def test_recovery_actions_beyond_4_give_no_incident(
-    fake: FakeDcgm, dcgm: Bindings, action: int, found: list[int]
+    fake: FakeDcgm, dcgm: Bindings, action: int, incidents: list[int]
 ) -> None:
     handle = connected(dcgm)
     fake.field(0, 1523, action)
-    assert checked(dcgm, handle, group_of(dcgm, handle, GPU_0))[1] == found
+    assert checked(dcgm, handle, group_of(dcgm, handle, GPU_0))[1] == incidents
 
 
 def test_one_unknown_field_fails_a_field_group_and_so_does_a_taken_name(fake: FakeDcgm, dcgm: Bindings) -> None:

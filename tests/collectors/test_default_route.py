@@ -33,8 +33,8 @@ def carriers(root: Path, *, v4: list[str] | None = None, v6: list[str] | None = 
         "ipv6_route": None if v6 is None else "\n".join(v6),
     }
     plant(root, {f"proc/1/net/{name}": text for name, text in files.items() if text is not None})
-    found = DefaultRoute(root / "proc", root / "sys").carriers()
-    return None if found is None else set(found)
+    devices = DefaultRoute(root / "proc", root / "sys").carriers()
+    return None if devices is None else set(devices)
 
 
 def above(root: Path, device: str, *lower: str) -> None:
@@ -81,9 +81,9 @@ def test_vlan_on_a_bond_is_carried_by_all_that_it_is_made_of(tmp_path: Path) -> 
 def test_devices_below_each_other_end(tmp_path: Path) -> None:
     above(tmp_path, "a", "b", *(f"port{n}" for n in range(400)))
     above(tmp_path, "b", "a")
-    found = carriers(tmp_path, v4=[ipv4("a")])
-    assert found is not None
-    assert 2 <= len(found) <= 256
+    devices = carriers(tmp_path, v4=[ipv4("a")])
+    assert devices is not None
+    assert 2 <= len(devices) <= 256
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ CALLS = [
     "nvmlDeviceGetRemappedRows(gpu(0))",
     "nvmlDeviceGetRowRemapperHistogram(gpu(0))",
     "nvmlDeviceGetPcieReplayCounter(gpu(0))",
-    *(f"nvmlDeviceGet{which}PcieLink{what}(gpu(0))" for which in ("Curr", "Max") for what in ("Generation", "Width")),
+    *(f"nvmlDeviceGet{which}PcieLink{part}(gpu(0))" for which in ("Curr", "Max") for part in ("Generation", "Width")),
     "nvmlDeviceGetNvLinkState(gpu(0), 17)",
     "nvmlDeviceGetNvLinkVersion(gpu(0), 17)",
     *(f"nvmlDeviceGetNvLinkErrorCounter(gpu(0), 17, {counter})" for counter in range(5)),
@@ -218,7 +218,7 @@ def test_generations_support_different_fields(
     fake: FakeNvml, client: NvmlClient, generation: Generation, supported: set[int], not_supported: set[int]
 ) -> None:
     fake.write(generation=generation)
-    assert {known for known in supported | not_supported if field(client, 0, known) is not None} == supported
+    assert {field_id for field_id in supported | not_supported if field(client, 0, field_id) is not None} == supported
 
 
 def test_only_volta_retires_pages_and_only_its_successors_remap_rows(fake: FakeNvml, client: NvmlClient) -> None:

@@ -98,12 +98,12 @@ def test_processes_are_sized_and_then_listed(fake: FakeNvml, client: NvmlClient)
     for pid in (4242, 4343, 4444):
         fake.process(6, pid, 1 << 30)
     fake.process(6, 4545, "none")
-    found = client.ask("nvmlDeviceGetComputeRunningProcesses(gpu(6))")
-    assert [(process["pid"], process["usedGpuMemory"]) for process in found] == [
+    processes = client.ask("nvmlDeviceGetComputeRunningProcesses(gpu(6))")
+    assert [(process["pid"], process["usedGpuMemory"]) for process in processes] == [
         *[(4242, 1 << 30), (4343, 1 << 30), (4444, 1 << 30)],
         (4545, None),
     ]
-    assert {process["gpuInstanceId"] for process in found} == {0xFFFFFFFF}
+    assert {process["gpuInstanceId"] for process in processes} == {0xFFFFFFFF}
     assert client.ask("nvmlDeviceGetComputeRunningProcesses(gpu(5))") == []
 
 

@@ -28,7 +28,10 @@ GPU, MIG = "GPU-8f2c1d90-3e5a-4b17-9c2e-5da9abb51763", "MIG-2ce7a541-c516-5dbc-a
 
 
 def given(facts: PodsFacts) -> dict[str, tuple[str, ...]]:
-    return {f"{one.namespace}/{one.pod}/{one.container}": one.devices for one in facts.containers}
+    return {
+        f"{container.namespace}/{container.pod}/{container.container}": container.devices
+        for container in facts.containers
+    }
 
 
 def test_only_gpus_are_read_of_all_that_kubelet_lists() -> None:

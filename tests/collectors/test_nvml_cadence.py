@@ -225,11 +225,11 @@ def test_violation_counters_are_read_while_the_clocks_are_lowered_and_once_behin
     node.reader.connect()
     assert set.union(*triggered(13)) == {"violation_thermal_ns", "slowdown_hw_thermal_ns", "slowdown_hw_power_brake_ns"}
     node.fake.reading(0, "clock_event_reasons", bits)
-    assert [read <= one for one in triggered(15)] == [True] * 15
+    assert [read <= names for names in triggered(15)] == [True] * 15
     node.fake.reading(0, "clock_event_reasons", 0)
     after = triggered(12)
     assert read <= after[0]
-    assert sum(len(one) for one in after[1:]) <= 3
+    assert sum(len(names) for names in after[1:]) <= 3
 
 
 def test_the_margin_is_read_in_each_pass_only_near_the_limit(node: Node) -> None:
@@ -396,4 +396,4 @@ def test_the_window_of_an_instance_is_read_each_minute_and_of_a_new_one_at_once(
     assert (old.bar1_used_bytes, new.bar1_used_bytes) == (before, 123)
     for _ in range(12):
         gpu = node.gpu()
-    assert [one.bar1_used_bytes for one in gpu.mig] == [123, 123]
+    assert [instance.bar1_used_bytes for instance in gpu.mig] == [123, 123]

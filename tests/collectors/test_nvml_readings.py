@@ -95,7 +95,7 @@ def test_the_layouts_that_are_unpacked_are_those_of_the_bindings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "member", "given", "value"),
+    ("kind", "member", "stored", "value"),
     [
         (0, "dVal", 41.6, 42),
         (0, "dVal", float("nan"), None),
@@ -111,9 +111,11 @@ def test_the_layouts_that_are_unpacked_are_those_of_the_bindings() -> None:
         (99, "ullVal", 12, 12),
     ],
 )
-def test_a_field_value_is_read_as_the_type_it_declares(kind: int, member: str, given: float, value: int | None) -> None:
+def test_a_field_value_is_read_as_the_type_it_declares(
+    kind: int, member: str, stored: float, value: int | None
+) -> None:
     union = pynvml.c_nvmlValue_t()
-    setattr(union, member, given)
+    setattr(union, member, stored)
     assert decode_field(kind, bytes(union)) == value
 
 
@@ -121,13 +123,13 @@ def test_a_field_value_is_read_as_the_type_it_declares(kind: int, member: str, g
 
 
 def test_every_reading_of_the_driver_arrives_in_its_own_attribute(node: Node) -> None:
-    given = {name: SMALL.get(name, 20 + number) for number, name in enumerate(READINGS) if name in names("READING")}
-    assert len(given) > 100
-    node.fake.add(*(f"set 0 {name} {value}" for name, value in given.items()))
+    expected = {name: SMALL.get(name, 20 + number) for number, name in enumerate(READINGS) if name in names("READING")}
+    assert len(expected) > 100
+    node.fake.add(*(f"set 0 {name} {value}" for name, value in expected.items()))
     node.reader.connect()
     node.read()
     readings = node.gpu().readings
-    assert {name: getattr(readings, name) for name in given} == given
+    assert {name: getattr(readings, name) for name in expected} == expected
     assert readings.memory_free_bytes is not None
     assert readings.bar1_free_bytes is not None
 
@@ -195,9 +197,13 @@ def test_gpm_is_read_of_each_gpu_instance_and_its_compute_instances_share_it(nod
     node.fake.write(frozen=True).mig(0, 1, 0, "1c.3g.40gb", 40448).mig(0, 1, 1, "2c.3g.40gb", 40448)
     node.fake.mig(0, 5, 0, "1g.10gb", 9728).reading(0, "gpm_sm_active", 87).reading(0, "gpm_dram_active", 60)
     node.reader.connect()
-    assert {one.gpm_sm_active for one in node.gpu().mig} == {None}
+    assert {instance.gpm_sm_active for instance in node.gpu().mig} == {None}
     gpu = node.gpu()
-    assert [(one.gpm_sm_active, one.gpm_dram_active) for one in gpu.mig] == [(86, 59), (86, 59), (82, 55)]
+    assert [(instance.gpm_sm_active, instance.gpm_dram_active) for instance in gpu.mig] == [
+        (86, 59),
+        (86, 59),
+        (82, 55),
+    ]
     assert (gpu.readings.gpm_sm_active, gpu.errors) == (87, ())
 
 
@@ -271,7 +277,7 @@ def test_an_instance_whose_gpm_fails_keeps_none_of_the_others_from_theirs(
     node.reader.connect()
     for _ in range(2):
         node.read()
-    assert [one.gpm_sm_active is None for one in node.gpu().mig] == [True, False, False]
+    assert [mig_instance.gpm_sm_active is None for mig_instance in node.gpu().mig] == [True, False, False]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1.0, 102.0, 1e19])

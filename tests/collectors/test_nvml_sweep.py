@@ -86,7 +86,7 @@ def test_mig_instances_are_listed_and_processes_name_theirs(node: Node) -> None:
     node.fake.mig(0, 1, 0, "3g.40gb", 40448).mig(0, 2, 1, "1g.10gb", 9728).process(0, 99, 1 << 20, (2, 1))
     node.reader.connect()
     gpu = node.gpu()
-    assert [(one.gpu_instance, one.compute_instance, one.profile) for one in gpu.mig] == [
+    assert [(instance.gpu_instance, instance.compute_instance, instance.profile) for instance in gpu.mig] == [
         (1, 0, "3g.40gb"),
         (2, 1, "1g.10gb"),
     ]

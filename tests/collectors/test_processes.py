@@ -253,8 +253,8 @@ def test_a_real_process_that_pretends_to_be_the_drivers_is_known_by_its_user() -
     with subprocess.Popen([sys.executable, "-S", "-c", script]) as stranger:
         try:
             until(lambda: stranger.pid in _by_pid(collector.read()), "it is stuck")
-            found = _by_pid(collector.read())[stranger.pid]
-            assert (found.comm, found.uid) == ("nvidia-smi", 65534)
+            process = _by_pid(collector.read())[stranger.pid]
+            assert (process.comm, process.uid) == ("nvidia-smi", 65534)
         finally:
             for pid in (*children(stranger.pid), stranger.pid):
                 os.kill(pid, signal.SIGKILL)

@@ -47,14 +47,14 @@ class Found:
     ) -> None:  # fmt: skip
         self.pids = pids
         jobs = (reader or ReceiversReader(PROC)).read({pids[label] for label in gpu}, listed, owners)
-        self.jobs = [job for job in jobs if any(one.pid in pids.values() for one in job.processes)]
-        self._receivers = {one.pid: one for job in self.jobs for one in job.processes}
+        self.jobs = [job for job in jobs if any(receiver.pid in pids.values() for receiver in job.processes)]
+        self._receivers = {receiver.pid: receiver for job in self.jobs for receiver in job.processes}
 
     def __getitem__(self, label: str) -> Receiver:
         return self._receivers[self.pids[label]]
 
     def job(self, label: str) -> LocalJob:
-        return next(job for job in self.jobs if any(one.pid == self.pids[label] for one in job.processes))
+        return next(job for job in self.jobs if any(receiver.pid == self.pids[label] for receiver in job.processes))
 
     def roles(self) -> dict[str, Role]:
         return {label: self._receivers[pid].role for label, pid in self.pids.items() if pid in self._receivers}
@@ -87,16 +87,16 @@ def test_a_wrapper_s_trainer_is_the_rank_and_its_workers_are_helpers(trees: Fore
             )
         )
     )  # fmt: skip
-    found = Found(pids, gpu=["train"])
-    assert found.roles() == {"wrapper": SHELL, "train": RANK, "loader": HELPER, "writer": HELPER}
-    train = found["train"]
+    scan = Found(pids, gpu=["train"])
+    assert scan.roles() == {"wrapper": SHELL, "train": RANK, "loader": HELPER, "writer": HELPER}
+    train = scan["train"]
     assert train == Receiver(
         pid=pids["train"], started=train.started, uid=USER, name=train.name, role=RANK, catches=frozenset({"TERM", "USR1"}),
         declared="USR1", step="0", leader=False, rank=3, gpu=True,
     )  # fmt: skip
-    assert found["wrapper"].leader
-    assert found["loader"].catches == {"TERM", "USR1"}, "forked with the handlers of its rank"
-    job = found.job("train")
+    assert scan["wrapper"].leader
+    assert scan["loader"].catches == {"TERM", "USR1"}, "forked with the handlers of its rank"
+    job = scan.job("train")
     assert (job.kind, job.id, job.uid, job.folder) == (Kind.SLURM, str(trees.job), USER, str(trees.job))
 
 
@@ -126,9 +126,9 @@ def test_the_first_process_of_a_container_of_apptainer_is_not_signalled(trees: F
     train = member("train")
     container = member("first", train, program=first, catch=["TERM", "USR1"])
     step = member("starter", container, program="starter-suid", cgroup=v2(trees), env=slurm(trees, 0))
-    found = Found(trees.start(stepd(step)), gpu=["train"])
-    assert found.roles() == {"starter": LAUNCHER, "first": SERVICE, "train": RANK}
-    assert found["train"].catches == frozenset()
+    seen = Found(trees.start(stepd(step)), gpu=["train"])
+    assert seen.roles() == {"starter": LAUNCHER, "first": SERVICE, "train": RANK}
+    assert seen["train"].catches == frozenset()
 
 
 def torchrun(*workers: Spec, **more: Any) -> Spec:
@@ -156,11 +156,11 @@ def test_a_launcher_s_workers_are_the_ranks_whatever_started_them(trees: Forest,
         stepd(torchrun(worker(0, member("loader")), worker(1), cgroup=v2(trees), env=slurm(trees, 1), **more))
     )
     for gpu in (["rank0", "rank1"], []):  # before and after CUDA is initialised
-        found = Found(pids, gpu)
-        assert found.roles() == {"launcher": LAUNCHER, "rank0": RANK, "rank1": RANK, "loader": HELPER}
-        assert [found[label].rank for label in ("rank0", "rank1")] == [8, 9]
-        assert not found["rank0"].leader
-        assert found["launcher"].leader
+        scan = Found(pids, gpu)
+        assert scan.roles() == {"launcher": LAUNCHER, "rank0": RANK, "rank1": RANK, "loader": HELPER}
+        assert [scan[label].rank for label in ("rank0", "rank1")] == [8, 9]
+        assert not scan["rank0"].leader
+        assert scan["launcher"].leader
 
 
 def test_a_trainer_that_starts_the_other_ranks_of_its_host_is_the_first_rank_itself(trees: Forest) -> None:
@@ -182,11 +182,11 @@ def test_a_tree_of_mpi_is_seen_through_to_its_ranks(trees: Forest) -> None:
 
     batch = member("script", member("mpirun", *ranks(0), program="mpirun"), shell="{} & wait", cgroup=v2(trees, step="batch"), env=slurm(trees, 0) | {"SLURM_STEP_ID": None})  # fmt: skip
     orted = member("orted", *ranks(2), program="orted", cgroup=v2(trees), env=slurm(trees, 1))
-    found = Found(trees.start(stepd(batch, orted)))
-    assert found.roles() == {
+    scan = Found(trees.start(stepd(batch, orted)))
+    assert scan.roles() == {
         "script": SHELL, "mpirun": LAUNCHER, "orted": LAUNCHER, **{f"rank{n}": RANK for n in range(4)},
     }  # fmt: skip
-    assert [(found[f"rank{n}"].step, found[f"rank{n}"].rank) for n in range(4)] == [
+    assert [(scan[f"rank{n}"].step, scan[f"rank{n}"].rank) for n in range(4)] == [
         ("batch", 0), ("batch", 1), ("0", 2), ("0", 3),
     ]  # fmt: skip
 
@@ -205,12 +205,12 @@ def test_what_runs_beside_a_rank_in_its_script_is_none(trees: Forest) -> None:
     )  # fmt: skip
     extern = member("sleep", program="sleep", cgroup=v2(trees, step="extern", task="special"))
     pids = trees.start(stepd(batch, task, extern))
-    found = Found(pids, gpu=["train", "mps"])
-    assert found.roles() == {
+    scan = Found(pids, gpu=["train", "mps"])
+    assert scan.roles() == {
         "script": SHELL, "dashboard": HELPER, "srun": LAUNCHER, "mps": SERVICE, "task": SHELL, "timeout": LAUNCHER,
         "train": RANK, "filter": HELPER, "sleep": SERVICE,
     }  # fmt: skip
-    assert len(found.jobs) == 1
+    assert len(scan.jobs) == 1
     under_mps = Found(pids, gpu=["mps"])
     assert under_mps["train"].role is RANK, "the server holds the GPU for a client that does not show"
 
@@ -221,8 +221,8 @@ def test_orphans_are_classified_by_what_they_declare(trees: Forest) -> None:
     beside = member("gone too", member("service", catch=["TERM"], orphan=True), leaves=True)
     control = member("gone as well", member("mps", program="nvidia-cuda-mps-control", orphan=True), leaves=True)
     train = member("train", left, beside, control, catch=["TERM"], cgroup=v2(trees), env=slurm(trees, 0))
-    found = Found(trees.start(stepd(train)))
-    assert {label: role for label, role in found.roles().items() if not label.startswith("gone")} == {
+    scan = Found(trees.start(stepd(train)))
+    assert {label: role for label, role in scan.roles().items() if not label.startswith("gone")} == {
         "train": RANK, "worker": RANK, "service": HELPER, "mps": SERVICE,
     }  # fmt: skip
 
@@ -233,9 +233,9 @@ def test_a_process_of_another_user_in_a_job_is_not_the_job_s(trees: Forest) -> N
     train = member("train", catch=["TERM"])
     script = member("script", train, shell="{} & wait", cgroup=v2(trees), uid=USER, env=slurm(trees, 0))
     other = member("other", root, shell="{} & wait", cgroup=v2(trees, task="1"), env=slurm(trees, 1))
-    found = Found(trees.start(stepd(script, other)), gpu=["below", "train"])
-    assert found.roles() == {"script": SHELL, "train": RANK, "other": SERVICE, "as root": SERVICE, "below": SERVICE}
-    assert found.job("train").uid == USER
+    scan = Found(trees.start(stepd(script, other)), gpu=["below", "train"])
+    assert scan.roles() == {"script": SHELL, "train": RANK, "other": SERVICE, "as root": SERVICE, "below": SERVICE}
+    assert scan.job("train").uid == USER
 
 
 def test_without_control_groups_slurmds_list_is_used(trees: Forest) -> None:
@@ -251,10 +251,10 @@ def test_without_control_groups_slurmds_list_is_used(trees: Forest) -> None:
         pids["train"]: ListedPid(job=trees.job, step="0"),
         pids["stranger"]: ListedPid(job=trees.job, step="0", local=1, rank=6),
     }
-    found = Found(pids, listed=listed)
-    assert found.roles() == {"task": SHELL, "train": RANK}
-    assert (found["task"].leader, found["task"].rank, found["train"].leader) == (True, 0, False)
-    assert found.job("train").id == str(trees.job)
+    scan = Found(pids, listed=listed)
+    assert scan.roles() == {"task": SHELL, "train": RANK}
+    assert (scan["task"].leader, scan["task"].rank, scan["train"].leader) == (True, 0, False)
+    assert scan.job("train").id == str(trees.job)
 
 
 def test_numbers_of_another_pid_namespace_are_no_processes_of_this_host(trees: Forest) -> None:
@@ -265,8 +265,8 @@ def test_numbers_of_another_pid_namespace_are_no_processes_of_this_host(trees: F
     pids |= trees.start(member("service", catch=["TERM"]))
     own, other = ListedPid(job=trees.job, step="0", local=0, rank=0), ListedPid(job=trees.job + 1, step="3")
     listed = {pids["service"]: own, pids["extern"]: ListedPid(job=trees.job, step="extern")}
-    found = Found(pids, listed=listed)
-    assert (found.ranks(), "service" in found.roles()) == ({"rank"}, False)
+    scan = Found(pids, listed=listed)
+    assert (scan.ranks(), "service" in scan.roles()) == ({"rank"}, False)
     assert Found(pids, listed={pids["rank"]: other})["rank"].leader, "another job's process may have its number there"
 
 
@@ -274,9 +274,9 @@ def test_where_nobody_lists_them_a_gpu_user_s_environment_names_its_job(trees: F
     """The rest of its tree belongs to that job, too: its launcher and its helpers, unless the controller gave the job to another user."""
     launcher = torchrun(worker(0, member("loader")), env=slurm(trees, 0))
     pids = trees.start(stepd(launcher))
-    found = Found(pids, gpu=["rank0"])
-    assert found.roles() == {"launcher": LAUNCHER, "rank0": RANK, "loader": HELPER}
-    assert (found.job("loader").kind, found.job("loader").id, found["loader"].step) == (Kind.SLURM, str(trees.job), "0")
+    scan = Found(pids, gpu=["rank0"])
+    assert scan.roles() == {"launcher": LAUNCHER, "rank0": RANK, "loader": HELPER}
+    assert (scan.job("loader").kind, scan.job("loader").id, scan["loader"].step) == (Kind.SLURM, str(trees.job), "0")
     other = Found(pids, gpu=["rank0"], owners={trees.job: USER})
     assert other.job("rank0").kind is Kind.PROCESS
 
@@ -286,8 +286,8 @@ def test_under_a_sluid_the_job_number_comes_from_its_processes(trees: Forest) ->
     plain = member("plain", catch=["TERM"], cgroup=trees.cgroup(sluid.format(0)))
     declares = member("declares", catch=["TERM"], cgroup=trees.cgroup(sluid.format(1)), env=slurm(trees, 1))
     pids = trees.start(stepd(plain, declares))
-    found = Found(pids)
-    assert (found.job("plain").id, found.ranks()) == (str(trees.job), {"plain", "declares"})
+    scan = Found(pids)
+    assert (scan.job("plain").id, scan.ranks()) == (str(trees.job), {"plain", "declares"})
     other = Found(pids, listed={pids["plain"]: ListedPid(job=99, step="0", local=0, rank=0)})
     assert other.job("declares").id == "99", "slurmd knows better"
 
@@ -298,9 +298,9 @@ def test_tasks_without_folders_of_their_own_have_a_leader_each(trees: Forest) ->
     ranks = [
         member(f"task{n}", program="python", catch=["TERM"], cgroup=special, env=slurm(trees, n)) for n in range(2)
     ]
-    found = Found(trees.start(stepd(*ranks)))
-    assert found.ranks() == {"task0", "task1"}
-    assert [found[label].leader for label in ("task0", "task1")] == [True, True]
+    scan = Found(trees.start(stepd(*ranks)))
+    assert scan.ranks() == {"task0", "task1"}
+    assert [scan[label].leader for label in ("task0", "task1")] == [True, True]
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -314,9 +314,9 @@ def test_of_two_users_in_one_job_none_is_its_owner_until_slurm_says_so(trees: Fo
     other = member("other", catch=["TERM"], cgroup=group, uid=1002, env=slurm(trees, 1), session=True)
     own = member("own", catch=["TERM"], cgroup=group, uid=1001, env=slurm(trees, 0))
     pids = trees.start(stepd(other, own))
-    found = Found(pids)
-    assert found.job("own").uid == (1001 if version == 1 else None)
-    assert found["own"].role is RANK, "it is told, whoever else is in there"
+    scan = Found(pids)
+    assert scan.job("own").uid == (1001 if version == 1 else None)
+    assert scan["own"].role is RANK, "it is told, whoever else is in there"
     if version == 2:
         told = Found(pids, owners={trees.job: 1001})
         assert (told.job("own").uid, told.roles()) == (1001, {"own": RANK, "other": SERVICE})
@@ -324,15 +324,15 @@ def test_of_two_users_in_one_job_none_is_its_owner_until_slurm_says_so(trees: Fo
 
 def test_a_number_in_an_environment_makes_nobody_the_owner_of_a_job(trees: Forest) -> None:
     pids = trees.start(stepd(member("claims", catch=["TERM"], uid=1002, env=slurm(trees, 0))))
-    found = Found(pids, gpu=["claims"])
-    assert (found.job("claims").id, found.job("claims").uid) == (str(trees.job), None)
+    scan = Found(pids, gpu=["claims"])
+    assert (scan.job("claims").id, scan.job("claims").uid) == (str(trees.job), None)
 
 
 def test_of_two_users_who_name_one_job_neither_is_believed(trees: Forest) -> None:
     claims = [member(f"of{uid}", catch=["TERM"], uid=uid, env=slurm(trees, 0)) for uid in (1001, 1002)]
-    found = Found(trees.start(stepd(*claims)), gpu=["of1001", "of1002"])
-    assert {found.job(label).kind for label in ("of1001", "of1002")} == {Kind.PROCESS}
-    assert found.ranks() == {"of1001", "of1002"}, "both are told"
+    scan = Found(trees.start(stepd(*claims)), gpu=["of1001", "of1002"])
+    assert {scan.job(label).kind for label in ("of1001", "of1002")} == {Kind.PROCESS}
+    assert scan.ranks() == {"of1001", "of1002"}, "both are told"
 
 
 # --- containers and unmanaged processes ---------------------------------------------------------------------------------
@@ -345,9 +345,9 @@ def test_of_two_users_who_name_one_job_neither_is_believed(trees: Forest) -> Non
 def test_the_first_process_of_a_container_is_not_signalled(trees: Forest, first: Mapping[str, Any]) -> None:
     train = member("train", member("loader"), catch=["TERM"], fork=True, env={"DSTACK_JOB_ID": f"task-{trees.job}"})
     pids = trees.start(member("first", train, cgroup=trees.cgroup(f"docker/{trees.container}"), **first))
-    found = Found(pids, gpu=["train"])
-    assert found.roles() == {"first": SERVICE if "program" in first else SHELL, "train": RANK, "loader": HELPER}
-    job = found.job("train")
+    scan = Found(pids, gpu=["train"])
+    assert scan.roles() == {"first": SERVICE if "program" in first else SHELL, "train": RANK, "loader": HELPER}
+    job = scan.job("train")
     assert (job.kind, job.id, job.folder) == (Kind.CONTAINER, f"task-{trees.job}", f"task-{trees.job}")
 
 
@@ -362,9 +362,9 @@ def test_a_job_of_dstack_is_seen_through_its_runner(trees: Forest) -> None:
         shell="{} & {} & wait",
         cgroup=trees.cgroup(f"system.slice/docker-{trees.container}.scope"),
     )
-    found = Found(trees.start(first), gpu=["train"])
-    assert found.roles() == {"first": SHELL, "runner": SERVICE, "sshd": SERVICE, "shell": SHELL, "train": RANK}
-    assert found.job("train").id == trees.container
+    scan = Found(trees.start(first), gpu=["train"])
+    assert scan.roles() == {"first": SHELL, "runner": SERVICE, "sshd": SERVICE, "shell": SHELL, "train": RANK}
+    assert scan.job("train").id == trees.container
 
 
 def test_a_container_counts_if_it_works_or_declares_it(trees: Forest) -> None:
@@ -384,9 +384,9 @@ def test_a_container_counts_if_it_works_or_declares_it(trees: Forest) -> None:
             member("claims", catch=["HUP"], cgroup=groups[3], env={"GPUWARDEN_SIGNAL": "HUP", "DSTACK_JOB_ID": "same"}),
         )
     )
-    found = Found(pids, gpu=["dcgm"])
-    assert found.roles() == {"declares": RANK, "claims": RANK}
-    assert len({job.id for job in found.jobs}) == 2, "two that call themselves the same are not one"
+    scan = Found(pids, gpu=["dcgm"])
+    assert scan.roles() == {"declares": RANK, "claims": RANK}
+    assert len({job.id for job in scan.jobs}) == 2, "two that call themselves the same are not one"
 
 
 @pytest.mark.parametrize(
@@ -407,9 +407,9 @@ def test_ranks_show_that_others_are_elsewhere_by_their_number_or_that_of_their_n
     ranks = [member(f"rank{n}", env={"RANK": str(n), "LOCAL_RANK": str(n), **env}, catch=["TERM"]) for n in range(2)]
     group = trees.cgroup(f"docker/{trees.container}")
     pids = trees.start(member("first", *ranks, cgroup=group))
-    found = Found(pids, gpu=["rank0", "rank1"])
-    assert found.ranks() == {"rank0", "rank1"}
-    assert found.job("rank0").elsewhere is elsewhere
+    scan = Found(pids, gpu=["rank0", "rank1"])
+    assert scan.ranks() == {"rank0", "rank1"}
+    assert scan.job("rank0").elsewhere is elsewhere
 
 
 def test_a_container_in_a_job_is_the_job_s_if_its_group_is(trees: Forest) -> None:
@@ -428,12 +428,12 @@ def test_a_container_in_a_job_is_the_job_s_if_its_group_is(trees: Forest) -> Non
             member("crun", member("train", catch=["TERM"]), program="crun", cgroup=inside, env=slurm(trees, 0)), docker
         )
     )
-    found = Found(pids, gpu=["train", "other"])
-    assert [(job.kind, job.id) for job in found.jobs] == [
+    scan = Found(pids, gpu=["train", "other"])
+    assert [(job.kind, job.id) for job in scan.jobs] == [
         (Kind.SLURM, str(trees.job)),
         (Kind.CONTAINER, trees.container),
     ]
-    assert found.roles() == {"crun": SERVICE, "train": RANK, "docker": SERVICE, "other": RANK}
+    assert scan.roles() == {"crun": SERVICE, "train": RANK, "docker": SERVICE, "other": RANK}
 
 
 def test_unmanaged_processes_are_one_job_for_each_tree(trees: Forest) -> None:
@@ -444,13 +444,13 @@ def test_unmanaged_processes_are_one_job_for_each_tree(trees: Forest) -> None:
         "shell", launcher, other, member("idle"), member("Xorg", program="Xorg"), shell="{} & {} & {} & {} & wait"
     )
     pids = trees.start(member("sshd", shell, program="sshd"))
-    found = Found(pids, gpu=["rank0", "rank1", "other", "Xorg"])
-    own = [job for job in found.jobs if job.kind is Kind.PROCESS]
+    scan = Found(pids, gpu=["rank0", "rank1", "other", "Xorg"])
+    own = [job for job in scan.jobs if job.kind is Kind.PROCESS]
     assert {job.id for job in own} == {str(pids["launcher"]), str(pids["other"])}
-    assert found.roles() == {
+    assert scan.roles() == {
         "launcher": LAUNCHER, "rank0": RANK, "rank1": RANK, "loader": HELPER, "other": RANK, "crutch": HELPER,
     }  # fmt: skip
-    assert found["other"].name == "a) R (b?\u00e9"
+    assert scan["other"].name == "a) R (b?\u00e9"
 
 
 def test_a_parent_of_workers_that_catch_nothing_is_signalled(trees: Forest) -> None:

@@ -91,7 +91,7 @@ def test_the_label_of_a_container_opts_it_in_to_be_watched_for_stalls(
     with runtime(tmp_path, response_of(description({"gpuwarden.stall": label}))) as docker:
         reader = WatchedReader(tmp_path, pids=lambda: [7], labels=Labels(docker.path))
         for _ in range(3):
-            assert [one.id for one in reader.read().containers] == [ID[:12]] * watched
+            assert [container.id for container in reader.read().containers] == [ID[:12]] * watched
         assert len(docker.asked) == 1
 
 

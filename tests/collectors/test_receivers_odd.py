@@ -72,7 +72,7 @@ class Proc:
         return self.reader.read(set(gpu))
 
     def receivers(self, *gpu: int) -> dict[int, Receiver]:
-        return {one.pid: one for job in self.jobs(*gpu) for one in job.processes}
+        return {receiver.pid: receiver for job in self.jobs(*gpu) for receiver in job.processes}
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_mps_and_dcgm_hold_gpus_for_others_and_are_never_signalled(proc: Proc) -
     )
     client = proc.add(parent=proc.stepd(), cgroup=STEP.format(7, 0, 0))
     (job,) = proc.jobs(engine, exporter, server)
-    assert {one.pid: one.role for one in job.processes} == {
+    assert {receiver.pid: receiver.role for receiver in job.processes} == {
         control: Role.SERVICE, server: Role.SERVICE, client: Role.RANK,
     }  # fmt: skip
 
@@ -106,8 +106,8 @@ def test_mps_and_dcgm_hold_gpus_for_others_and_are_never_signalled(proc: Proc) -
 @pytest.mark.parametrize("name", [b"a) R 1 (b", b"a b", b"a\nUid:\t0\nb", b"()", b"\xff\xfe", b"x" * 15, b""])
 def test_a_name_may_hold_anything(proc: Proc, name: bytes) -> None:
     pid = proc.add(name=name, cgroup=STEP.format(7, 0, 0), parent=proc.stepd())
-    one = proc.receivers()[pid]
-    assert (one.started, one.uid, one.role, one.name.isprintable()) == (900, 1001, Role.RANK, True)
+    receiver = proc.receivers()[pid]
+    assert (receiver.started, receiver.uid, receiver.role, receiver.name.isprintable()) == (900, 1001, Role.RANK, True)
 
 
 def test_who_is_stuck_for_a_moment_is_known_from_before(proc: Proc) -> None:
@@ -131,14 +131,14 @@ def test_a_process_that_cannot_be_read_holds_nobody_up(proc: Proc) -> None:
     proc.hang(hung)
     other = proc.add(cgroup=STEP.format(8, 0, 0), environ=b"GPUWARDEN_SIGNAL=USR1\0")
     for _ in range(3):
-        found = proc.receivers(hung)
-        assert (found[hung].stuck, found[hung].role, found[hung].gpu) == (True, Role.RANK, True)
-    while found[other].declared != "USR1":
-        found = proc.receivers(hung)  # on a machine so busy that it seemed to hang, too
+        receivers = proc.receivers(hung)
+        assert (receivers[hung].stuck, receivers[hung].role, receivers[hung].gpu) == (True, Role.RANK, True)
+    while receivers[other].declared != "USR1":
+        receivers = proc.receivers(hung)  # on a machine so busy that it seemed to hang, too
     proc.let_go(hung, b"GPUWARDEN_SIGNAL=HUP\0")
-    while found[hung].stuck:
-        found = proc.receivers(hung)
-    assert found[hung].declared == "HUP"
+    while receivers[hung].stuck:
+        receivers = proc.receivers(hung)
+    assert receivers[hung].declared == "HUP"
 
 
 def test_a_number_that_changed_hands_during_the_scan_is_not_the_job_s(proc: Proc) -> None:
@@ -166,9 +166,9 @@ def test_processes_that_are_each_other_s_parents_are_read(proc: Proc) -> None:
 def test_a_process_that_ends_in_between_is_left_out(proc: Proc, file: str) -> None:
     pid, other = proc.add(cgroup=STEP.format(7, 0, 0)), proc.add(cgroup=STEP.format(7, 0, 1))
     (proc.root / str(pid) / file).unlink()
-    found = proc.receivers()
-    assert other in found
-    assert pid not in found or (file in ("cmdline", "environ") and found[pid].declared == "")
+    receivers = proc.receivers()
+    assert other in receivers
+    assert pid not in receivers or (file in ("cmdline", "environ") and receivers[pid].declared == "")
 
 
 @pytest.mark.parametrize("state", ["Z", "X"])
@@ -181,9 +181,9 @@ def test_what_may_not_be_read_is_no_evidence(proc: Proc) -> None:
     """Users other than root can read the control group and the state, but not which signal the process wants."""
     pid = proc.add(cgroup=STEP.format(7, 0, 0), environ=b"GPUWARDEN_SIGNAL=USR1\0", parent=proc.stepd())
     (proc.root / str(pid) / "environ").chmod(0)
-    one = proc.receivers()[pid]
-    assert one.role is Role.RANK
-    assert (one.declared, one.stuck) == (("USR1", False) if os.geteuid() == 0 else ("", True))
+    receiver = proc.receivers()[pid]
+    assert receiver.role is Role.RANK
+    assert (receiver.declared, receiver.stuck) == (("USR1", False) if os.geteuid() == 0 else ("", True))
 
 
 @pytest.mark.slow
@@ -192,21 +192,29 @@ def test_of_a_job_of_too_many_processes_the_first_are_asked(proc: Proc) -> None:
     step, declared = STEP.format(7, 0, 0), b"GPUWARDEN_SIGNAL=USR1\0"
     first = proc.add(parent=proc.stepd(), cgroup=step, environ=declared)
     others = [proc.add(parent=first, cgroup=step, start=901 + n, environ=declared) for n in range(READ_MOST)]
-    found = proc.receivers(others[-1])
-    assert [found[pid].declared for pid in (first, others[0], others[-2], others[-1])] == ["USR1", "USR1", "", "USR1"]
-    assert not any(one.stuck for one in found.values())
+    receivers = proc.receivers(others[-1])
+    assert [receivers[pid].declared for pid in (first, others[0], others[-2], others[-1])] == [
+        "USR1",
+        "USR1",
+        "",
+        "USR1",
+    ]
+    assert not any(receiver.stuck for receiver in receivers.values())
 
 
 def test_who_fills_environments_delays_nobody_for_long(proc: Proc) -> None:
     """A job's are read up to a bound in one scan: ranks that were not reached cannot be signalled until the next one."""
     big = b"X=" + b"y" * (1 << 20) + b"\0"
     pids = [proc.add(cgroup=STEP.format(7, 0, n), parent=1, environ=big) for n in range(40)]
-    one = proc.add(cgroup=STEP.format(8, 0, 0), environ=b"GPUWARDEN_SIGNAL=USR1\0")
-    found = proc.receivers()
-    assert found[one].declared == "USR1"
-    left = sum(found[pid].stuck for pid in pids)
+    small = proc.add(cgroup=STEP.format(8, 0, 0), environ=b"GPUWARDEN_SIGNAL=USR1\0")
+    receivers = proc.receivers()
+    assert receivers[small].declared == "USR1"
+    left = sum(receivers[pid].stuck for pid in pids)
     assert 0 < left < 40
-    assert not any(found[pid].stuck for pid in pids) or sum(one.stuck for one in proc.receivers().values()) < left
+    assert (
+        not any(receivers[pid].stuck for pid in pids)
+        or sum(receiver.stuck for receiver in proc.receivers().values()) < left
+    )
 
 
 def test_a_host_without_proc_has_no_source(tmp_path: Path) -> None:
@@ -255,14 +263,14 @@ def test_each_process_is_listed_once_and_only_ranks_and_helpers_are_unknown(
             name=name.encode(),
         )
     jobs = proc.jobs(*gpu)
-    receivers = [one for job in jobs for one in job.processes]
-    assert len({one.pid for one in receivers}) == len(receivers)
+    receivers = [receiver for job in jobs for receiver in job.processes]
+    assert len({receiver.pid for receiver in receivers}) == len(receivers)
     assert len({(job.kind, job.id) for job in jobs}) == len(jobs)
-    for one in receivers:
-        assert one.catches <= set(SIGNALS)
-        assert one.declared in ("", NOTHING, *SIGNALS)
-        if one.role in (Role.RANK, Role.HELPER):
-            assert one.name in ("python", "slurmstepd")
+    for receiver in receivers:
+        assert receiver.catches <= set(SIGNALS)
+        assert receiver.declared in ("", NOTHING, *SIGNALS)
+        if receiver.role in (Role.RANK, Role.HELPER):
+            assert receiver.name in ("python", "slurmstepd")
 
 
 # --- real processes in no state to be asked ------------------------------------------------------------------------
@@ -286,7 +294,7 @@ def test_threads_are_no_processes_and_zombies_are_nobody() -> None:
         os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
         while " Z " not in Path(f"/proc/{headless.pid}/stat").read_text():
             assert headless.poll() is None
-        assert [one.pid for one in real(headless.pid, zombie.pid)] == [headless.pid]
+        assert [receiver.pid for receiver in real(headless.pid, zombie.pid)] == [headless.pid]
     finally:
         headless.kill()
         headless.wait()
@@ -295,4 +303,4 @@ def test_threads_are_no_processes_and_zombies_are_nobody() -> None:
 
 def real(*gpu: int) -> list[Receiver]:
     jobs = ReceiversReader(Path("/proc")).read(set(gpu))
-    return [one for job in jobs for one in job.processes if one.pid in gpu]
+    return [receiver for job in jobs for receiver in job.processes if receiver.pid in gpu]

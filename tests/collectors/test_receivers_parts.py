@@ -186,11 +186,11 @@ def test_of_a_huge_environment_what_is_whole_counts_and_the_first_of_two() -> No
 @settings(max_examples=300, deadline=None)
 def test_any_bytes_are_an_environment_and_a_command_line(data: bytes, more: bytes, name: bytes) -> None:
     """Replaced, not UTF-8, not ended: the declaration is a valid one, or none."""
-    found = declarations_in(data + b"\0" + name + more, more)
-    assert found.declared in ("", NOTHING, *SIGNALS)
-    assert found.job is None or 0 <= found.job < 10**9
-    named("x", found.command)
-    str(found).encode()
+    declarations = declarations_in(data + b"\0" + name + more, more)
+    assert declarations.declared in ("", NOTHING, *SIGNALS)
+    assert declarations.job is None or 0 <= declarations.job < 10**9
+    named("x", declarations.command)
+    str(declarations).encode()
 
 
 @given(
@@ -218,9 +218,9 @@ def test_of_ten_thousand_processes_in_a_chain_a_heap_or_a_circle_one_is_the_rank
         for pid in range(1, 10_001)
     }
     members[1].gpu = members[1].leader = True
-    found = roles(members, 7)
-    assert len(found) == 10_000
-    assert [pid for pid, role in found.items() if role is Role.RANK] == [1]
+    by_pid = roles(members, 7)
+    assert len(by_pid) == 10_000
+    assert [pid for pid, role in by_pid.items() if role is Role.RANK] == [1]
 
 
 # --- reads that hang -----------------------------------------------------------------------------------------------

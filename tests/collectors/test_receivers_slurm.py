@@ -33,23 +33,27 @@ def test_the_ranks_of_a_job_are_found_below_its_wrappers(slurm: Slurm, tmp_path:
     job = slurm.submit(steps, "--nodelist=n1", "--ntasks=2")
     slurm.wait(lambda: len(list(runs.parent.glob(f"{runs.name}.[01].[01]"))) == 4, "four ranks")
 
-    found = read(slurm, job)
-    roles = Counter((one.step, one.role, one.leader) for one in found.processes if one.name != "sleep")
+    local_job = read(slurm, job)
+    roles = Counter(
+        (process.step, process.role, process.leader) for process in local_job.processes if process.name != "sleep"
+    )
     wrapped, alone = ("0", "1") if ("0", Role.SHELL, True) in roles else ("1", "0")
     assert roles[(wrapped, Role.SHELL, True)] == 2
     assert roles[(wrapped, Role.RANK, False)] == 2
     assert roles[(alone, Role.RANK, True)] == 2
     assert roles[("batch", Role.SHELL, True)] == 1
-    ranks = [one for one in found.processes if one.role is Role.RANK]
-    assert Counter(one.rank for one in ranks) == {0: 2, 1: 2}
-    assert {one.step_nodes for one in ranks} == {"n1"}
-    assert all((one.declared, one.uid) == ("USR1", found.uid) and "USR1" in one.catches for one in ranks)
-    assert (found.uid, found.folder) == (pwd.getpwnam("nobody").pw_uid, str(job))
-    for one in found.processes:
-        parent = Path(f"/proc/{one.pid}/stat").read_text().rpartition(") ")[2].split()[1]
-        assert one.leader is (Path(f"/proc/{parent}/comm").read_text() == "slurmstepd\n"), one
+    ranks = [process for process in local_job.processes if process.role is Role.RANK]
+    assert Counter(process.rank for process in ranks) == {0: 2, 1: 2}
+    assert {process.step_nodes for process in ranks} == {"n1"}
+    assert all(
+        (process.declared, process.uid) == ("USR1", local_job.uid) and "USR1" in process.catches for process in ranks
+    )
+    assert (local_job.uid, local_job.folder) == (pwd.getpwnam("nobody").pw_uid, str(job))
+    for process in local_job.processes:
+        parent = Path(f"/proc/{process.pid}/stat").read_text().rpartition(") ")[2].split()[1]
+        assert process.leader is (Path(f"/proc/{parent}/comm").read_text() == "slurmstepd\n"), process
 
 
 def read(slurm: Slurm, job: int) -> LocalJob:
     listed = listed_pids(slurm.scontrol("listpids", "*", "n1"))
-    return next(one for one in ReceiversReader(Path("/proc")).read((), listed) if one.id == str(job))
+    return next(local_job for local_job in ReceiversReader(Path("/proc")).read((), listed) if local_job.id == str(job))

@@ -55,11 +55,11 @@ def changed(**fields: str) -> tuple[str, ...]:
 
 
 def test_the_jobs_of_a_node_as_recorded() -> None:
-    found = jobs(RECORDED["squeue"], TOKEN)
-    assert found[35] == TRAINING
+    by_number = jobs(RECORDED["squeue"], TOKEN)
+    assert by_number[35] == TRAINING
     alone = replace(TRAINING, nodes="n1", node_count=1, comment="", admin_comment="", name="wrap")
-    assert found[36] == replace(alone, id=36, called="36+0", pinned="")
-    tasks = {number: found[number] for number in (38, 39)}
+    assert by_number[36] == replace(alone, id=36, called="36+0", pinned="")
+    tasks = {number: by_number[number] for number in (38, 39)}
     assert {number: job.called for number, job in tasks.items()} == {38: "38_1", 39: "38_0"}
     assert tasks[38] == replace(alone, id=38, called="38_1", requeue=False, started=1795316951.0, pinned="n1")
 
@@ -110,19 +110,19 @@ def test_what_is_no_list_of_jobs_is_an_error(text: str) -> None:
     comment=st.one_of(st.text(max_size=60), st.just(record(*changed(JobID="8"), token="0" * 16))),
 )
 def test_what_a_user_writes_makes_no_other_job_and_no_other_field(name: str, comment: str) -> None:
-    found = jobs(record(*changed(Name=name, Comment=comment)) + record(*changed(JobID="9", JobArrayID="9")), TOKEN)
+    by_number = jobs(record(*changed(Name=name, Comment=comment)) + record(*changed(JobID="9", JobArrayID="9")), TOKEN)
     expected = jobs(record(*PLAIN), TOKEN)[7]
-    assert {number: replace(job, name="", comment="") for number, job in found.items()} == {
+    assert {number: replace(job, name="", comment="") for number, job in by_number.items()} == {
         7: replace(expected, name="", comment=""),
         9: replace(expected, name="", comment="", id=9, called="9"),
     }
 
 
 def test_the_processes_of_steps_as_recorded() -> None:
-    found = listed_pids(RECORDED["listpids"])
-    assert len(found) == 10
-    assert found[29963] == ListedPid(job=35, step="0", local=0, rank=0)
-    assert found[29940] == ListedPid(job=35, step="batch")
+    by_pid = listed_pids(RECORDED["listpids"])
+    assert len(by_pid) == 10
+    assert by_pid[29963] == ListedPid(job=35, step="0", local=0, rank=0)
+    assert by_pid[29940] == ListedPid(job=35, step="batch")
 
 
 def test_odd_lines_about_processes_are_passed_over() -> None:

@@ -45,14 +45,19 @@ async def test_each_node_gets_its_jobs_and_their_processes_with_one_call_each(sl
     assert {task.called for task in tasks.values()} == {f"{array}_0", f"{array}_1"}
     assert not any(task.requeue for task in tasks.values())
     mine, theirs = await listpids(commands, "n1"), await listpids(commands, "n2")
-    assert {(one.step, one.rank) for one in mine.values() if one.local is not None} == {("batch", 0), ("0", 0)}
-    assert {(one.job, one.step, one.rank) for one in theirs.values() if one.local is not None} == {(number, "0", 1)}
+    assert {(listed.step, listed.rank) for listed in mine.values() if listed.local is not None} == {
+        ("batch", 0),
+        ("0", 0),
+    }
+    assert {(listed.job, listed.step, listed.rank) for listed in theirs.values() if listed.local is not None} == {
+        (number, "0", 1)
+    }
     assert await signals_whole_trees(commands, slurm.conf) is True
     slurm.pause(CONTROLLER)
     try:
         now = await listpids(commands, "n1")
-        assert {pid: one for pid, one in now.items() if one.local is not None} == {
-            pid: one for pid, one in mine.items() if one.local is not None
+        assert {pid: listed for pid, listed in now.items() if listed.local is not None} == {
+            pid: listed for pid, listed in mine.items() if listed.local is not None
         }, "children of a rank come and go"
     finally:
         slurm.resume(CONTROLLER)

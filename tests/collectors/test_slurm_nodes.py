@@ -59,7 +59,9 @@ async def test_a_partition_is_read_with_its_members(slurm: Slurm, commands: Comm
     drained = {node.name: node.reason for node in partition.members if "drain" in node.flags}
     assert drained == {"n2": "gpuwarden: failure gpu=1"}
     assert [(node.name, node.has_gpu) for node in partition.members] == [("n1", True), ("n2", True), ("n3", True)]
-    assert [(one.name, one.total_nodes) for one in await read_partition_settings(commands)] == [("gpu", 3)]
+    assert [
+        (gpu_partition.name, gpu_partition.total_nodes) for gpu_partition in await read_partition_settings(commands)
+    ] == [("gpu", 3)]
 
 
 @pytest.mark.slow

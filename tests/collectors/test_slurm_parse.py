@@ -97,8 +97,8 @@ def test_a_partition_is_a_row_for_each_node_and_partition(recording: Any) -> Non
 
 
 def test_sizes_of_partitions_are_read(recording: Any) -> None:
-    found = parse_partitions(recording["partitions"])
-    assert {one.name: one.total_nodes for one in found} == {"gpu": 3, "all": 4, "secret": 1}
+    partitions = parse_partitions(recording["partitions"])
+    assert {partition.name: partition.total_nodes for partition in partitions} == {"gpu": 3, "all": 4, "secret": 1}
 
 
 @pytest.mark.parametrize(

@@ -214,8 +214,8 @@ class Call:
                 try:
                     await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
                 finally:
-                    for one in both:
-                        one.cancel()
+                    for waiter in both:
+                        waiter.cancel()
                     self.turn = None
 
 
@@ -230,12 +230,12 @@ def test_turns_are_bounded_none_is_lost_and_the_highest_precedence_waits_for_the
 ) -> None:
     async def work() -> None:
         turns, calls, over = Turns(), list[Call](), list[Call]()
-        for what, precedence, which in actions:
-            if what == "comes":
+        for action, precedence, which in actions:
+            if action == "comes":
                 calls.append(Call(turns, precedence, question=which % 2 == 0))
             elif calls:
                 call = calls.pop(which % len(calls))
-                call.ends.set() if what == "ends" else call.task.cancel()
+                call.ends.set() if action == "ends" else call.task.cancel()
                 over.append(call)
             await settled()
             check(calls)
@@ -265,8 +265,8 @@ def check(calls: list[Call]) -> None:
 async def test_a_call_that_is_cancelled_in_the_moment_in_which_it_gets_its_turn_gives_it_back() -> None:
     turns = Turns()
     held = [turns.turn(Precedence.ROUTINE, question=False) for _ in range(AT_ONCE)]
-    for one in held:
-        await one.__aenter__()
+    for turn in held:
+        await turn.__aenter__()
     waiting = Call(turns, Precedence.ROUTINE, question=True)
     await settled()
     await held[0].__aexit__(None, None, None)

@@ -54,8 +54,8 @@ def asked(process: subprocess.Popen[str]) -> dict[str, dict[str, Any]]:
     assert process.stdout is not None
     process.stdin.write("\n")
     process.stdin.flush()
-    found: dict[str, dict[str, Any]] = json.loads(process.stdout.readline())
-    return found
+    answer: dict[str, dict[str, Any]] = json.loads(process.stdout.readline())
+    return answer
 
 
 @pytest.mark.disposable

@@ -28,7 +28,7 @@ class Proc:
         folder.mkdir(exist_ok=True)
         times = f"{ticks} 0 0 0 20 0 1 0 {pid} 1 1"
         (folder / "stat").write_text(f"{pid} (python) {state} 1 1 1 0 -1 4194560 1 0 0 0 {times}\n")
-        (folder / "environ").write_bytes(b"".join(f"{one}\0".encode() for one in variables))
+        (folder / "environ").write_bytes(b"".join(f"{variable}\0".encode() for variable in variables))
         (folder / "cgroup").write_text(f"0::{group}\n")
         self.pids = sorted({*self.pids, pid})
 
@@ -52,7 +52,7 @@ def pod(container: str) -> str:
 
 
 def watched(facts: ContainersFacts) -> dict[str, list[int]]:
-    return {one.id: [process.pid for process in one.processes] for one in facts.containers}
+    return {container.id: [process.pid for process in container.processes] for container in facts.containers}
 
 
 def test_a_variable_of_one_process_opts_its_container_in(proc: Proc) -> None:

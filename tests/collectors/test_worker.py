@@ -71,7 +71,7 @@ def test_a_worker_sends_only_what_changed_since_the_facts_that_are_held() -> Non
         assert process.stdin is not None
         assert process.stdout is not None
         held = (None, 1, 1, 3)  # the second answer was not understood
-        asked = [pack(Kind.ASK, number, {"held": known, "hung": []}) for number, known in enumerate(held, 1)]
+        asked = [pack(Kind.ASK, number, {"held": sequence, "hung": []}) for number, sequence in enumerate(held, 1)]
         process.stdin.write(pack(Kind.START, value=options) + b"".join(asked))
         process.stdin.flush()
         buffer, frames = FrameBuffer(), list[Frame]()

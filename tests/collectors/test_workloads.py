@@ -87,8 +87,8 @@ class Proc:
         """The workloads by name, at the next pass."""
         self.now += after
         facts = self.reader.read()
-        assert [one.name for one in facts.workloads] == sorted(one.name for one in facts.workloads)
-        return {one.name: one for one in facts.workloads}
+        assert [workload.name for workload in facts.workloads] == sorted(workload.name for workload in facts.workloads)
+        return {workload.name: workload for workload in facts.workloads}
 
 
 @pytest.fixture
@@ -114,9 +114,9 @@ def test_processes_are_grouped_by_job_container_pod_and_session(proc: Proc) -> N
     proc.add(41, "/user.slice/user-1000.slice/session-3.scope", session=39)
     proc.of_user(1000)
     proc.uses(11, NEXT, GPU)
-    found = proc.read()
-    assert list(found) == ["container/0123456789ab", f"pod/{UID}", "session/39", "slurm/7"]
-    assert found["slurm/7"] == Workload(
+    workloads = proc.read()
+    assert list(workloads) == ["container/0123456789ab", f"pod/{UID}", "session/39", "slurm/7"]
+    assert workloads["slurm/7"] == Workload(
         name="slurm/7",
         uid=1000,
         started=40.0,
@@ -127,8 +127,8 @@ def test_processes_are_grouped_by_job_container_pod_and_session(proc: Proc) -> N
         ),
         group=JOB,
     )
-    assert found[f"pod/{UID}"].also == ("container/abababababab", f"pod/{UID}")
-    assert [one.pid for one in found["session/39"].processes] == [40, 41]
+    assert workloads[f"pod/{UID}"].also == ("container/abababababab", f"pod/{UID}")
+    assert [process.pid for process in workloads["session/39"].processes] == [40, 41]
 
 
 def test_a_pod_has_the_name_that_kubelet_has_written(proc: Proc, tmp_path: Path) -> None:
@@ -162,9 +162,9 @@ def test_a_static_pod_of_kubelet_1_36_is_known_by_its_name(
     (tmp_path / f"var/log/pods/{pod}_{uid}").mkdir(parents=True)
     proc.group(f"/{folder}")
     proc.add(30, f"/{folder}/cri-containerd-{OTHER}.scope" if ".slice" in folder else f"/{folder}/{OTHER}")
-    found = proc.read()
-    assert list(found) == [f"pod/{pod.replace('_', '/')}"]
-    assert found[f"pod/{pod.replace('_', '/')}"].also == ("container/abababababab", f"pod/{uid}")
+    workloads = proc.read()
+    assert list(workloads) == [f"pod/{pod.replace('_', '/')}"]
+    assert workloads[f"pod/{pod.replace('_', '/')}"].also == ("container/abababababab", f"pod/{uid}")
 
 
 def test_services_of_roots_and_our_own_processes_are_none(proc: Proc) -> None:
@@ -191,7 +191,9 @@ def test_a_group_in_the_delegation_of_a_user_counts_for_nothing(proc: Proc, grou
     (proc.group(group) / "memory.events").write_text("oom_kill 5\n")
     proc.add(40, group)
     proc.of_user(1000)
-    assert {(one.name, one.group, one.oom_kills) for one in proc.read().values()} == {("session/40", "", None)}
+    assert {(workload.name, workload.group, workload.oom_kills) for workload in proc.read().values()} == {
+        ("session/40", "", None)
+    }
 
 
 @pytest.mark.parametrize("group", [JOB, f"/system.slice/docker-{ID}.scope", POD])
@@ -211,7 +213,7 @@ def test_a_job_is_there_until_its_control_group_is_gone(proc: Proc) -> None:
     assert proc.read()["slurm/7"].ended is None
     proc.add(11, f"{JOB}/step_1", began=900.0)
     again = proc.read()["slurm/7"]
-    assert (again.started, [one.pid for one in again.processes]) == (began.started, [11])
+    assert (again.started, [process.pid for process in again.processes]) == (began.started, [11])
     shutil.rmtree(folder)
     proc.gone(11)
     ended = proc.read()["slurm/7"]
@@ -246,7 +248,7 @@ def test_a_session_is_gone_with_its_last_process_and_the_next_run_is_another(pro
     proc.add(42, session=39, began=1012.0)
     proc.of_user(1000)
     proc.now += 5
-    assert [(one.started, one.ended is None) for one in proc.reader.read().workloads] == [
+    assert [(workload.started, workload.ended is None) for workload in proc.reader.read().workloads] == [
         (100.0, False),
         (1012.0, True),
     ]
@@ -259,7 +261,7 @@ def test_a_process_number_that_comes_again_is_another_process(proc: Proc) -> Non
     proc.add(40, began=1003.0)
     proc.of_user(1000)
     proc.now += 5
-    assert [(one.started, one.ended is None) for one in proc.reader.read().workloads] == [
+    assert [(workload.started, workload.ended is None) for workload in proc.reader.read().workloads] == [
         (100.0, False),
         (1003.0, True),
     ]
@@ -271,11 +273,11 @@ def test_while_nvml_does_not_answer_what_lives_is_there(proc: Proc) -> None:
     proc.of_user(1000)
     proc.read()
     proc.open = None
-    found = proc.read()
-    assert [(one.ended, len(one.processes)) for one in found.values()] == [(None, 1), (None, 1)]
+    workloads = proc.read()
+    assert [(workload.ended, len(workload.processes)) for workload in workloads.values()] == [(None, 1), (None, 1)]
     shutil.rmtree(proc.folder / "41")
-    found = proc.read()
-    assert (found["session/40"].ended, found["session/41"].ended) == (None, proc.now)
+    workloads = proc.read()
+    assert (workloads["session/40"].ended, workloads["session/41"].ended) == (None, proc.now)
 
 
 def test_a_container_began_with_its_first_process_though_that_has_no_gpu_open(proc: Proc) -> None:
@@ -293,11 +295,11 @@ def test_where_slurm_has_no_control_groups_the_job_is_what_the_other_collector_f
     proc.of_user(1000)
     assert list(proc.read()) == ["session/10", "session/11"]
     proc.jobs = {10: 7, 11: 7}
-    found = proc.read()
-    assert [one.pid for one in found["slurm/7"].processes] == [10, 11]
+    workloads = proc.read()
+    assert [process.pid for process in workloads["slurm/7"].processes] == [10, 11]
     proc.gone(10)
     proc.gone(11)
-    assert {one.name for one in proc.read().values() if one.ended == proc.now} >= {"slurm/7"}
+    assert {workload.name for workload in proc.read().values() if workload.ended == proc.now} >= {"slurm/7"}
 
 
 def test_a_job_whose_tree_has_no_number_is_named_by_the_other_collector(proc: Proc) -> None:
@@ -305,7 +307,7 @@ def test_a_job_whose_tree_has_no_number_is_named_by_the_other_collector(proc: Pr
     proc.group(group)
     proc.add(10, f"{group}/step_0/user/task_0")
     proc.jobs = {10: 4711}
-    assert {(one.name, one.group) for one in proc.read().values()} == {("slurm/4711", group)}
+    assert {(workload.name, workload.group) for workload in proc.read().values()} == {("slurm/4711", group)}
 
 
 def test_kills_of_a_group_are_counted_while_it_lives_and_kept_when_it_is_gone(proc: Proc) -> None:
@@ -341,9 +343,9 @@ def test_a_user_with_many_sessions_displaces_no_other_s(proc: Proc) -> None:
     proc.reader.read()
     for pid in many:
         proc.gone(pid)
-    over = [one for one in proc.reader.read().workloads if one.ended is not None]
+    over = [workload for workload in proc.reader.read().workloads if workload.ended is not None]
     assert len(over) == SESSIONS_MAX + 1
-    assert f"session/{other}" in [one.name for one in over]
+    assert f"session/{other}" in [workload.name for workload in over]
 
 
 def test_what_cannot_be_read_is_not_there(tmp_path: Path) -> None:
@@ -379,18 +381,18 @@ async def test_real_processes_in_real_control_groups(trees: Forest) -> None:
     await until(lambda: (stat := process_stat("/proc", pids["parent"])) is None or stat.over)
     gpus = {pids[label]: (GPU,) for label in ("contained", "job", "free")}
     reader = WorkloadsReader(Path("/proc"), users=lambda: gpus)
-    found = {one.name: one for one in reader.read().workloads}
-    assert set(found) == {
+    workloads = {workload.name: workload for workload in reader.read().workloads}
+    assert set(workloads) == {
         f"container/{trees.container[:12]}",
         f"slurm/{trees.job}",
         f"session/{os.getsid(pids['free'])}",
     }
-    assert [one.pid for one in found[f"slurm/{trees.job}"].processes] == [pids["job"]]
-    assert all(one.ended is None for one in found.values())
+    assert [process.pid for process in workloads[f"slurm/{trees.job}"].processes] == [pids["job"]]
+    assert all(workload.ended is None for workload in workloads.values())
     trees.clear()
     await until(lambda: (stat := process_stat("/proc", pids["free"])) is None or stat.over)  # killed, by nobody awaited
-    ended = {one.name for one in reader.read().workloads if one.ended is not None}
-    assert ended == set(found)
+    ended = {workload.name for workload in reader.read().workloads if workload.ended is not None}
+    assert ended == set(workloads)
 
 
 @pytest.fixture
@@ -414,7 +416,7 @@ async def test_a_real_kill_is_counted_and_kept_when_its_step_is_gone(limited: St
     killed = await asyncio.create_subprocess_exec(sys.executable, "-c", f"import os; {enter}; x = bytearray(200 << 20)")
     await killed.wait()
     if lives.returncode is None and killed.returncode == -9:
-        await until(lambda: [one.oom_kills for one in reader.read().workloads] == [1])
+        await until(lambda: [workload.oom_kills for workload in reader.read().workloads] == [1])
     lives.kill()
     await lives.communicate()
     limited.folder.rmdir()

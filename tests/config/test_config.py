@@ -237,10 +237,10 @@ def test_a_folder_in_place_of_a_file_and_a_file_in_place_of_the_folder_are_fault
     ],
 )
 def test_a_variable_sets_a_key(name: str, value: str, path: str, expected: object) -> None:
-    found: Any = load(Sources(file=None, environment={name: value}))
+    setting: Any = load(Sources(file=None, environment={name: value}))
     for word in path.split("."):
-        found = getattr(found, word)
-    assert found == expected
+        setting = getattr(setting, word)
+    assert setting == expected
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,11 @@ def bounded_keys(table: type, path: tuple[str, ...] = ()) -> Iterator[tuple[tupl
         kind, here = hints[key.name], (*path, key.name)
         limits = bounds(key)
         if limits is not None:
-            yield here, limits, next(one for one in (float, int) if one in (kind, *get_args(kind)))
+            yield (
+                here,
+                limits,
+                next(number_type for number_type in (float, int) if number_type in (kind, *get_args(kind))),
+            )
         elif get_origin(kind) is Mapping:
             yield from bounded_keys(get_args(kind)[1], (*here, NAMES.get(key.name, "one")))
         elif isinstance(kind, type) and is_dataclass(kind) and kind not in PARSERS:
@@ -43,9 +47,9 @@ def faults(path: tuple[str, ...], value: float, kind: type) -> list[str]:
     """Return the faults of that key alone."""
     *table, name = path
     shown = format_duration(value) if kind is float else value
-    given = {**NEEDED.get(table[-2] if len(table) > 1 else "", {}), name: shown}
+    entries = {**NEEDED.get(table[-2] if len(table) > 1 else "", {}), name: shown}
     try:
-        load(Sources(file=None, overrides=(Layer("here", nested(table, given)),)))
+        load(Sources(file=None, overrides=(Layer("here", nested(table, entries)),)))
     except ConfigError as error:
         return [fault.message for fault in error.faults if fault.key == ".".join(path)]
     return []

@@ -18,8 +18,8 @@ SECRET = "s3cret-of-nobody-else"
 
 def test_a_path_is_a_file_and_a_bare_name_is_a_credential_of_systemd(tmp_path: Path) -> None:
     (tmp_path / "token").write_text(f"  {SECRET}\n")
-    given = {"CREDENTIALS_DIRECTORY": str(tmp_path)}
-    assert SecretFile.parse("token").read(given) == SecretFile.parse(f"{tmp_path}/token").read({}) == SECRET
+    environment = {"CREDENTIALS_DIRECTORY": str(tmp_path)}
+    assert SecretFile.parse("token").read(environment) == SecretFile.parse(f"{tmp_path}/token").read({}) == SECRET
     with pytest.raises(SecretError, match=r"LoadCredential=token:/path"):
         SecretFile.parse("token").read({})
 

@@ -65,6 +65,6 @@ async def test_a_slurm_that_the_configuration_does_not_mention_is_a_warning(tmp_
 async def test_what_only_slurm_does_is_named_where_slurm_is_not_used(
     tmp_path: Path, text: str, named: list[str]
 ) -> None:
-    found = [row for row in await rows("job settings", configured(tmp_path, text)) if row.grade is Grade.WARN]
-    assert len(found) == bool(named)
-    assert all(words in found[0].found for words in named)
+    warned = [row for row in await rows("job settings", configured(tmp_path, text)) if row.grade is Grade.WARN]
+    assert len(warned) == bool(named)
+    assert all(words in warned[0].found for words in named)

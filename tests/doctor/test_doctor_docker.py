@@ -18,8 +18,8 @@ def test_doctor_shows_whether_the_labels_can_be_read(docker: Docker, tmp_path: P
     config = Config(node="node7")
 
     def row(path: Path) -> tuple[Grade, str, str]:
-        (found,) = container_labels(replace(config, jobs=replace(config.jobs, docker=path)))
-        return found.grade, found.found, found.to_do
+        (labels_row,) = container_labels(replace(config, jobs=replace(config.jobs, docker=path)))
+        return labels_row.grade, labels_row.found, labels_row.to_do
 
     assert row(docker.socket)[:2] == (Grade.OK, f"{docker.socket} answers")
     assert row(tmp_path / "none")[:2] == (Grade.OK, f"no Docker or Podman listens at {tmp_path / 'none'}")

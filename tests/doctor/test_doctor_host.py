@@ -107,9 +107,9 @@ def test_a_daemon_of_another_version_is_reported_first(fields: dict[str, Any], g
 
 
 def test_a_daemon_that_runs_in_another_mode_than_is_configured_is_reported() -> None:
-    found = a_daemon(version=version("gpuwarden"))
-    assert running.daemon(found, Config()).grade is Grade.OK
-    row = running.daemon(found, Config(mode="enforce"))
+    daemon = a_daemon(version=version("gpuwarden"))
+    assert running.daemon(daemon, Config()).grade is Grade.OK
+    row = running.daemon(daemon, Config(mode="enforce"))
     assert (row.grade, "the configuration has mode enforce" in row.found) == (Grade.WARN, True)
 
 

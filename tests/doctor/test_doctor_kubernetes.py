@@ -30,33 +30,35 @@ async def server() -> AsyncIterator[ApiServer]:
 
 
 async def rows(server: ApiServer, folder: Path, **options: object) -> dict[str, Row]:
-    given = KubernetesOptions(**{"enabled": True, "kubeconfig": server.kubeconfig(folder), "node": "n1", **options})  # type: ignore[arg-type]
-    found = await kubernetes(Config(kubernetes=given), {})  # type: ignore[call-arg]
-    return {row.check: row for row in found}
+    settings = KubernetesOptions(**{"enabled": True, "kubeconfig": server.kubeconfig(folder), "node": "n1", **options})  # type: ignore[arg-type]
+    all_rows = await kubernetes(Config(kubernetes=settings), {})  # type: ignore[call-arg]
+    return {row.check: row for row in all_rows}
 
 
 async def test_where_all_is_well_each_check_is_ok_and_nothing_is_written(server: ApiServer, tmp_path: Path) -> None:
-    found = await rows(server, tmp_path)
-    assert list(found) == ["node name", "account", "rights", "admission", "pool", "clock", "leftovers"]
-    assert {row.grade for row in found.values()} == {Grade.OK}, found
-    assert found["account"].found == "system:serviceaccount:kube-system:gpuwarden"
-    assert found["pool"].found == "2 nodes with 'nvidia.com/gpu.present=true'"
+    by_check = await rows(server, tmp_path)
+    assert list(by_check) == ["node name", "account", "rights", "admission", "pool", "clock", "leftovers"]
+    assert {row.grade for row in by_check.values()} == {Grade.OK}, by_check
+    assert by_check["account"].found == "system:serviceaccount:kube-system:gpuwarden"
+    assert by_check["pool"].found == "2 nodes with 'nvidia.com/gpu.present=true'"
     assert server.stored == []
 
 
 def test_the_manifest_grants_exactly_the_rights_that_are_checked() -> None:
     manifest = (Path(__file__).parents[2] / "kubernetes/rbac.yaml").read_text()
     rules = re.findall(r"resources: \[(.+?)\]\n +verbs: \[(.+?)\]", manifest)
-    given = [(verb, resource) for resource, verbs in rules for verb in verbs.split(", ")]
-    assert sorted(given) == sorted(NEEDED)
-    role = next(one for one in yaml.safe_load_all(manifest) if one["kind"] == "Role")
+    granted = [(verb, resource) for resource, verbs in rules for verb in verbs.split(", ")]
+    assert sorted(granted) == sorted(NEEDED)
+    role = next(document for document in yaml.safe_load_all(manifest) if document["kind"] == "Role")
     assert role["metadata"]["namespace"] == EVENTS
 
 
 def test_the_policy_holds_each_field_of_a_nodes_spec_that_the_server_lets_others_set() -> None:
     """An update may set a providerID and address ranges where there are none (run on 1.36); taints and cordon have rules of their own."""
     manifest = (Path(__file__).parents[2] / "kubernetes/rbac.yaml").read_text()
-    policy = next(one for one in yaml.safe_load_all(manifest) if one["kind"] == "ValidatingAdmissionPolicy")
+    policy = next(
+        document for document in yaml.safe_load_all(manifest) if document["kind"] == "ValidatingAdmissionPolicy"
+    )
     held = " ".join(rule["expression"] for rule in policy["spec"]["validations"])
     for field in ("providerID", "podCIDRs"):
         assert f"has(object.spec.{field})" in held
@@ -138,18 +140,18 @@ async def test_each_right_that_is_missing_is_named_with_what_to_type(server: Api
 async def test_a_wrong_name_account_or_pool_and_a_server_that_refuses_are_reported(
     server: ApiServer, tmp_path: Path
 ) -> None:
-    found = await rows(server, tmp_path, node="n9")
-    assert found["node name"].grade is Grade.FAIL
-    assert found["pool"].grade is Grade.WARN
+    by_check = await rows(server, tmp_path, node="n9")
+    assert by_check["node name"].grade is Grade.FAIL
+    assert by_check["pool"].grade is Grade.WARN
     server.account = "system:node:n1"
-    found = await rows(server, tmp_path, node="cpu1")
-    assert "may not write taints" in found["account"].to_do
-    assert found["pool"].found.endswith("and cpu1 is not one of them")
+    by_check = await rows(server, tmp_path, node="cpu1")
+    assert "may not write taints" in by_check["account"].to_do
+    assert by_check["pool"].found.endswith("and cpu1 is not one of them")
     server.edit("n1", lambda live: live["status"].update(nodeInfo={"bootID": "another"}))
     assert "another machine" in (await rows(server, tmp_path))["node name"].found
     server.always = refusing(401)
-    found = await rows(server, tmp_path)
-    assert (list(found), found["api server"].grade) == (["api server"], Grade.FAIL)
+    by_check = await rows(server, tmp_path)
+    assert (list(by_check), by_check["api server"].grade) == (["api server"], Grade.FAIL)
 
 
 async def test_what_another_configuration_left_on_the_node_is_named(server: ApiServer, tmp_path: Path) -> None:

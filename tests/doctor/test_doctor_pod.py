@@ -29,20 +29,20 @@ def rows(environment: dict[str, str], **tables: object) -> dict[str, Row]:
 
 @pytest.mark.needs("root")
 def test_a_pod_as_the_chart_makes_it_by_default_lacks_the_mounts_of_the_host_alone() -> None:
-    found = rows(POD, state={"dir": "/dev/shm/x"}, run={"dir": "/dev/shm/y"}, mode="enforce")
-    assert found["pod"].found == "in a pod of node gpu-7"
-    bad = {name: row.to_do for name, row in found.items() if row.grade is not Grade.OK}
+    by_check = rows(POD, state={"dir": "/dev/shm/x"}, run={"dir": "/dev/shm/y"}, mode="enforce")
+    assert by_check["pod"].found == "in a pod of node gpu-7"
+    bad = {name: row.to_do for name, row in by_check.items() if row.grade is not Grade.OK}
     assert bad.pop("host processes", "values of the chart: hostPID") == "values of the chart: hostPID"  # of this host
     assert bad == {"host mounts": "values of the chart: hostMounts.enabled; or set collectors.storage.enabled = false"}
 
 
 def test_each_thing_that_is_missing_has_a_row_with_the_value_that_gives_it(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
-    found = rows(
+    by_check = rows(
         {"KUBERNETES_SERVICE_HOST": "10.0.0.1"},
         paths={"proc": str(tmp_path), "host": str(tmp_path)}, state={"dir": "/etc/x"}, run={"dir": "/etc/y"},
     )  # fmt: skip
-    todo = {name: row.to_do for name, row in found.items() if row.grade is not Grade.OK}
+    todo = {name: row.to_do for name, row in by_check.items() if row.grade is not Grade.OK}
     assert "NODE_NAME" in todo["pod"]
     assert todo["host processes"].endswith("hostPID")
     assert todo["host mounts"].endswith("hostMounts.enabled and hostPID")

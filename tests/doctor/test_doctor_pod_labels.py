@@ -29,7 +29,7 @@ def of(state: str, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("document", "grade", "found"),
+    ("document", "grade", "text"),
     [
         (of("labelled", matched=8), Grade.OK, "kubelet answers; all 8 devices of pods match a GPU here"),
         (of("no_gpu_given"), Grade.OK, "kubelet answers; no pod has a GPU from a device plugin"),
@@ -40,12 +40,12 @@ def of(state: str, **more: Any) -> dict[str, Any]:
     ],
 )  # fmt: skip
 async def test_the_running_daemon_says_what_it_was_answered(
-    tmp_path: Path, document: dict[str, Any], grade: Grade, found: str
+    tmp_path: Path, document: dict[str, Any], grade: Grade, text: str
 ) -> None:
     shown = await row(tmp_path, document)
     assert shown is not None
     assert (shown.grade, bool(shown.to_do)) == (grade, grade is Grade.WARN)
-    assert found in shown.found
+    assert text in shown.found
 
 
 async def test_without_a_daemon_kubelet_is_asked(tmp_path: Path) -> None:
@@ -54,9 +54,9 @@ async def test_without_a_daemon_kubelet_is_asked(tmp_path: Path) -> None:
     assert "there is no such socket" in missing.found
     assert "kubernetes.kubelet_socket" in missing.to_do
     with kubelet(tmp_path / "kubelet.sock", answer(training("a", "GPU-1", "GPU-2"))) as server:
-        given = await row(tmp_path)
-        assert given is not None
-        assert (given.grade, given.found) == (Grade.OK, "kubelet answers; 2 devices are given to 1 containers")
+        answered = await row(tmp_path)
+        assert answered is not None
+        assert (answered.grade, answered.found) == (Grade.OK, "kubelet answers; 2 devices are given to 1 containers")
         server.response = answer(pod("team-b", "b", container("main", claims=1)))
         claimed = await row(tmp_path)
         assert claimed is not None

@@ -61,8 +61,8 @@ async def test_a_controller_of_another_release_than_the_node_is_a_warning_with_b
     controller = Controller(tmp_path, slurmctld)
     controller.shows(version=slurmd)
     row = (await controller.rows()).get("versions")
-    found = None if row is None else (row.grade, row.found)
-    assert found == ((Grade.WARN, f"slurmd {slurmd}, slurmctld {slurmctld}") if warned else None)
+    shown = None if row is None else (row.grade, row.found)
+    assert shown == ((Grade.WARN, f"slurmd {slurmd}, slurmctld {slurmctld}") if warned else None)
 
 
 async def test_the_advice_for_a_host_that_slurm_does_not_know_is_right_for_a_dynamic_node_too(tmp_path: Path) -> None:

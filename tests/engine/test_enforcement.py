@@ -608,9 +608,9 @@ async def test_terminations_are_neither_counted_nor_held_back(rig: Rig) -> None:
 
 
 async def test_a_shutdown_that_a_scheduler_ordered_is_no_end_of_the_machine(rig: Rig) -> None:
-    for node, known in ((Node(flags=frozenset({Flag.REBOOT})), 0), (Node(), 1)):
+    for node, notice_count in ((Node(flags=frozenset({Flag.REBOOT})), 0), (Node(), 1)):
         await _goes_down(rig, node)
-        assert len(rig.state.notices) == known
+        assert len(rig.state.notices) == notice_count
         await rig.kill()
 
 

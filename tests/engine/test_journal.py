@@ -58,10 +58,10 @@ async def _reset(node: WholeNode, number: int) -> None:
 
 
 async def _acknowledge(node: WholeNode, number: int) -> None:
-    found = node.verdict.findings
-    if found:
+    findings = node.verdict.findings
+    if findings:
         with suppress(ValueError):
-            node.append([node.engine.acknowledge(str(found[number % len(found)].key), "root", node.host.now)])
+            node.append([node.engine.acknowledge(str(findings[number % len(findings)].key), "root", node.host.now)])
 
 
 async def _accept(node: WholeNode, number: int) -> None:

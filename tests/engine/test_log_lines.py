@@ -77,4 +77,4 @@ def test_of_one_subject_there_is_a_line_a_minute_and_of_all_that_ever_were_only_
     with capture_logs() as logged:
         lines.write(killed(job, 200.0 + job) for job in range(SPACED_MOST + 9))
     assert len(logged) == SPACED_MOST + 9
-    assert sum(len(one) for one in vars(lines).values() if isinstance(one, dict)) == SPACED_MOST
+    assert sum(len(attribute) for attribute in vars(lines).values() if isinstance(attribute, dict)) == SPACED_MOST

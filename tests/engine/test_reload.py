@@ -26,60 +26,60 @@ from support.daemons import FakeHost
 
 
 def test_rules_for_conditions_xids_and_gpus_are_reloaded() -> None:
-    given = Config(
+    latest = Config(
         inventory=Inventory(expected_gpus=4),
         checks={"thermal_limit": CheckRule(shadow=True)},
         xids={"95": XidRule(severity="warning")},
         disk=DiskLimits(used_percent=90),
         swap=SwapLimits(used_percent=50),
     )
-    news = reloaded(Rules(nvml_fresh_for=7.0), Config(), given)
-    assert news.rules.expected_gpus == 4
-    assert news.rules.checks == {"thermal_limit": CheckRule(shadow=True)}
-    assert news.rules.xids == {"95": XidRule(severity="warning")}
-    assert news.rules.limits == Limits(disk=DiskLimits(used_percent=90), swap=SwapLimits(used_percent=50))
-    assert news.rules.nvml_fresh_for == 7.0
-    assert news.taken == (
+    outcome = reloaded(Rules(nvml_fresh_for=7.0), Config(), latest)
+    assert outcome.rules.expected_gpus == 4
+    assert outcome.rules.checks == {"thermal_limit": CheckRule(shadow=True)}
+    assert outcome.rules.xids == {"95": XidRule(severity="warning")}
+    assert outcome.rules.limits == Limits(disk=DiskLimits(used_percent=90), swap=SwapLimits(used_percent=50))
+    assert outcome.rules.nvml_fresh_for == 7.0
+    assert outcome.taken == (
         "inventory.expected_gpus",
         "disk.used_percent",
         "swap.used_percent",
         "checks.thermal_limit",
         "xids.95",
     )
-    assert news.waiting == ()
+    assert outcome.waiting == ()
 
 
 def test_everything_else_is_named_as_waiting_for_a_restart_until_it_is_restarted() -> None:
-    running, given = Config(), replace(Config(), mode="enforce", log=Log("debug"))
-    first = reloaded(Rules(), running, given)
-    again = reloaded(first.rules, in_force(running, given), given)
+    running, latest = Config(), replace(Config(), mode="enforce", log=Log("debug"))
+    first = reloaded(Rules(), running, latest)
+    again = reloaded(first.rules, in_force(running, latest), latest)
     assert first.waiting == again.waiting == ("mode", "log.level")
     assert str(again) == "waiting for a restart: mode, log.level"
 
 
 def test_plain_values_of_policy_and_breaker_are_taken_over_and_nothing_beside_them() -> None:
     policy = Settings(restore_passes=99, look_often=7.0)
-    given = replace(Config(), policy=policy, breaker=BreakerOptions(count=3), slurm=SlurmOptions(enabled=True))
-    news, held = reloaded(Rules(), Config(), given), in_force(Config(), given)
-    assert news.taken == ("policy.restore_passes", "policy.look_often", "breaker.count")
-    assert news.waiting == ("slurm.enabled",)
-    assert held == replace(given, slurm=SlurmOptions())
+    latest = replace(Config(), policy=policy, breaker=BreakerOptions(count=3), slurm=SlurmOptions(enabled=True))
+    outcome, held = reloaded(Rules(), Config(), latest), in_force(Config(), latest)
+    assert outcome.taken == ("policy.restore_passes", "policy.look_often", "breaker.count")
+    assert outcome.waiting == ("slurm.enabled",)
+    assert held == replace(latest, slurm=SlurmOptions())
 
 
 def test_every_key_is_taken_over_or_named_as_waiting() -> None:
     """The configuration in force after a reload differs from the given one by the keys that wait, and by no other."""
-    given = replace(
+    latest = replace(
         Config(), mode="enforce", node="other", inventory=Inventory(8), policy=Settings(on_unknown="exclude"),
         breaker=BreakerOptions(percent=1, count=1, window=60.0, recount_after=5.0), control=Control("adm"), log=Log("debug"),
         checks={"thermal_limit": CheckRule(enabled=False)}, sxids={"20": XidRule(severity="record")},
     )  # fmt: skip
-    news, held = reloaded(Rules(), Config(), given), in_force(Config(), given)
-    assert reloaded(Rules(), held, given).waiting == news.waiting == ("mode", "node", "control.group", "log.level")
-    assert reloaded(Rules(), held, given).taken == ()
+    outcome, held = reloaded(Rules(), Config(), latest), in_force(Config(), latest)
+    assert reloaded(Rules(), held, latest).waiting == outcome.waiting == ("mode", "node", "control.group", "log.level")
+    assert reloaded(Rules(), held, latest).taken == ()
     keys = {
         f"{table}.{field.name}"
         for table in ("inventory", "policy", "jobs", "breaker")
-        for field in fields(getattr(given, table))
+        for field in fields(getattr(latest, table))
     }
     assert {key for key in TAKEN_OVER if "." in key} <= keys, "each is a key that there is"
 

@@ -215,8 +215,8 @@ async def test_a_socket_that_goes_between_the_probe_and_the_test_costs_no_try(tm
     def goes() -> None:
         path.unlink(missing_ok=True)
         if left:
-            with socket.socket(socket.AF_UNIX) as one:
-                one.bind(str(path))  # and is closed without having listened
+            with socket.socket(socket.AF_UNIX) as endpoint:
+                endpoint.bind(str(path))  # and is closed without having listened
 
     async with gate_host(tmp_path) as host:
         host.probed = goes

@@ -124,7 +124,7 @@ class Beside:
             case "memory":
                 return self.memory
             case "processes":
-                seen = (replace(one, seen_for=now.boottime - since) for one, since in self.stuck.values())
+                seen = (replace(process, seen_for=now.boottime - since) for process, since in self.stuck.values())
                 manager = self.services[FABRIC_MANAGER].active == "active"
                 return ProcessesFacts(stuck=tuple(seen), total=400, fabric_manager=manager)
             case "services":

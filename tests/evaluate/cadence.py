@@ -41,43 +41,51 @@ class AsRead:
 
     def facts(self, facts: NvmlFacts, now: float) -> NvmlFacts:
         """Return the facts as the reader gives them at `now`: the same object as before where nothing changed and nothing was read."""
-        if facts is self._source and not self.due(now) and not any(known.triggered for known in self._known.values()):
+        if (
+            facts is self._source
+            and not self.due(now)
+            and not any(gpu_record.triggered for gpu_record in self._known.values())
+        ):
             return self._last
         here = {gpu.slot for gpu in facts.gpus}
-        self._known = {slot: known for slot, known in self._known.items() if slot in here}
-        given = replace(facts, gpus=tuple([self._gpu(gpu, now, due=self.due(now)) for gpu in facts.gpus]))
+        self._known = {slot: gpu_record for slot, gpu_record in self._known.items() if slot in here}
+        current = replace(facts, gpus=tuple([self._gpu(gpu, now, due=self.due(now)) for gpu in facts.gpus]))
         if self.due(now):
             self.due.read(now)
         self._source = facts
-        if given != self._last:
-            self._last = given
+        if current != self._last:
+            self._last = current
         return self._last
 
     def _gpu(self, gpu: GpuFacts, now: float, *, due: bool) -> GpuFacts:
         if gpu.answer is not GpuAnswer.OK:
             self._known.pop(gpu.slot, None)
             return gpu
-        known = self._known.get(gpu.slot)
-        if known is None or (known.source is not gpu and _is_another(known.source, gpu)):
-            known, due = _Known(gpu, gpu), True
-            self._known[gpu.slot] = known
+        gpu_record = self._known.get(gpu.slot)
+        if gpu_record is None or (gpu_record.source is not gpu and _is_another(gpu_record.source, gpu)):
+            gpu_record, due = _Known(gpu, gpu), True
+            self._known[gpu.slot] = gpu_record
         reasons = {"clock_event_reasons": gpu.readings.clock_event_reasons}
-        triggered = frozenset(name for name, one in TRIGGERS.items() if one is not None and one.holds(reasons))
-        read = TRIGGERS.keys() if due else triggered | known.triggered
-        known.triggered = triggered
-        if not read and known.source is gpu:
-            return known.given
+        triggered = frozenset(
+            name for name, trigger in TRIGGERS.items() if trigger is not None and trigger.holds(reasons)
+        )
+        read = TRIGGERS.keys() if due else triggered | gpu_record.triggered
+        gpu_record.triggered = triggered
+        if not read and gpu_record.source is gpu:
+            return gpu_record.given
         for name in read:
-            known.values[name] = getattr(gpu.readings, name)
-            known.read_at[name] = now
-        times = {name: at for name, at in known.read_at.items() if known.values[name] is not None}
-        if known.source is not gpu or any(getattr(known.given.readings, name) != known.values[name] for name in read):
-            readings = replace(gpu.readings, **known.values)
-            readings = known.given.readings if readings == known.given.readings else readings
+            gpu_record.values[name] = getattr(gpu.readings, name)
+            gpu_record.read_at[name] = now
+        times = {name: at for name, at in gpu_record.read_at.items() if gpu_record.values[name] is not None}
+        if gpu_record.source is not gpu or any(
+            getattr(gpu_record.given.readings, name) != gpu_record.values[name] for name in read
+        ):
+            readings = replace(gpu.readings, **gpu_record.values)
+            readings = gpu_record.given.readings if readings == gpu_record.given.readings else readings
         else:
-            readings = known.given.readings
-        known.source, known.given = gpu, replace(gpu, readings=readings, read_at=times)
-        return known.given
+            readings = gpu_record.given.readings
+        gpu_record.source, gpu_record.given = gpu, replace(gpu, readings=readings, read_at=times)
+        return gpu_record.given
 
 
 def _is_another(before: GpuFacts, now: GpuFacts) -> bool:

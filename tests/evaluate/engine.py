@@ -125,19 +125,19 @@ class Engine:
             none = DcgmProblem(kind=DcgmProblemKind.NO_GPUS, text="the engine lists no GPU")
             return DcgmFacts(engine_version="4.6.0", watched_since=self._since, watches=ALL_SYSTEMS, problems=(none,))
         here = [answers and n not in self.lost for n, answers in enumerate(here)]
-        known = tuple(self._gpu(n, gpu, answers=here[n]) for n, gpu in enumerate(gpus))
-        named = [(n, one) for n, gpu in enumerate(gpus) if here[n] for one in self._of(n, gpu, now)]
-        kept = {(n, one) for n, noted in self._noted.items() for one in noted}
+        dcgm_gpus = tuple(self._gpu(n, gpu, answers=here[n]) for n, gpu in enumerate(gpus))
+        named = [(n, report) for n, gpu in enumerate(gpus) if here[n] for report in self._of(n, gpu, now)]
+        kept = {(n, report) for n, noted in self._noted.items() for report in noted}
         begun = {
             each: self._begun.get(each) or (now, self._first)
             for each in (*named, *((-1, o) for o in self.node_reports))
         }
         self._begun = {each: begins for each, begins in self._begun.items() if each in kept} | begun
         self._first = False
-        incidents = tuple(self._incident(n, one, begun[n, one], gpus) for n, one in begun)
+        incidents = tuple(self._incident(n, report, begun[n, report], gpus) for n, report in begun)
         overall = max((incident.health for incident in incidents), default=0)
         return DcgmFacts(
-            engine_version="4.6.0", address="unix:///run/nv-hostengine.sock", gpus=known, incidents=incidents, overall=overall,
+            engine_version="4.6.0", address="unix:///run/nv-hostengine.sock", gpus=dcgm_gpus, incidents=incidents, overall=overall,
             watches=ALL_SYSTEMS, watched_since=self._since, imex_domain=self.imex_domain, problems=(*self.problems, *self._blind()),
         )  # fmt: skip
 
@@ -172,11 +172,11 @@ class Engine:
     def _incident(self, n: int, named: _Named, begun: tuple[Stamp, bool], gpus: Sequence[GpuFacts]) -> DcgmIncident:
         system, health, code, xid, link = named
         first_seen, preexisting = begun
-        one = DcgmIncident(
+        incident = DcgmIncident(
             system=system, health=health, code=code, entity_kind=0 if n < 0 else 1, entity_id=max(n, 0), xid=xid, link=link,
             first_seen=first_seen, preexisting=preexisting, latched=xid is not None, message=f"incident {code}",
         )  # fmt: skip
-        return one if n < 0 else replace(one, slot=gpus[n].slot)
+        return incident if n < 0 else replace(incident, slot=gpus[n].slot)
 
 
 def _states(gpu: GpuFacts) -> Iterator[_Named]:

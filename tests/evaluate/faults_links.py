@@ -12,16 +12,16 @@ from gpuwarden_collectors.facts import CallError
 from support.hosts import slot
 
 
-def line(node: Node, what: LineKind, *, at: str = "", part: str = "") -> KernelLineEvent:
-    return KernelLineEvent(at=node.now, what=what, slot=at, part=part, text=what.replace("_", " "))
+def line(node: Node, kind: LineKind, *, at: str = "", part: str = "") -> KernelLineEvent:
+    return KernelLineEvent(at=node.now, what=kind, slot=at, part=part, text=kind.replace("_", " "))
 
 
-def firmware_dies(what: LineKind) -> Strike:
+def firmware_dies(kind: LineKind) -> Strike:
     """Return a fault in which the adapter's firmware dies; its port stays active."""
 
     def strike(node: Node, n: int) -> Process:
         assert node.beside is not None, "this story needs a whole node"
-        node.say_lines(line(node, what, at=node.beside.ports[n % 8].slot))
+        node.say_lines(line(node, kind, at=node.beside.ports[n % 8].slot))
         yield 0.0
 
     return strike

@@ -68,4 +68,4 @@ class Jury:
 
 
 def failures(reported: list[Reported]) -> list[Reported]:
-    return [one for one in reported if one.severity == Severity.FAILURE.value]
+    return [report for report in reported if report.severity == Severity.FAILURE.value]

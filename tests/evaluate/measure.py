@@ -195,9 +195,9 @@ def measure_days(seed: int, days: float) -> HealthyResult:
 
     def take(record: Record) -> None:
         nonlocal true
-        known = len(jury.reported)
+        before = len(jury.reported)
         jury.take(record)
-        for reported in jury.reported[known:]:
+        for reported in jury.reported[before:]:
             is_true = reported.severity == "warning" and reported.finding.partition("@")[0] in nodes[0].true
             true += is_true
             if not is_true:

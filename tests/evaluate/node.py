@@ -306,10 +306,10 @@ class Node(Clockwork):
     def change(self, n: int, **values: int | None) -> None:
         """Readings of GPU `n`. Those that this model does not have stay None."""
         gpu = self.gpus[n]
-        known = {
+        supported = {
             name: value for name, value in values.items() if getattr(gpu.readings, name) is not None or value is None
         }
-        self.put(n, readings=replace(gpu.readings, **known))
+        self.put(n, readings=replace(gpu.readings, **supported))
 
     def give(self, n: int, **values: int) -> None:
         """Change readings like `change`, also those that this model did not have."""

@@ -110,11 +110,11 @@ def episodes(reported: Sequence[Reported]) -> list[Reported]:
     """The first of each kind within EPISODE of the one before."""
     kept: list[Reported] = []
     last: dict[tuple[str, str], float] = {}
-    for one in reported:
-        kind = (one.finding.partition("@")[0], one.severity)
-        if kind not in last or not 0 <= one.seconds - last[kind] <= EPISODE:
-            kept.append(one)
-        last[kind] = one.seconds
+    for report in reported:
+        kind = (report.finding.partition("@")[0], report.severity)
+        if kind not in last or not 0 <= report.seconds - last[kind] <= EPISODE:
+            kept.append(report)
+        last[kind] = report.seconds
     return kept
 
 
@@ -122,7 +122,7 @@ def _healthy(results: Sequence[HealthyResult]) -> Iterator[str]:
     days = sum(result.days for result in results)
     if not days:
         return
-    wrong = [one for result in results for one in episodes(result.wrong)]
+    wrong = [episode for result in results for episode in episodes(result.wrong)]
     false = failures(wrong)
     yield f"### Healthy nodes: {days:g} node-days of 8 GPUs\n"
     yield _row("", "episodes", "per 1,000 node-days", "95 % bounds")
@@ -132,11 +132,14 @@ def _healthy(results: Sequence[HealthyResult]) -> Iterator[str]:
         yield _row(name, count, f"{1000 * count / days:.1f}", f"{low:.1f} to {high:.1f}")
     yield _row("true warnings (library upgraded under the driver)", sum(r.true_warnings for r in results), "", "")
     detected = [
-        _again(result, one) for result in results for one in episodes(result.wrong) if one.severity == "warning"
+        _again(result, episode)
+        for result in results
+        for episode in episodes(result.wrong)
+        if episode.severity == "warning"
     ]
     if detected:
         yield "\nFalse warnings:\n"
-        yield "\n".join(f"- {one}" for one in detected[:SHOWN_MOST])
+        yield "\n".join(f"- {episode}" for episode in detected[:SHOWN_MOST])
     counts = {name: sum(r.ordinary.get(name, 0) for r in results) for r in results for name in r.ordinary}
     happened = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in sorted(counts.items()))
     yield f"\nWhat happened meanwhile and is no fault: {happened}.\n"
@@ -149,11 +152,11 @@ def _stories(results: Sequence[StoryResult]) -> Iterator[str]:
     healthy = [result for story, result in rows if not story.expects]
     accused = sum(bool(result.reported or result.restarted) for result in healthy)
     faulty = [(story, result) for story, result in rows if story.expects]
-    found = sum(set(story.expects) <= set(result.reported) for story, result in faulty)
+    recognised = sum(set(story.expects) <= set(result.reported) for story, result in faulty)
     yield "## Machines of public records\n"
     yield (
         f"{len(healthy)} of which nothing is to be reported: {accused} of them are accused. {len(faulty)} with something to report: it is "
-        f"reported of {found}. Each story twice, with a restart of the daemon at its end.\n"
+        f"reported of {recognised}. Each story twice, with a restart of the daemon at its end.\n"
     )
     yield _row("id", "source", "story", "reported", "node at the end")
     yield _row(*["---"] * 5)
@@ -197,9 +200,9 @@ def _speed(results: Results) -> Iterator[str]:
 
 
 def _violations(results: Results) -> Iterator[str]:
-    found = list(violations(results))
+    violated = list(violations(results))
     yield "### What is required and does not hold\n"
-    yield "\n".join(f"- {violation}" for violation in found) if found else "Nothing."
+    yield "\n".join(f"- {violation}" for violation in violated) if violated else "Nothing."
 
 
 def violations(results: Results) -> Iterator[str]:

@@ -64,8 +64,8 @@ class Server:
         self._process = python_of(folder, SCRIPT)
 
     async def asks(self, port: int) -> Json:
-        found: Json = json.loads(await asyncio.to_thread(self._answer, port))
-        return found
+        answer: Json = json.loads(await asyncio.to_thread(self._answer, port))
+        return answer
 
     def _answer(self, port: int) -> str:
         assert self._process.stdin is not None
@@ -81,9 +81,9 @@ class Server:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    found = Server(foreign("dstack", PACKAGES))
-    yield found
-    found.end()
+    dstack_server = Server(foreign("dstack", PACKAGES))
+    yield dstack_server
+    dstack_server.end()
 
 
 def dcgm(level: object, *incidents: object) -> bytes:
@@ -145,15 +145,19 @@ def parsed(text: str) -> Json:
     process = python_of(foreign("dstack", PACKAGES), PARSER)
     out, _ = process.communicate(json.dumps(yaml.safe_load(text)))
     assert process.returncode == 0
-    found: Json = json.loads(out)
-    return found
+    configuration: Json = json.loads(out)
+    return configuration
 
 
 @pytest.mark.slow
 def test_dstack_parses_the_training_of_the_examples_and_mounts_its_sources() -> None:
-    found = parsed(EXAMPLE.read_text())
-    task = found["parsed"]
-    assert (found["kind"], task["nodes"], task["resources"]["gpu"]["count"]["min"]) == ("TaskConfiguration", 2, 8)
+    configuration = parsed(EXAMPLE.read_text())
+    task = configuration["parsed"]
+    assert (configuration["kind"], task["nodes"], task["resources"]["gpu"]["count"]["min"]) == (
+        "TaskConfiguration",
+        2,
+        8,
+    )
     assert task["retry"] == {"on_events": ["no-capacity", "error", "interruption"], "duration": 4 * 3600}
     assert {"instance_path": "/run/gpuwarden", "path": "/run/gpuwarden", "optional": False} in task["volumes"]
     (repo,) = task["repos"]
@@ -163,9 +167,9 @@ def test_dstack_parses_the_training_of_the_examples_and_mounts_its_sources() -> 
 
 def test_dstack_parses_the_fleet_of_the_page_with_the_shim_s_new_port() -> None:
     (text,) = [block for block in FLEET.read_text().split("```")[1::2] if block.startswith("yaml\ntype: fleet")]
-    found = parsed(text.removeprefix("yaml\n"))
-    assert found["kind"] == "FleetConfiguration"
-    assert found["parsed"]["env"] == {"DSTACK_SHIM_HTTP_PORT": "10996"}
+    configuration = parsed(text.removeprefix("yaml\n"))
+    assert configuration["kind"] == "FleetConfiguration"
+    assert configuration["parsed"]["env"] == {"DSTACK_SHIM_HTTP_PORT": "10996"}
 
 
 def test_dstack_refuses_a_key_that_it_does_not_know() -> None:

@@ -101,8 +101,8 @@ def sound(body: bytes) -> dict[str, object]:
         assert all(type(each[key]) is int for key in NUMBERS)
         assert each["health"] in LEVELS
         assert isinstance(each["error_message"], str)
-    found: dict[str, object] = dcgm
-    return found
+    health: dict[str, object] = dcgm
+    return health
 
 
 @pytest.mark.parametrize(
@@ -127,9 +127,9 @@ def test_without_a_finding_the_shims_response_stays_as_it_is(shim_body: bytes) -
 def test_the_worse_level_counts_and_is_listed_first(
     shim_body: bytes | None, own: Level, level: int, first: str
 ) -> None:
-    found = sound(merged(shim_body, NodeHealth(own, "ours")) or pytest.fail("none"))
-    incidents: list[dict[str, object]] = found["incidents"]  # type: ignore[assignment]
-    assert found["overall_health"] == level
+    health = sound(merged(shim_body, NodeHealth(own, "ours")) or pytest.fail("none"))
+    incidents: list[dict[str, object]] = health["incidents"]  # type: ignore[assignment]
+    assert health["overall_health"] == level
     assert incidents[0]["error_message"] == first
     assert "ours" in [each["error_message"] for each in incidents]
 

@@ -40,8 +40,8 @@ def test_a_stalled_job_is_found_within_five_minutes_of_its_fall_and_ends_when_it
     host.minutes(3.9, **HANGS)
     assert not host.stalled
     host.minutes(0.5)
-    (found,) = host.findings
-    assert (found.key, found.severity, host.health) == (STALLED, Severity.WARNING, Health.WARNING)
+    (finding,) = host.findings
+    assert (finding.key, finding.severity, host.health) == (STALLED, Severity.WARNING, Health.WARNING)
     host.minutes(60)
     assert host.stalled, "a stall does not become the custom"
     host.minutes(1.2, **trains)
@@ -216,8 +216,8 @@ def test_in_the_shadow_as_it_is_by_default_it_is_seen_and_nothing_follows() -> N
     host.rules = replace(host.rules, checks={})
     host.minutes(LEARN)
     host.minutes(5, **HANGS)
-    (found,) = host.findings
-    assert (found.key, found.shadow, host.health) == (STALLED, True, Health.HEALTHY)
+    (finding,) = host.findings
+    assert (finding.key, finding.shadow, host.health) == (STALLED, True, Health.HEALTHY)
     assert host.last is not None
     assert host.last.verdict.reasons == ()
 
@@ -237,9 +237,9 @@ def test_a_container_that_has_opted_in_is_found_too() -> None:
     host = in_a_container(JobHost(), 100, 101, 102, 103)
     host.minutes(LEARN)
     host.minutes(4.5, **HANGS)
-    (found,) = host.findings
-    assert str(found.key) == "job_stalled@job/container-ab12cd34ef56"
-    assert found.evidence["job"] == "container-ab12cd34ef56"
+    (finding,) = host.findings
+    assert str(finding.key) == "job_stalled@job/container-ab12cd34ef56"
+    assert finding.evidence["job"] == "container-ab12cd34ef56"
     host.containers = ContainersFacts()
     host.minutes(1.2)
     assert host.health is Health.HEALTHY
@@ -376,10 +376,10 @@ def test_it_is_silent_about_what_never_had_a_better_past() -> None:
         short.minutes(minutes, every=15)
         short.minutes(60, every=15, **HANGS)
         assert not short.raised, "it stalled before its past was long enough"
-    one = JobHost(1)
-    one.minutes(LEARN)
-    one.minutes(15, **HANGS)
-    assert not one.raised, "one GPU waits for nobody"
+    alone = JobHost(1)
+    alone.minutes(LEARN)
+    alone.minutes(15, **HANGS)
+    assert not alone.raised, "one GPU waits for nobody"
 
 
 @pytest.mark.slow

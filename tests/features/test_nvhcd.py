@@ -55,24 +55,24 @@ def published(state: str = "healthy", mode: str = "enforce", marker: Marker | No
 def test_a_node_that_is_excluded_fails_and_everything_else_passes(
     seen: Published, failed: tuple[str, ...], unknown: str
 ) -> None:
-    found = outcome(seen, mode="enforce")
-    assert found.failed == failed
-    assert unknown in found.unknown
-    assert bool(found.unknown) == bool(unknown)
-    document = json.loads(response(found).output)
+    checks = outcome(seen, mode="enforce")
+    assert checks.failed == failed
+    assert unknown in checks.unknown
+    assert bool(checks.unknown) == bool(unknown)
+    document = json.loads(response(checks).output)
     assert (document["fail_count"], document["failed_checks"]) == (len(failed), list(failed))
 
 
 def fields(data: bytes) -> dict[int, int | bytes]:
     """A message of protobuf taken apart."""
-    found: dict[int, int | bytes] = {}
+    by_number: dict[int, int | bytes] = {}
     while data:
         key, data = varint(data)
         value, data = varint(data)
-        found[key >> 3] = value
+        by_number[key >> 3] = value
         if key & 7 == 2:
-            found[key >> 3], data = data[:value], data[value:]
-    return found
+            by_number[key >> 3], data = data[:value], data[value:]
+    return by_number
 
 
 def varint(data: bytes) -> tuple[int, bytes]:
@@ -91,8 +91,8 @@ def test_a_response_is_written_as_protobuf_has_it(success: bool, code: int, outp
         return value.encode("utf-8", "replace")
 
     wanted = {1: int(success), 2: code, 3: text(output), 4: text(error)}
-    found = fields(encoded(Response(success, code, output, error)))
-    assert found == {number: value for number, value in wanted.items() if value}
+    by_number = fields(encoded(Response(success, code, output, error)))
+    assert by_number == {number: value for number, value in wanted.items() if value}
 
 
 @asynccontextmanager

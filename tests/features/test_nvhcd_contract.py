@@ -68,9 +68,9 @@ def launcher(packages: Path, tmp_path: Path) -> Iterator[Launcher]:
     """There before the service, as a job may be: the socket is all that it needs to find."""
     listener = unix(tmp_path / "nvhcd.sock")
     with activated(listener, "nvhcd", "--run-dir", tmp_path, folder=tmp_path, GPUWARDEN_NVHCD__ENABLED="true"):
-        found = Launcher(packages, f"unix://{tmp_path / 'nvhcd.sock'}")
-        yield found
-        found.end()
+        client = Launcher(packages, f"unix://{tmp_path / 'nvhcd.sock'}")
+        yield client
+        client.end()
 
 
 @pytest.mark.slow

@@ -32,9 +32,15 @@ def found(*machines: dict[str, str], cluster: str = "") -> list[Drift]:
 
 
 def test_the_few_are_named_and_the_value_of_most_is_the_measure() -> None:
-    (one,) = found(*[DGX] * 6, DGX | {"vbios": "95.9"}, DGX | {"vbios": "95.9+96.1"}, DGX)
-    assert (one.group, one.item, one.nodes, one.most, one.having) == ("DGX, H100", "vbios", 9, "96.1", 7)
-    assert one.others == {"95.9": ("n6",), "95.9+96.1": ("n7",)}
+    (difference,) = found(*[DGX] * 6, DGX | {"vbios": "95.9"}, DGX | {"vbios": "95.9+96.1"}, DGX)
+    assert (difference.group, difference.item, difference.nodes, difference.most, difference.having) == (
+        "DGX, H100",
+        "vbios",
+        9,
+        "96.1",
+        7,
+    )
+    assert difference.others == {"95.9": ("n6",), "95.9+96.1": ("n7",)}
 
 
 def test_machines_of_other_types_and_models_may_differ() -> None:
@@ -56,21 +62,26 @@ def test_a_domain_with_two_drivers_comes_first_and_clique_0_is_one() -> None:
 def test_a_domain_is_compared_by_all_that_machines_of_a_type_are() -> None:
     other = dict.fromkeys(ITEMS, "other")
     here = NVL72 | dict.fromkeys(ITEMS, "most")
-    domain = [one.item for one in found(here, here, here | other) if one.domain]
+    domain = [difference.item for difference in found(here, here, here | other) if difference.domain]
     assert domain == list(ITEMS)
     assert {"driver", "vbios", "inforom", "adapter_firmware", "kernel"} == set(domain)
 
 
 def test_an_inforom_that_few_have_is_named() -> None:
-    (one,) = found(*[DGX | {"inforom": "G520.0200.00.05"}] * 3, DGX | {"inforom": "G520.0200.00.04"}, DGX)
-    assert (one.item, one.most, one.having, one.nodes) == ("inforom", "G520.0200.00.05", 3, 4)
-    assert one.others == {"G520.0200.00.04": ("n3",)}
+    (difference,) = found(*[DGX | {"inforom": "G520.0200.00.05"}] * 3, DGX | {"inforom": "G520.0200.00.04"}, DGX)
+    assert (difference.item, difference.most, difference.having, difference.nodes) == (
+        "inforom",
+        "G520.0200.00.05",
+        3,
+        4,
+    )
+    assert difference.others == {"G520.0200.00.04": ("n3",)}
 
 
 def test_a_domain_spans_types_of_machines_but_not_cliques() -> None:
     assert found(NVL72, NVL72 | {"clique": "1", "machine_type": "other", "driver": "570.1"}) == []
-    (one,) = found(NVL72, NVL72 | {"machine_type": "other", "driver": "570.1"})
-    assert one.domain
+    (difference,) = found(NVL72, NVL72 | {"machine_type": "other", "driver": "570.1"})
+    assert difference.domain
 
 
 def test_firmware_of_adapters_is_compared_by_board() -> None:
@@ -123,8 +134,8 @@ def test_the_command_names_nodes_and_its_code_says_whether_any_differs(port: int
         "GROUP            ITEM    MOST HAVE        OTHERS",
         "east, DGX, H100  driver  580.1 on 2 of 3  570.1 on gpu-2",
     ]
-    (one,) = json.loads(gpuwarden(*words, "--json", temporary=tmp_path).stdout)["drift"]
-    assert one["others"] == {"570.1": ["gpu-2"]}
+    (difference,) = json.loads(gpuwarden(*words, "--json", temporary=tmp_path).stdout)["drift"]
+    assert difference["others"] == {"570.1": ["gpu-2"]}
     west = gpuwarden(*words, "--cluster", "west", temporary=tmp_path)
     assert (west.returncode, west.stdout) == (0, "0 differences among 2 nodes that should be alike\n")
     assert west.stderr == ""

@@ -34,8 +34,8 @@ def boards(name: str) -> list[str]:
 
 
 def node(name: str, **more: Any) -> PlantedNode:
-    given = {"seen": WHOLE, "boards": boards(name), "machine": OLD, "target": R1, **more}
-    return PlantedNode(instance=f"{name}:9839", node=name, **given)
+    fields = {"seen": WHOLE, "boards": boards(name), "machine": OLD, "target": R1, **more}
+    return PlantedNode(instance=f"{name}:9839", node=name, **fields)
 
 
 NODES = [
@@ -129,9 +129,9 @@ def test_each_cause_has_its_hours_and_the_root_of_two_findings_is_named(made: Js
     assert {cause: row["outages"] for cause, row in causes.items() if row["outages"]} == {
         "xid 79": 1, "gpu_missing": 3, "xid 95": 3, "ecc_uncorrectable": 1,
     }  # fmt: skip
-    one = causes["xid 79"]["repair"]
-    assert (one["count"], one["mean"], one["median"]) == (1, None, None)
-    assert one["longest"] == near(4.5 * 3600)
+    repair = causes["xid 79"]["repair"]
+    assert (repair["count"], repair["mean"], repair["median"]) == (1, None, None)
+    assert repair["longest"] == near(4.5 * 3600)
 
 
 def test_groups_boards_and_lemons(made: Json) -> None:
@@ -150,7 +150,7 @@ def test_who_excluded_what_and_how_long(made: Json) -> None:
     assert by["gpuwarden, for a failure"]["node_hours"] == near(4.5 - 1 / 60)
     assert by["an operator (gpuwarden exclude)"]["lasted"]["longest"] == near(8 * 3600)
     assert by["another party"]["node_hours"] == near(5)
-    assert [(one["node"], one["actuators"]) for one in made["exclusions"]] == [
+    assert [(exclusion["node"], exclusion["actuators"]) for exclusion in made["exclusions"]] == [
         ("serviced", ["slurm"]), ("serviced", ["slurm"]), ("repaired", ["slurm"]),
     ]  # fmt: skip
 
@@ -163,7 +163,7 @@ def test_a_renamed_node_is_one_by_its_boards_and_without_boards_two_with_a_note(
 
 
 def test_gaps_are_listed_as_unknown_and_restarts_are_not(made: Json, start: float) -> None:
-    unknown = {one["node"]: one for one in made["unknown"]}
+    unknown = {gap["node"]: gap for gap in made["unknown"]}
     assert set(unknown) == {"quiet", "rebooted", "replaced", "new-name"}
     begin = datetime.fromisoformat(unknown["quiet"]["start"]).timestamp()
     assert abs(begin - start - 40 * 3600) <= made["step_seconds"]

@@ -27,9 +27,9 @@ NODES = [
 
 
 def board(query: str) -> Answer:
-    found = re.search(r'instance="(\w+)"', query)
-    assert found is not None
-    return vector([series(NOW, 1, {"job": "gpuwarden", "instance": found[1], "uuid": f"GPU-{found[1]}"})])
+    match = re.search(r'instance="(\w+)"', query)
+    assert match is not None
+    return vector([series(NOW, 1, {"job": "gpuwarden", "instance": match[1], "uuid": f"GPU-{match[1]}"})])
 
 
 @pytest.fixture(autouse=True)

@@ -27,11 +27,11 @@ def seconds(spans: Spans) -> set[int]:
 
 @given(SPANS, SPANS)
 def test_spans_are_sets_of_seconds(first: Spans, second: Spans) -> None:
-    one, other = seconds(first), seconds(second)
-    assert seconds(union(first, second)) == one | other
-    assert seconds(common(first, second)) == one & other
-    assert seconds(without(first, second)) == one - other
-    assert total(first) == len(one)
+    first_seconds, second_seconds = seconds(first), seconds(second)
+    assert seconds(union(first, second)) == first_seconds | second_seconds
+    assert seconds(common(first, second)) == first_seconds & second_seconds
+    assert seconds(without(first, second)) == first_seconds - second_seconds
+    assert total(first) == len(first_seconds)
 
 
 @given(SPANS, SPANS)
@@ -49,11 +49,11 @@ def test_what_begins_and_ceases_is_a_span_and_what_does_not_cease_lasts_to_the_e
 
 
 def test_a_state_lasts_over_a_gap_until_something_else_is_known() -> None:
-    known = ((0.0, 10.0), (20.0, 30.0), (40.0, 50.0))
-    assert bridged(((5.0, 10.0), (20.0, 22.0)), known) == ((5, 22),)
-    assert bridged(((5.0, 10.0),), known) == ((5, 20),)
-    assert bridged(((5.0, 8.0), (20.0, 22.0)), known) == ((5, 8), (20, 22))
-    assert bridged(((45.0, 50.0),), known) == ((45, 50),)
+    readable_spans = ((0.0, 10.0), (20.0, 30.0), (40.0, 50.0))
+    assert bridged(((5.0, 10.0), (20.0, 22.0)), readable_spans) == ((5, 22),)
+    assert bridged(((5.0, 10.0),), readable_spans) == ((5, 20),)
+    assert bridged(((5.0, 8.0), (20.0, 22.0)), readable_spans) == ((5, 8), (20, 22))
+    assert bridged(((45.0, 50.0),), readable_spans) == ((45, 50),)
 
 
 def test_a_node_of_which_only_the_end_was_read_is_none_of_the_report() -> None:
@@ -66,19 +66,19 @@ def test_a_node_of_which_only_the_end_was_read_is_none_of_the_report() -> None:
 
 
 def node(name: str = "n1", **more: object) -> Node:
-    given: dict[str, object] = {
+    fields: dict[str, object] = {
         "names": (name,), "keys": (("", "gpuwarden", name),), "known": ((0.0, END),), "excluded": {}, "findings": {},
         "labels": {}, "gpus": 8,
     }  # fmt: skip
-    return Node(**{**given, **more})  # type: ignore[arg-type]
+    return Node(**{**fields, **more})  # type: ignore[arg-type]
 
 
 def test_an_outage_lasts_until_the_node_is_no_longer_excluded_for_it() -> None:
     drained = {("slurm", "failure"): ((11.0, 30.0),)}
-    found = story(node(failed=((10.0, 20.0),), unschedulable=((10.0, 30.0),), excluded=drained), 1.0)
-    (outage,) = found.outages
+    history = story(node(failed=((10.0, 20.0),), unschedulable=((10.0, 30.0),), excluded=drained), 1.0)
+    (outage,) = history.outages
     assert (outage.start, outage.end, outage.began, outage.ended, outage.cause) == (10, 30, True, True, "no finding")
-    assert found.lost == {"no finding": ((10, 30),)}
+    assert history.lost == {"no finding": ((10, 30),)}
 
 
 def test_what_follows_from_another_finding_of_the_first_step_is_not_the_cause() -> None:
@@ -97,19 +97,19 @@ def test_every_second_lost_has_one_cause() -> None:
         ("", "operator"): ((15.0, 40.0),),
         ("slurm", "foreign"): ((30.0, 50.0),),
     }
-    found = story(node(failed=((10.0, 20.0),), unschedulable=((10.0, 60.0),), excluded=excluded), 1.0)
-    assert {cause: total(spans) for cause, spans in found.lost.items()} == {
+    history = story(node(failed=((10.0, 20.0),), unschedulable=((10.0, 60.0),), excluded=excluded), 1.0)
+    assert {cause: total(spans) for cause, spans in history.lost.items()} == {
         "no finding": 10, "an operator (gpuwarden exclude)": 20, "another party": 10, OTHER: 10,
     }  # fmt: skip
-    assert total(found.down) == 50
-    assert [(one.by, one.start, one.end, one.actuators) for one in found.exclusions] == [
+    assert total(history.down) == 50
+    assert [(exclusion.by, exclusion.start, exclusion.end, exclusion.actuators) for exclusion in history.exclusions] == [
         ("an operator (gpuwarden exclude)", 15, 40, ("slurm",)), ("another party", 30, 50, ("slurm",)),
     ]  # fmt: skip
 
 
 def test_what_is_not_known_is_neither_up_nor_down() -> None:
-    found = story(node(known=((0.0, 40.0), (60.0, END)), failed=((30.0, 40.0),)), 1.0)
-    of = figures([found], END)
+    history = story(node(known=((0.0, 40.0), (60.0, END)), failed=((30.0, 40.0),)), 1.0)
+    of = figures([history], END)
     assert of.availability == pytest.approx(70 / 80)
     assert of.availability_least == pytest.approx(70 / 100)
     assert of.repair.longest == 30  # until it answers again
@@ -137,10 +137,10 @@ def test_one_failure_has_no_mean_and_none_has_nothing() -> None:
 )
 def test_the_interval_of_a_count_is_that_of_the_tables(count: int, low: float, high: float) -> None:
     """Garwood's exact interval of 90 % for a Poisson count; the first bound of a count of one is not shown."""
-    found = interval(count)
-    assert found[1] == pytest.approx(high, rel=0.01)
+    bounds = interval(count)
+    assert bounds[1] == pytest.approx(high, rel=0.01)
     if count > 1:
-        assert found[0] == pytest.approx(low, rel=0.03)
+        assert bounds[0] == pytest.approx(low, rel=0.03)
 
 
 def test_nodes_are_joined_by_half_of_their_boards_and_only_one_after_the_other() -> None:
@@ -176,9 +176,9 @@ def test_an_address_that_another_machine_was_given_is_two_nodes_and_a_name_that_
 def reused(*names: tuple[str, Span], failed: Span) -> list[Node]:
     """The nodes of one address: `names` and when they were known."""
     at = (("cluster", ""), ("job", "gpuwarden"), ("instance", "10.0.0.1:9839"))
-    known: dict[Labels, Spans] = {}
+    spans_by_labels: dict[Labels, Spans] = {}
     for name, span in names:
         labels = (*at, ("node", name))
-        known[labels] = union(known.get(labels, ()), (span,))
-    sets: dict[str, Set] = {**{name: {} for name in LABELS}, "known": known, "failed": {at: (failed,)}}
+        spans_by_labels[labels] = union(spans_by_labels.get(labels, ()), (span,))
+    sets: dict[str, Set] = {**{name: {} for name in LABELS}, "known": spans_by_labels, "failed": {at: (failed,)}}
     return nodes_of(Reading(period=(0.0, END), step=1, sets=sets, slow={}, warnings=()))

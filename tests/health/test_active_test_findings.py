@@ -41,7 +41,7 @@ MEMORY = f"test_failed.memory@gpu/{slot(0)}"
 def hand_in(host: Host, *tests: GpuTest) -> None:
     """Hand in the tests as one run that ends now."""
     host.uptime += 10
-    started = [replace(one, started=host.now) for one in tests]
+    started = [replace(test, started=host.now) for test in tests]
     _, events = submitted(host.state, started, host.now, host.boot_id, memory_of(host.state).lease)
     host.take(*events)
     host.step()
@@ -61,10 +61,14 @@ def failed(level: Level = Level.QUICK) -> Host:
 
 def test_a_failed_test_is_a_failure_of_its_gpu_at_once() -> None:
     host = failed()
-    (found,) = host.findings
-    assert (host.health, found.severity, found.advice) == (Health.FAILURE, Severity.FAILURE, Advice.INSPECT_HARDWARE)
-    assert "0x40" in str(found.evidence["found"])
-    assert found.evidence["ends_with_level"] == "quick"
+    (finding,) = host.findings
+    assert (host.health, finding.severity, finding.advice) == (
+        Health.FAILURE,
+        Severity.FAILURE,
+        Advice.INSPECT_HARDWARE,
+    )
+    assert "0x40" in str(finding.evidence["found"])
+    assert finding.evidence["ends_with_level"] == "quick"
 
 
 @pytest.mark.parametrize(
@@ -88,16 +92,16 @@ def test_each_of_two_findings_of_one_test_has_its_own_evidence() -> None:
     host = Host(2)
     host.step()
     hand_in(host, off(wrong_words(healthy(), (0, 0x40)), (3, 20, 0.01)))
-    found = {finding.key.code: str(finding.evidence["found"]) for finding in host.findings}
-    assert found.keys() == {"test_failed", "gpu_sm_slow"}
-    assert ("0x40" in found["test_failed"], "SM 3" in found["test_failed"]) == (True, False)
-    assert ("0x40" in found["gpu_sm_slow"], "SM 3" in found["gpu_sm_slow"]) == (False, True)
+    texts = {finding.key.code: str(finding.evidence["found"]) for finding in host.findings}
+    assert texts.keys() == {"test_failed", "gpu_sm_slow"}
+    assert ("0x40" in texts["test_failed"], "SM 3" in texts["test_failed"]) == (True, False)
+    assert ("0x40" in texts["gpu_sm_slow"], "SM 3" in texts["gpu_sm_slow"]) == (False, True)
 
 
 def test_the_evidence_of_an_older_version_is_all_that_it_wrote() -> None:
     host = failed()
-    (one,) = memory_of(host.state).tests[uuid(0)]
-    assert replace(one, text="memory: 1; SM 3", warned="gpu_sm_slow").text_of("gpu_sm_slow") == "memory: 1; SM 3"
+    (past_test,) = memory_of(host.state).tests[uuid(0)]
+    assert replace(past_test, text="memory: 1; SM 3", warned="gpu_sm_slow").text_of("gpu_sm_slow") == "memory: 1; SM 3"
 
 
 @pytest.mark.parametrize(
@@ -218,7 +222,7 @@ def test_an_operator_acknowledges_it_while_it_stands(after: Callable[[Host], obj
 def found_by(host: Host, test: GpuTest) -> list[str]:
     """Codes of what a test found."""
     outcomes, _ = submitted(host.state, [test], host.now, host.boot_id)
-    return [one.code for one in outcomes[test.uuid].findings]
+    return [finding.code for finding in outcomes[test.uuid].findings]
 
 
 @pytest.mark.parametrize("code", ["test_failed", "gpu_sm_slow", "gpu_bandwidth_low"])
@@ -228,7 +232,7 @@ def test_a_site_may_switch_each_off_or_have_it_in_shadow_or_as_a_warning(code: s
     def health(rule: CheckRule) -> tuple[list[str], Health]:
         host = Host(3, rules=Rules(checks={code: rule}))
         host.step()
-        hand_in(host, *(one for one in tests if found_by(host, one) == [code]))
+        hand_in(host, *(test for test in tests if found_by(host, test) == [code]))
         return ids(host), host.health
 
     assert len(health(CheckRule())[0]) == 1
@@ -315,8 +319,8 @@ def test_a_finding_is_as_bad_and_ends_by_as_high_a_level_after_90_days_as_before
     for _ in range(12):
         host.uptime += 10 * DAY
         hand_in(host, wrong_words(healthy(level=Level.QUICK, ecc=False), (0, 0x40)))
-    (found,) = host.findings
-    assert (found.severity, found.evidence["ends_with_level"]) == (Severity.FAILURE, "standard")
+    (finding,) = host.findings
+    assert (finding.severity, finding.evidence["ends_with_level"]) == (Severity.FAILURE, "standard")
 
 
 def test_xids_of_an_earlier_test_are_none_of_a_test_that_the_daemon_did_not_know_of() -> None:
@@ -337,7 +341,7 @@ def test_of_gates_after_every_job_few_are_kept_and_each_is_counted() -> None:
         host.uptime += 1800
         _, events = submitted(host.state, [healthy(level=Level.GATE, at=host.uptime)], host.now, host.boot_id)
         host.take(*events)
-    apart = [later.at.wall - one.at.wall for one, later in zip(results(host), results(host)[1:], strict=False)]
+    apart = [later.at.wall - earlier.at.wall for earlier, later in zip(results(host), results(host)[1:], strict=False)]
     assert min(apart[:-1]) >= 20 * 3600
     assert len(results(host)) > 40
     assert results(host)[-1].at == host.now
@@ -354,10 +358,10 @@ def test_a_board_keeps_so_many_results_of_90_days_and_what_makes_its_findings() 
         assert len(results(host)) <= KEPT
     first, *others = results(host)
     assert first.failed == "test_failed.memory"
-    assert all(host.now.wall - one.at.wall <= RESULTS_KEPT for one in others)
+    assert all(host.now.wall - past_test.at.wall <= RESULTS_KEPT for past_test in others)
     host.step()
     assert ids(host) == [MEMORY]
-    text = sum(len(str(write(one))) for one in results(host))
+    text = sum(len(str(write(past_test))) for past_test in results(host))
     assert text <= KEPT * 1536
 
 
@@ -370,7 +374,7 @@ def test_a_failure_that_a_passed_test_ended_does_not_make_a_later_warning_worse(
     for _ in range(KEPT + 10):
         host.uptime += DAY
         hand_in(host, healthy(level=Level.GATE))
-        (memory,) = (one for one in host.findings if str(one.key) == MEMORY)
+        (memory,) = (finding for finding in host.findings if str(finding.key) == MEMORY)
         assert memory.severity is Severity.WARNING
 
 
@@ -392,16 +396,16 @@ def test_what_is_no_longer_kept_changes_nothing_that_stands(given_results: list[
     now = 0.0
     for after, verdict, level, names, more in given_results:
         now += after
-        found = " ".join(names[: 1 + more])
-        one = PastTest(
+        codes = " ".join(names[: 1 + more])
+        past_test = PastTest(
             at=Stamp(now, now), uuid=uuid(0), started=now - 6, level=level, verdict=verdict, seconds=6.0, name="H100", driver="580", kernels_version=1,
             failed=names[2] if verdict is ActiveVerdict.FAILURE else "",
-            warned=found if verdict in (ActiveVerdict.WARNING, ActiveVerdict.FAILURE) else "",
-            unjudged=found if verdict is ActiveVerdict.NOTHING_FOUND and more else "",
+            warned=codes if verdict in (ActiveVerdict.WARNING, ActiveVerdict.FAILURE) else "",
+            unjudged=codes if verdict is ActiveVerdict.NOTHING_FOUND and more else "",
         )  # fmt: skip
-        whole.append(one)
-        tests = with_result(tests, result_event(slot(0), one, "boot"))
-        stands, stood = ({name: (found.severity, found.level) for name, found in standing(results).items()} for results in (tests[uuid(0)], tuple(whole)))  # fmt: skip
+        whole.append(past_test)
+        tests = with_result(tests, result_event(slot(0), past_test, "boot"))
+        stands, stood = ({name: (finding.severity, finding.level) for name, finding in standing(results).items()} for results in (tests[uuid(0)], tuple(whole)))  # fmt: skip
         assert stands == stood
     assert len(tests[uuid(0)]) <= KEPT
 
@@ -426,8 +430,8 @@ def test_texts_of_any_length_are_bounded() -> None:
     host = Host(1)
     host.step()
     hand_in(host, replace(healthy(), obstacle=Obstacle.CRASHED, text="x" * 100_000, driver="d" * 1000, name="n" * 1000))
-    (one,) = results(host)
-    assert len(str(write(one))) <= 1536
+    (past_test,) = results(host)
+    assert len(str(write(past_test))) <= 1536
 
 
 def test_keys_of_another_version_and_values_that_mean_nothing_are_read_over() -> None:
@@ -437,10 +441,14 @@ def test_keys_of_another_version_and_values_that_mean_nothing_are_read_over() ->
     }  # fmt: skip
     event = Event(kind=EventKind.TESTED, at=Stamp(1, 2), boot_id="b", key=Key("test", gpu(slot(0)), "soak"), data=data)
     state = fold(State(), event)
-    (one,) = memory_of(state).tests[uuid(0)]
-    assert (one.level, one.verdict, dict(one.values())) == (Level.GATE, ActiveVerdict.NO_VERDICT, {"write": 5.0})
-    assert one.others == {"of a newer version": 3}
-    assert standing((one,)) == {}
+    (past_test,) = memory_of(state).tests[uuid(0)]
+    assert (past_test.level, past_test.verdict, dict(past_test.values())) == (
+        Level.GATE,
+        ActiveVerdict.NO_VERDICT,
+        {"write": 5.0},
+    )
+    assert past_test.others == {"of a newer version": 3}
+    assert standing((past_test,)) == {}
     again = State()
     for each in checkpoint(state, Stamp(3, 4)):
         again = fold(again, each)

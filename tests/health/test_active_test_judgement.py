@@ -43,7 +43,7 @@ def past_of(*tests: GpuTest, before: dict[str, list[PastTest]] | None = None) ->
 def daily(days: int = 10, index: int = 0, level: Level = Level.QUICK) -> dict[str, list[PastTest]]:
     """A GPU tested each day, within the noise from run to run (0.3 %)."""
     tests = [healthy(index, level, at=day * DAY) for day in range(days)]
-    noisy = [slowed(one, int8=1 + 0.003 * (-1) ** n, memory=1 - 0.002 * (-1) ** n) for n, one in enumerate(tests)]
+    noisy = [slowed(test, int8=1 + 0.003 * (-1) ** n, memory=1 - 0.002 * (-1) ** n) for n, test in enumerate(tests)]
     return past_of(*noisy)
 
 
@@ -58,7 +58,7 @@ def node(*changed: GpuTest, when: float = 0.0, gpus: int = 8) -> list[GpuTest]:
 
 
 def names(outcome: Outcome) -> list[str]:
-    return [f"{one.severity.value} {one.name}" for one in outcome.findings]
+    return [f"{finding.severity.value} {finding.name}" for finding in outcome.findings]
 
 
 # --- healthy boards
@@ -72,16 +72,16 @@ def test_on_healthy_boards_nothing_is_found_alone_among_siblings_and_beside_thei
     )
     past = {key: value for n in range(8) for key, value in daily(12, n, level).items()}
     run = [healthy(n, level, at=12 * DAY) for n in range(8)]
-    assert {one.verdict for one in judge(run, past).values()} == {NOTHING}
+    assert {outcome.verdict for outcome in judge(run, past).values()} == {NOTHING}
 
 
 def test_of_equal_boards_the_fastest_and_the_slowest_are_as_good() -> None:
     """Eight cards lay within 1.2 % of each other; their medians are no reason to call one of them slow."""
-    assert {one.verdict for one in judge(node(gpus=len(CARD_TO_CARD))).values()} == {NOTHING}
+    assert {outcome.verdict for outcome in judge(node(gpus=len(CARD_TO_CARD))).values()} == {NOTHING}
 
 
 def test_the_worst_of_several_gpus_is_a_failure_then_no_verdict() -> None:
-    assert [worst(given) for given in ([NOTHING, WARNING], [WARNING, NONE], [NONE, FAILURE], [])] == [
+    assert [worst(verdicts) for verdicts in ([NOTHING, WARNING], [WARNING, NONE], [NONE, FAILURE], [])] == [
         WARNING, NONE, FAILURE, NONE,
     ]  # fmt: skip
     assert [verdict.exit_code for verdict in ActiveVerdict] == [0, 1, 2, 3]
@@ -260,7 +260,7 @@ def test_xids_of_the_tests_own_process_give_no_verdict_and_count_from_the_third_
     assert names(everywhere[ME]) == []
     alone = judge([healthy(at=4 * DAY)], {ME: past[ME]}, {ME: [31]})
     assert names(alone[ME]) == []
-    mine = [replace(one, at=Stamp(29 * DAY, WALL + 29 * DAY)) for one in past[ME]]
+    mine = [replace(past_test, at=Stamp(29 * DAY, WALL + 29 * DAY)) for past_test in past[ME]]
     beside_a_board_of_old = judge([healthy(at=30 * DAY)], {ME: mine, uuid(1): past[uuid(1)][:1]}, {ME: [31]})
     assert names(beside_a_board_of_old[ME]) == []
 
@@ -298,16 +298,16 @@ def test_a_board_that_was_always_slower_than_its_siblings_is_as_it_was() -> None
 
 def test_a_whole_node_that_became_slower_by_little_is_a_change_of_the_node() -> None:
     past = {key: value for n in range(8) for key, value in daily(10, n).items()}
-    run = [slowed(one, int8=0.93) for one in node(when=11 * DAY)]
-    assert {one.verdict for one in judge(run, past).values()} == {NOTHING}
-    third = judge([slowed(one, int8=0.33) for one in node(when=11 * DAY)], past)
-    assert {one.verdict for one in third.values()} == {WARNING}
+    run = [slowed(test, int8=0.93) for test in node(when=11 * DAY)]
+    assert {outcome.verdict for outcome in judge(run, past).values()} == {NOTHING}
+    third = judge([slowed(test, int8=0.33) for test in node(when=11 * DAY)], past)
+    assert {outcome.verdict for outcome in third.values()} == {WARNING}
 
 
 def test_with_less_than_five_results_and_three_siblings_only_the_floor_of_its_board_counts() -> None:
     test = slowed(healthy(), int8=0.8, memory=0.8)
     few = past_of(*[healthy(at=day * DAY) for day in range(4)])
-    assert judge([at(one, 5 * DAY) for one in (test, healthy(1), healthy(2))], few)[ME].verdict is NOTHING
+    assert judge([at(gpu_test, 5 * DAY) for gpu_test in (test, healthy(1), healthy(2))], few)[ME].verdict is NOTHING
     enough = past_of(healthy(at=4 * DAY), before=few)
     assert judge([at(test, 5 * DAY)], enough)[ME].verdict is WARNING
     assert set(names(judge([slowed(healthy(), int8=0.7, memory=0.7)])[ME])) == {
@@ -322,7 +322,7 @@ def test_with_less_than_five_results_and_three_siblings_only_the_floor_of_its_bo
 def test_a_board_without_a_past_is_compared_with_its_siblings_only_by_what_no_healthy_boards_differ() -> None:
     """Healthy GPUs of a fleet differ by 22 % at most."""
     assert judge(node(slowed(healthy(), int8=0.9, memory=0.9, pcie=0.85)))[ME].verdict is NOTHING
-    unknown = [replace(one, name="NVIDIA B300") for one in node(slowed(healthy(), int8=0.7))]
+    unknown = [replace(test, name="NVIDIA B300") for test in node(slowed(healthy(), int8=0.7))]
     assert names(judge(unknown)[ME]) == ["warning test_failed.rate"]
 
 
@@ -333,7 +333,7 @@ def test_results_that_were_slow_are_no_measure_of_what_is_usual_until_they_are_a
         assert names(judge([run], past)[ME]) == ["warning gpu_bandwidth_low.memory"]
         past = past_of(run, before=past)
     name = "gpu_bandwidth_low.memory"
-    past = {ME: [replace(one, acknowledged=name if one.found(name) else "") for one in past[ME]]}
+    past = {ME: [replace(past_test, acknowledged=name if past_test.found(name) else "") for past_test in past[ME]]}
     assert judge([at(slow, 14 * DAY)], past)[ME].verdict is NOTHING
 
 
@@ -342,9 +342,9 @@ def test_at_a_third_of_its_speed_it_fails_the_second_time_an_hour_later_and_not_
     first = judge(node(slow, when=11 * DAY), past)[ME]
     assert (first.verdict, set(first.deep)) == (WARNING, {"int8", "verify"})
 
-    def then(test: GpuTest, when: float, *, known: Sequence[GpuTest] = ()) -> Outcome:
+    def then(test: GpuTest, when: float, *, tests_between: Sequence[GpuTest] = ()) -> Outcome:
         here = {ME: [*past[ME], kept(at(slow, 11 * DAY), first, Stamp(11 * DAY + 10, WALL + 11 * DAY + 10))]}
-        return judge(node(test, when=when), past_of(*known, before=here))[ME]
+        return judge(node(test, when=when), past_of(*tests_between, before=here))[ME]
 
     assert then(slow, 11 * DAY + 1800).verdict is WARNING
     again = then(slow, 11 * DAY + 2 * HOUR)
@@ -352,7 +352,7 @@ def test_at_a_third_of_its_speed_it_fails_the_second_time_an_hour_later_and_not_
         FAILURE,
         {"failure test_failed.rate", "failure gpu_bandwidth_low.memory"},
     )
-    well_between = then(slow, 11 * DAY + 2 * HOUR, known=[healthy(at=11 * DAY + HOUR)])
+    well_between = then(slow, 11 * DAY + 2 * HOUR, tests_between=[healthy(at=11 * DAY + HOUR)])
     assert well_between.verdict is WARNING
 
 
@@ -451,7 +451,7 @@ def test_disturbed_siblings_are_no_measure(spoilt: Callable[[GpuTest], GpuTest])
     """The siblings were slow, too: compared with them alone, a GPU that became slower would be as fast as ever."""
     past = {key: value for n in range(4) for key, value in daily(10, n).items()}
     me, *others = node(slowed(healthy(), memory=0.96), when=11 * DAY, gpus=4)
-    assert judge([me, *(slowed(one, memory=0.5) for one in others)], past)[ME].verdict is NOTHING
+    assert judge([me, *(slowed(sibling, memory=0.5) for sibling in others)], past)[ME].verdict is NOTHING
     assert judge([me, *map(spoilt, others)], past)[ME].verdict is WARNING
 
 

@@ -150,8 +150,8 @@ def assert_the_same_but_late_by_time_alone(records: list[Record]) -> int:
     full, end, steps = judged(records, quiet=False)
     quiet, quiet_end, fewer = judged(records, quiet=True)
     assert quiet_end == end
-    assert {key: [what[:2] for what in each] for key, each in quiet.items()} == {
-        key: [what[:2] for what in each] for key, each in full.items()
+    assert {key: [event[:2] for event in each] for key, each in quiet.items()} == {
+        key: [event[:2] for event in each] for key, each in full.items()
     }
     late = [q[2] - f[2] for key in full for q, f in zip(quiet[key], full[key], strict=True)]
     assert all(0.0 <= seconds <= MOST for seconds in late)
@@ -194,7 +194,7 @@ def test_reports_within_ten_minutes_are_one_false_alarm() -> None:
     reported = [
         Reported(at, f"nvlink_down@link/x/{n}", "failure", "") for n, at in enumerate((0.0, 1.0, 590.0, 1300.0))
     ]
-    assert [one.seconds for one in episodes(reported)] == [0.0, 1300.0]
+    assert [episode.seconds for episode in episodes(reported)] == [0.0, 1300.0]
 
 
 def test_bounds_are_the_textbooks() -> None:

@@ -105,7 +105,9 @@ class Story:
             for event in self._grouping.of(step.events, step.state, self._shadowed):
                 made = message(event, Origin(node="n1", mode="enforce", boot_id="b"))
                 self.sent += [] if made is None else [json.loads(made[1].body)]
-            self.counts |= any(found.key.code == self.code and not found.shadow for found in step.verdict.findings)
+            self.counts |= any(
+                finding.key.code == self.code and not finding.shadow for finding in step.verdict.findings
+            )
 
     def _as_here(self, record: Record) -> Record:
         """Return the record with this site's rules, and with names of jobs as Slurm gives them."""
@@ -188,10 +190,10 @@ def test_the_keys_of_a_check_are_documented() -> None:
 
 @pytest.mark.parametrize("row", CONDITIONS.values(), ids=CONDITIONS)
 def test_a_key_that_a_condition_names_is_one_of_the_configuration(row: Condition) -> None:
-    known = {f"{path}.{key.name}" for path, cls in configuration_page.tables(Config) for key in keys(cls)}
+    all_keys = {f"{path}.{key.name}" for path, cls in configuration_page.tables(Config) for key in keys(cls)}
     named = {
         name
         for name in re.findall(r"\b([a-z_]+(?:\.[a-z_]+)+)\b", row.why)
         if name.partition(".")[0] in {key.name for key in keys(Config)}
     }
-    assert named <= known
+    assert named <= all_keys

@@ -65,9 +65,9 @@ def test_a_slow_gpu_warns_after_ten_minutes(gpus: int, readings: Mapping[str, fl
     host.change(gpus - 1, **readings)
     assert judged(host, 9.5) == []
     assert judged(host, 1) == [slot(gpus - 1)]
-    found = host.findings[0]
-    assert (found.severity, found.advice) == (Severity.WARNING, Advice.INSPECT_HARDWARE)
-    assert found.evidence["sm_clock_mhz"] == readings["clock_sm_mhz"]
+    finding = host.findings[0]
+    assert (finding.severity, finding.advice) == (Severity.WARNING, Advice.INSPECT_HARDWARE)
+    assert finding.evidence["sm_clock_mhz"] == readings["clock_sm_mhz"]
 
 
 def test_capping_below_seventy_per_cent_of_its_limit_warns_where_its_siblings_reach_theirs() -> None:

@@ -214,7 +214,7 @@ def test_enabled_fabric_manager_is_judged_by_its_process_alone(
 ) -> None:
     fabric = Fabric(switches=True, used=completed is not None, completed=completed, process=process)
     assert not undecided(unit, fabric)
-    assert [found for found, _ in down(unit, fabric)] == ([] if severity is None else [severity])
+    assert [grade for grade, _ in down(unit, fabric)] == ([] if severity is None else [severity])
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_disabled_fabric_manager_is_none_to_miss_where_gpus_are_registered(
 ) -> None:
     fabric = Fabric(switches=True, used=completed is not None, completed=completed, process=process)
     assert not undecided(unit, fabric)
-    assert [found for found, _ in down(unit, fabric)] == ([] if severity is None else [severity])
+    assert [grade for grade, _ in down(unit, fabric)] == ([] if severity is None else [severity])
 
 
 @pytest.mark.parametrize(
@@ -257,8 +257,10 @@ def test_fabric_manager_is_undecided_where_processes_are_hidden_or_nothing_needs
 
 def test_a_failure_of_the_fabric_manager_lasts_while_processes_are_hidden() -> None:
     services, hidden = ServicesFacts(services=(ENABLED,)), Fabric(switches=True, used=True, completed=True)
-    (found,) = service_detectors.service_down(services, {}, hidden, {service_detectors.service_subject(FABRIC_MANAGER)})
-    assert found.severity is F
+    (sighting,) = service_detectors.service_down(
+        services, {}, hidden, {service_detectors.service_subject(FABRIC_MANAGER)}
+    )
+    assert sighting.severity is F
 
 
 def test_without_a_fabric_a_missing_manager_is_reported_only_if_configured() -> None:

@@ -63,7 +63,7 @@ COMPUTE = (400.0,) * 8
 
 
 @pytest.mark.parametrize(
-    ("known", "others"),
+    ("known_ports", "others"),
     [
         (roce(*COMPUTE), []),
         (roce(100.0, *COMPUTE, route=[0]), [0]),
@@ -81,30 +81,33 @@ COMPUTE = (400.0,) * 8
     ],
 )
 def test_management_and_front_end_ports_warn_and_those_of_the_job_fabric_fail(
-    known: Mapping[str, KnownPort], others: list[int]
+    known_ports: Mapping[str, KnownPort], others: list[int]
 ) -> None:
-    sightings = {s.key.subject.part: s for s in port_detectors.infiniband_down(InfinibandFacts(), known)}
+    sightings = {s.key.subject.part: s for s in port_detectors.infiniband_down(InfinibandFacts(), known_ports)}
     warned = {name for name, sighting in sightings.items() if sighting.severity is Severity.WARNING}
     assert warned == {f"mlx5_{n}/1" for n in others}
     assert all(sightings[name].evidence["role"] for name in warned)
 
 
 def test_infiniband_ports_are_of_the_job_fabric_whatever_their_rate_and_route() -> None:
-    known = {"mlx5_0/1": KnownPort(200.0, "InfiniBand", default_route=True), "mlx5_1/1": KnownPort(400.0, "InfiniBand")}
-    assert [s.severity for s in port_detectors.infiniband_down(InfinibandFacts(), known)] == [None, None]
+    ports_before = {
+        "mlx5_0/1": KnownPort(200.0, "InfiniBand", default_route=True),
+        "mlx5_1/1": KnownPort(400.0, "InfiniBand"),
+    }
+    assert [s.severity for s in port_detectors.infiniband_down(InfinibandFacts(), ports_before)] == [None, None]
 
 
 def test_all_ports_of_the_fabric_down_at_once_are_no_cables_whatever_a_management_port_does() -> None:
-    known = roce(100.0, *COMPUTE, route=[0])
+    ports_before = roce(100.0, *COMPUTE, route=[0])
     up = InfinibandFacts(ports=(PortFacts(device="mlx5_0", port=1, state="active"),))
-    assert {s.advice for s in port_detectors.infiniband_down(up, known)} == {Advice.RESTART_SERVICE}
+    assert {s.advice for s in port_detectors.infiniband_down(up, ports_before)} == {Advice.RESTART_SERVICE}
     some = InfinibandFacts(ports=(PortFacts(device="mlx5_3", port=1, state="active"),))
-    assert {s.advice for s in port_detectors.infiniband_down(some, known)} == {None}
+    assert {s.advice for s in port_detectors.infiniband_down(some, ports_before)} == {None}
 
 
 def test_all_ports_down_at_once_are_not_a_matter_of_cables() -> None:
-    one, both = ports(mlx5_0="active", mlx5_1="down"), ports(mlx5_0="down", mlx5_1="down")
-    assert [s.advice for s in port_detectors.infiniband_down(one, KNOWN)] == [None]
+    single_down, both = ports(mlx5_0="active", mlx5_1="down"), ports(mlx5_0="down", mlx5_1="down")
+    assert [s.advice for s in port_detectors.infiniband_down(single_down, KNOWN)] == [None]
     assert {s.advice for s in port_detectors.infiniband_down(both, KNOWN)} == {Advice.RESTART_SERVICE}
 
 

@@ -53,17 +53,17 @@ def test_heat_alone_or_power_alone_is_no_sign(temperature: int, power: int) -> N
 
 
 @pytest.mark.parametrize(
-    ("kelvin", "milliwatts", "found"),
+    ("kelvin", "milliwatts", "codes"),
     [(25, 15_000, [slot(2)]), (24, 15_000, []), (25, 14_999, [])],
     ids=["both reached", "less heat", "less power"],
 )
 def test_beside_three_siblings_25_kelvin_and_15_watts_above_their_median_are_enough(
-    kelvin: int, milliwatts: int, found: list[str]
+    kelvin: int, milliwatts: int, codes: list[str]
 ) -> None:
     host = at_rest(4)
     host.change(2, temperature=35 + kelvin, power_usage_mw=71_500 + milliwatts)
     host.run(1815)
-    assert shadows(host) == found
+    assert shadows(host) == codes
 
 
 def test_one_that_cools_down_after_its_job_is_none() -> None:

@@ -31,7 +31,9 @@ def of_switch(switch: int = 0, sxid: int = 20034) -> str:
 
 def incidents(host: Host) -> dict[str, list[str]]:
     assert host.last is not None
-    return {str(one.cause): [str(key) for key in one.consequences] for one in host.last.verdict.incidents}
+    return {
+        str(incident.cause): [str(key) for key in incident.consequences] for incident in host.last.verdict.incidents
+    }
 
 
 def loses(host: Host, index: int = 3) -> XidEvent:
@@ -55,12 +57,12 @@ def test_a_lost_gpu_and_the_switches_that_complain_of_it_are_one_incident(host: 
     host.step(complaint(host, 0), complaint(host, 1), complaint(host, 2))
     missing = f"gpu_missing@gpu/{slot(3)}"
     assert incidents(host) == {LOST: [missing, of_switch(0), of_switch(1), of_switch(2)]}
-    found = {str(finding.key): finding for finding in host.findings}
-    assert {key: str(finding.caused_by) for key, finding in found.items() if key != LOST} == dict.fromkeys(
+    by_id = {str(finding.key): finding for finding in host.findings}
+    assert {key: str(finding.caused_by) for key, finding in by_id.items() if key != LOST} == dict.fromkeys(
         (missing, of_switch(0), of_switch(1), of_switch(2)), LOST
     )
-    assert found[LOST].caused_by is None
-    assert found[missing].severity is Severity.FAILURE
+    assert by_id[LOST].caused_by is None
+    assert by_id[missing].severity is Severity.FAILURE
     assert host.last is not None
     assert "gpu_missing" in host.last.verdict.reasons
 
@@ -151,7 +153,7 @@ def test_switch_without_a_lost_gpu_is_its_own_incident_and_leads_its_other_error
     host.run(5)
     host.step(complaint(host, 0, 19084), complaint(host, 1))
     facts = host.gpus[2]
-    host.gpus[2] = replace(facts, links=tuple(replace(one, active=one.link not in (4, 5)) for one in facts.links))
+    host.gpus[2] = replace(facts, links=tuple(replace(link, active=link.link not in (4, 5)) for link in facts.links))
     host.run(90)
     links = [f"nvlink_down@link/{slot(2)}/{number}" for number in (4, 5)]
     assert incidents(host) == {of_switch(0): [*links, of_switch(0, 19084)], of_switch(1): []}
@@ -160,7 +162,7 @@ def test_switch_without_a_lost_gpu_is_its_own_incident_and_leads_its_other_error
 def test_links_of_one_gpu_that_go_down_together_are_one_incident_and_those_of_another_gpu_another(host: Host) -> None:
     for n in (2, 5):
         facts = host.gpus[n]
-        host.gpus[n] = replace(facts, links=tuple(replace(one, active=one.link > 2) for one in facts.links))
+        host.gpus[n] = replace(facts, links=tuple(replace(link, active=link.link > 2) for link in facts.links))
     host.run(90)
     assert incidents(host) == {
         f"nvlink_down@link/{slot(n)}/0": [f"nvlink_down@link/{slot(n)}/{number}" for number in (1, 2)] for n in (2, 5)
@@ -249,7 +251,7 @@ def test_no_rule_leads_back_to_its_cause() -> None:
         ahead, seen = set(nearest), set[str]()
         while ahead:
             seen |= ahead
-            ahead = {n for one in ahead for n in edges[one]} - seen
+            ahead = {n for follower in ahead for n in edges[follower]} - seen
         assert name not in seen
 
 

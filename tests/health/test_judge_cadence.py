@@ -153,20 +153,28 @@ def test_a_trace_keeps_when_a_counter_was_read_and_is_judged_the_same(seen: Read
         seen.run(60)
     path = write(tmp_path / "t", seen.records)
     again = read(path)
-    facts = [one.observation.facts for one in again if isinstance(one, Passed) and one.observation.collector == "nvml"]
-    assert {gpu.read_at[REPLAYS] for one in facts if one is not None for gpu in one.gpus if gpu.slot == slot(2)} == {
-        gpu.read_at[REPLAYS] for one in passes(seen) for gpu in one.gpus if gpu.slot == slot(2)
+    facts = [
+        record.observation.facts
+        for record in again
+        if isinstance(record, Passed) and record.observation.collector == "nvml"
+    ]
+    assert {gpu.read_at[REPLAYS] for nvml in facts if nvml is not None for gpu in nvml.gpus if gpu.slot == slot(2)} == {
+        gpu.read_at[REPLAYS] for nvml in passes(seen) for gpu in nvml.gpus if gpu.slot == slot(2)
     }
     replay = Replay()
-    judged = [step for one in again for step in replay.take(one)]
+    judged = [step for record in again for step in replay.take(record)]
     assert [str(f.key) for f in judged[-1].verdict.findings] == [str(f.key) for f in seen.host.findings] != []
     written = [line for line in lines(path) if line.get("pass") == "nvml"]
     assert sum(len(str(line)) for line in written[24:]) / len(written[24:]) < 400  # a pass of 8 GPUs
 
 
 def passes(seen: Read) -> list[NvmlFacts]:
-    found = [one.observation for one in seen.records if isinstance(one, Passed)]
-    return [one.facts for one in found if one.collector == "nvml" and one.facts is not None]
+    observations = [record.observation for record in seen.records if isinstance(record, Passed)]
+    return [
+        observation.facts
+        for observation in observations
+        if observation.collector == "nvml" and observation.facts is not None
+    ]
 
 
 def test_a_trace_of_a_version_without_times_counts_each_pass(seen: Read) -> None:

@@ -235,18 +235,18 @@ def test_a_link_that_nobody_ever_saw_up_is_only_a_warning() -> None:
     assert host.finding().evidence["nvml"] == "never saw the link active"
 
 
-@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("once_active", [True, False])
 def test_dcgms_report_on_a_link_counts_while_nvml_has_no_reading_only_if_the_link_was_once_active(
-    *, known: bool
+    *, once_active: bool
 ) -> None:
     host = DcgmHost(1)
-    if not known:
+    if not once_active:
         host.gpus[0] = replace(host.gpus[0], links=())
     host.run(60)
     host.gpus[0] = replace(host.gpus[0], links=())
     host.incident(14, link=0)
     host.run(120)
-    assert host.health is (Health.FAILURE if known else Health.HEALTHY)
+    assert host.health is (Health.FAILURE if once_active else Health.HEALTHY)
 
 
 def test_a_link_down_that_an_older_gpuwarden_believed_ends_by_itself() -> None:

@@ -18,8 +18,8 @@ SAMPLES, PASS = 30.0, 15.0
 
 def step(story: str, name: str) -> Any:
     steps = json.loads((RECORDED / f"{story}.json").read_text())
-    (found,) = (each["answer"] for each in steps if each["step"] == name)
-    return found
+    (answer,) = (each["answer"] for each in steps if each["step"] == name)
+    return answer
 
 
 def test_counters_that_a_reset_of_the_gpu_set_to_0_are_no_fault() -> None:

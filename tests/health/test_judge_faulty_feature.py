@@ -21,8 +21,8 @@ def broken(*_: object) -> Any:
 
 
 def why(host: WholeHost) -> str:
-    (found,) = host.found("collector_failed")
-    return str(found.evidence["why"])
+    (finding,) = host.found("collector_failed")
+    return str(finding.evidence["why"])
 
 
 @pytest.mark.parametrize(

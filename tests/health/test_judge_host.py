@@ -440,14 +440,14 @@ def test_a_full_file_system_warns_after_a_minute_and_keeps_warning_while_it_hang
 @pytest.mark.slow
 @pytest.mark.parametrize("outcome", [PassOutcome.FAILED, PassOutcome.TIMED_OUT])
 def test_a_collector_that_fails_neither_adds_nor_ends_anything_but_that_it_failed(outcome: PassOutcome) -> None:
-    for before, found in (((port("mlx5_0"), port("mlx5_1")), set()), ((port("mlx5_0"),), {"infiniband_down"})):
+    for before, codes in (((port("mlx5_0"), port("mlx5_1")), set()), ((port("mlx5_0"),), {"infiniband_down"})):
         host = WholeHost()
         host.run(10)
         host.ports(*before)
         host.run(200)
         host.beside.infiniband = outcome
         host.run(7 * HOUR, every=60)
-        assert set(host.codes) == found | {"collector_failed"}
+        assert set(host.codes) == codes | {"collector_failed"}
         (failed,) = host.found("collector_failed")
         assert (failed.key.detail, failed.evidence["why"]) == ("infiniband", "no such thing")
 
@@ -485,10 +485,10 @@ def test_one_look_at_a_mount_that_is_mounted_anew_fails_nothing_however_long_unt
     host: WholeHost, wrong: tuple[MountFacts, ...], code: str
 ) -> None:
     well = (mount("/"), mount("/data", expected=True))
-    for mounts, found in ((wrong, []), (well, []), (wrong, []), (wrong, [code])):
+    for mounts, codes in ((wrong, []), (well, []), (wrong, []), (wrong, [code])):
         host.mounts(*mounts)
         host.step()
-        assert host.codes == found
+        assert host.codes == codes
         host.beside.storage = None
         host.run(60)
         host.uptime += 1

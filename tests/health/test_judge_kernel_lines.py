@@ -176,10 +176,10 @@ def test_a_failed_adapter_can_be_acknowledged_and_fails_again_by_another_line() 
     assert health(host) is Health.FAILURE
 
 
-def while_away(host: WholeHost, what: LineKind, *, ago: float, slot: str = "", part: str = "") -> KernelLineEvent:
+def while_away(host: WholeHost, kind: LineKind, *, ago: float, slot: str = "", part: str = "") -> KernelLineEvent:
     """A line that came while no daemon ran."""
     at = Stamp(host.uptime - ago, host.now.wall - ago)
-    return KernelLineEvent(at=at, what=what, slot=slot, part=part, text="x")
+    return KernelLineEvent(at=at, what=kind, slot=slot, part=part, text="x")
 
 
 @pytest.mark.parametrize("line", [SILENT, HARDWARE])
@@ -205,8 +205,8 @@ def test_an_adapter_that_failed_while_no_daemon_ran_fails_unless_it_was_recovere
     well.restart_daemon()
     well.step(
         *(
-            while_away(well, what, ago=1800, slot=ADAPTER)
-            for what in (LineKind.ADAPTER_SILENT, LineKind.ADAPTER_RECOVERED)
+            while_away(well, kind, ago=1800, slot=ADAPTER)
+            for kind in (LineKind.ADAPTER_SILENT, LineKind.ADAPTER_RECOVERED)
         )
     )
     well.run(60)

@@ -200,9 +200,9 @@ def track(code: str, slot_: str, severity: Severity = Severity.FAILURE) -> Track
 def test_a_consequence_names_the_root_and_not_the_consequence_between() -> None:
     middle = next(c for c in CONDITIONS.values() if "gpu_missing" in c.depends_on and c.severity is Severity.FAILURE)
     tracks = [track(middle.code, slot(1)), track("gpu_missing", slot(1)), track("driver_unresponsive", "")]
-    found = root_causes(tracks, ())
-    assert found[tracks[0].key] in (tracks[1].key, tracks[2].key)
-    assert found[tracks[0].key] not in found
+    roots = root_causes(tracks, ())
+    assert roots[tracks[0].key] in (tracks[1].key, tracks[2].key)
+    assert roots[tracks[0].key] not in roots
 
 
 def test_a_failure_is_silenced_by_nothing_milder_and_by_no_other_gpu() -> None:

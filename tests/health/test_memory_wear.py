@@ -49,9 +49,9 @@ def test_a_million_corrected_errors_an_hour_take_the_node_out_within_two_windows
     errors(host, 300, 1100)
     assert degrading(host) == []
     errors(host, 300, 300)
-    found = next(f for f in host.findings if f.key.code == "memory_degrading")
-    assert (found.severity, found.advice) == (Severity.FAILURE, Advice.CONTACT_SUPPORT)
-    assert int(str(found.evidence["corrected"])) >= 300_000
+    finding = next(f for f in host.findings if f.key.code == "memory_degrading")
+    assert (finding.severity, finding.advice) == (Severity.FAILURE, Advice.CONTACT_SUPPORT)
+    assert int(str(finding.evidence["corrected"])) >= 300_000
 
 
 @pytest.mark.slow
@@ -160,8 +160,8 @@ def test_two_new_rows_within_a_week_while_errors_go_on_take_the_node_out(between
     assert degrading(host) == []
     errors(host, 0.4, 2000)
     assert degrading(host) == [DEGRADING]
-    found = next(f for f in host.findings if f.key.code == "memory_degrading")
-    assert found.evidence["rows_remapped_in_7_days"] == 2
+    finding = next(f for f in host.findings if f.key.code == "memory_degrading")
+    assert finding.evidence["rows_remapped_in_7_days"] == 2
 
 
 @pytest.mark.slow
@@ -242,7 +242,7 @@ def test_a_row_that_was_pending_for_a_month_before_the_upgrade_has_a_week_more()
 
 
 @pytest.mark.parametrize(
-    ("reading", "found", "advice"),
+    ("reading", "expected", "advice"),
     [
         ({"repair_channel_pending": 1, "repair_tpc_pending": 0}, "warning gpu_repair_pending.channel", Advice.REBOOT),
         ({"repair_channel_pending": 0, "repair_tpc_pending": 1}, "warning gpu_repair_pending.tpc", Advice.REBOOT),
@@ -251,7 +251,7 @@ def test_a_row_that_was_pending_for_a_month_before_the_upgrade_has_a_week_more()
     ],
 )
 def test_what_the_driver_says_of_repairs_is_judged_as_the_vendor_does(
-    reading: dict[str, int], found: str, advice: Advice
+    reading: dict[str, int], expected: str, advice: Advice
 ) -> None:
     host = Host(8)
     host.change(5, **dict.fromkeys(reading, 0))
@@ -259,7 +259,7 @@ def test_what_the_driver_says_of_repairs_is_judged_as_the_vendor_does(
     assert host.health is Health.HEALTHY
     host.change(5, **reading)
     host.run(60)
-    severity, _, name = found.partition(" ")
+    severity, _, name = expected.partition(" ")
     code, _, detail = name.partition(".")
     assert [(f.key, f.severity, f.advice) for f in host.findings] == [
         (Key(code, gpu(slot(5)), detail), severity, advice)

@@ -290,8 +290,8 @@ STEPS = st.lists(st.tuples(st.sampled_from(["grow", "wait", "reset", "reboot"]),
 
 
 def play(host: Links, steps: list[tuple[str, int]]) -> None:
-    for what, number in steps:
-        match what:
+    for action, number in steps:
+        match action:
             case "grow":
                 host.every(60.0 * (number + 1), 1 + number % 3, (number % 2, number % 18), by=1 + number)
             case "wait":

@@ -45,7 +45,7 @@ def listed(*minors: int | None) -> NvmlFacts:
 
 
 @pytest.mark.parametrize(
-    ("device", "found"),
+    ("device", "place"),
     [
         (UUIDS[1], (slot(1), None)),
         (UUIDS[1].upper().replace("GPU", "gpu"), (slot(1), None)),
@@ -67,21 +67,21 @@ def listed(*minors: int | None) -> NvmlFacts:
         ("9", None),
     ],
 )
-def test_every_form_of_id_is_found_and_no_other_is_guessed(device: str, found: tuple[str, int | None] | None) -> None:
+def test_every_form_of_id_is_found_and_no_other_is_guessed(device: str, place: tuple[str, int | None] | None) -> None:
     """Device files have the minor number, which is not NVML's index."""
-    one = container("a", device)
-    result = matched(PodsFacts(containers=(one,)), {}, listed(7, 5))
-    assert result.containers == ({} if found is None else {found: (one,)})
-    assert (result.matched, result.unmatched) == ((0, (device,)) if found is None else (1, ()))
+    holder = container("a", device)
+    result = matched(PodsFacts(containers=(holder,)), {}, listed(7, 5))
+    assert result.containers == ({} if place is None else {place: (holder,)})
+    assert (result.matched, result.unmatched) == ((0, (device,)) if place is None else (1, ()))
 
 
 def test_without_minor_numbers_files_are_by_index_and_a_lost_gpu_is_known_by_its_pin() -> None:
-    one, two = container("a", "nvidia1"), container("b", UUIDS[2])
+    first, second = container("a", "nvidia1"), container("b", UUIDS[2])
     pins = {slot(2): Pin(slot=slot(2), uuid=UUIDS[2])}
-    result = matched(PodsFacts(containers=(one, two), claims=3), pins, listed(None, None))
-    assert result.containers == {(slot(1), None): (one,), (slot(2), None): (two,)}
+    result = matched(PodsFacts(containers=(first, second), claims=3), pins, listed(None, None))
+    assert result.containers == {(slot(1), None): (first,), (slot(2), None): (second,)}
     assert result.claims == 3
-    assert matched(PodsFacts(containers=(two,)), pins, None).containers == {(slot(2), None): (two,)}
+    assert matched(PodsFacts(containers=(second,)), pins, None).containers == {(slot(2), None): (second,)}
 
 
 def test_containers_that_share_a_gpu_are_each_named_and_bounded() -> None:
@@ -94,9 +94,9 @@ def test_containers_that_share_a_gpu_are_each_named_and_bounded() -> None:
 def seen(facts: PodsFacts, *, age: float = 0.0) -> Sight:
     now, before = at(UPTIME), at(UPTIME - age)
     view = View(boot_id="a-boot")
-    for name, found, when in (("nvml", listed(7, 5), now), ("pods", facts, before)):
+    for name, pass_facts, when in (("nvml", listed(7, 5), now), ("pods", facts, before)):
         view = view.after(
-            Observation(collector=name, outcome=PassOutcome.OBSERVED, started=when, finished=when, facts=found)
+            Observation(collector=name, outcome=PassOutcome.OBSERVED, started=when, finished=when, facts=pass_facts)
         )
     return Sight.of(view, Rules(), now)
 
@@ -146,14 +146,14 @@ def test_a_shared_trace_has_other_names() -> None:
     assert "team-a" not in facts
     assert '"main"' not in facts
     evidence = other({"pod": "team-a/a team-a/b"})["pod"]
-    (first, second) = (one.split("/") for one in evidence.split())
+    (first, second) = (word.split("/") for word in evidence.split())
     assert first[0] == second[0]
     assert {f'"pod": "{first[1]}"' in facts, f'"namespace": "{first[0]}"' in facts} == {True}
 
 
-def shown(found: PodsOnGpus | None, outcome: PassOutcome = PassOutcome.OBSERVED, error: str = "") -> Snapshot:
+def shown(on_gpus: PodsOnGpus | None, outcome: PassOutcome = PassOutcome.OBSERVED, error: str = "") -> Snapshot:
     collector = CollectorStatus(name="pods", outcome=outcome, error=error)
-    return replace(snapshot(2), pods=found, collectors=(collector,))
+    return replace(snapshot(2), pods=on_gpus, collectors=(collector,))
 
 
 def series(shown: Snapshot, name: str) -> list[str]:
@@ -162,12 +162,12 @@ def series(shown: Snapshot, name: str) -> list[str]:
 
 
 def test_series_of_a_gpu_name_its_pod_and_those_of_a_free_one_none() -> None:
-    one = shown(PodsOnGpus(containers={(slot(0), None): (container("a", "x"),)}))
-    used, free = series(one, "DCGM_FI_DEV_GPU_TEMP")
+    node_snapshot = shown(PodsOnGpus(containers={(slot(0), None): (container("a", "x"),)}))
+    used, free = series(node_snapshot, "DCGM_FI_DEV_GPU_TEMP")
     assert ',pod="a",namespace="team-a",container="main"}' in used
     assert ',pod="",namespace="",container=""}' in free, "else it would have the target's own, by honor_labels"
     assert "pod=" not in series(snapshot(2), "DCGM_FI_DEV_GPU_TEMP")[0]
-    assert series(one, "gpuwarden_gpu_job_info") == [
+    assert series(node_snapshot, "gpuwarden_gpu_job_info") == [
         f'{{gpu="0",uuid="GPU-0000",pci_bus_id="{slot(0)}",user="",job_name="",pod="a",namespace="team-a",container="main"}} 1'
     ]
 
@@ -176,11 +176,11 @@ def test_a_shared_gpu_has_a_copy_for_each_pod_and_each_instance_has_its_own() ->
     mig = (MigInstance(gpu_instance=3, compute_instance=0), MigInstance(gpu_instance=5, compute_instance=0))
     facts = (replace(gpu_facts(0, h100_readings()), mig=mig), gpu_facts(1, h100_readings()))
     many = tuple(container(f"p{n}", "x") for n in range(3))
-    found = PodsOnGpus(containers={(slot(0), 5): (container("mig", "x"),), (slot(1), None): many})
-    one = replace(
-        shown(found), nvml=NvmlFacts(gpus=facts), hpc_jobs=JobLabels(jobs={"1": tuple(str(n) for n in range(4))})
+    on_gpus = PodsOnGpus(containers={(slot(0), 5): (container("mig", "x"),), (slot(1), None): many})
+    node_snapshot = replace(
+        shown(on_gpus), nvml=NvmlFacts(gpus=facts), hpc_jobs=JobLabels(jobs={"1": tuple(str(n) for n in range(4))})
     )
-    lines = series(one, "DCGM_FI_DEV_GPU_TEMP")
+    lines = series(node_snapshot, "DCGM_FI_DEV_GPU_TEMP")
     assert [line.partition('pod="')[2].partition('"')[0] for line in lines[:2]] == ["", "mig"]
     copies = [line for line in lines if 'gpu="1"' in line]
     assert len(copies) == 8
@@ -188,7 +188,7 @@ def test_a_shared_gpu_has_a_copy_for_each_pod_and_each_instance_has_its_own() ->
 
 
 @pytest.mark.parametrize(
-    ("found", "outcome", "state"),
+    ("pods_seen", "outcome", "state"),
     [
         (PodsOnGpus(containers={(slot(0), None): (container("a", "x"),)}, matched=1), PassOutcome.OBSERVED, "labelled"),
         (PodsOnGpus(), PassOutcome.OBSERVED, "no_gpu_given"),
@@ -199,15 +199,15 @@ def test_a_shared_gpu_has_a_copy_for_each_pod_and_each_instance_has_its_own() ->
     ],
 )
 def test_why_a_label_is_missing_is_a_metric_and_in_the_status(
-    found: PodsOnGpus | None, outcome: PassOutcome, state: str
+    pods_seen: PodsOnGpus | None, outcome: PassOutcome, state: str
 ) -> None:
-    one = shown(found, outcome, "the reason")
-    assert [labels for labels, value in pods.states(one) if value] == [(state,)]
-    assert len(list(pods.states(one))) == len(pods.State)
-    document = status(one, at(UPTIME))
+    node_snapshot = shown(pods_seen, outcome, "the reason")
+    assert [labels for labels, value in pods.states(node_snapshot) if value] == [(state,)]
+    assert len(list(pods.states(node_snapshot))) == len(pods.State)
+    document = status(node_snapshot, at(UPTIME))
     assert document["pods"]["state"] == state
     assert any("fit no GPU here: nvidia9" in line for line in document["errors"]) is (state == "unmatched")
-    assert len(series(one, "gpuwarden_pod_devices")) == (0 if found is None else 2)
+    assert len(series(node_snapshot, "gpuwarden_pod_devices")) == (0 if pods_seen is None else 2)
 
 
 def test_where_kubelet_is_not_asked_there_is_no_series_of_it() -> None:

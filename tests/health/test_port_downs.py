@@ -172,8 +172,8 @@ class Port(WholeHost):
         self.counters[name] = (self.counters[name] or 0) + by
 
     def play(self, steps: list[tuple[str, int]]) -> None:
-        for what, number in steps:
-            match what:
+        for action, number in steps:
+            match action:
                 case "down":
                     self.more("link_downed", 1 + number // 6)
                 case "passes":

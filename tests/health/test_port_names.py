@@ -27,14 +27,16 @@ def test_through_reboots_as_many_ports_are_missed_as_adapters_are_missing(*, gui
         dice = Random(seed)
         number, first_bus = dice.randint(1, 8), 0x10
         ports = shown(list(range(number)), first_bus, by_place=dice.random() < 0.5, guids=guids)
-        known = {port.name: KnownPort(port.rate_gbps or 0.0, "", slot=port.slot, guid=port.guid) for port in ports}
+        known_ports = {
+            port.name: KnownPort(port.rate_gbps or 0.0, "", slot=port.slot, guid=port.guid) for port in ports
+        }
         for _ in range(dice.randint(1, 5)):
             first_bus += dice.choice((0, 0, 1, 2)) if guids else 0
             present = [adapter for adapter in range(number) if dice.random() < 0.8]
             ports = shown(present, first_bus, by_place=dice.random() < 0.5, guids=guids)
             dice.shuffle(ports)
-            known = dict(named_as_now(known, InfinibandFacts(ports=tuple(ports))))
+            known_ports = dict(named_as_now(known_ports, InfinibandFacts(ports=tuple(ports))))
             here = {port.name: port.rate_gbps for port in ports}
-            missed = [name for name in known if name not in here]
-            assert (len(missed), len(known)) == (number - len(present), number), seed
-            assert {name: known[name].gbps for name in here} == here, seed
+            missed = [name for name in known_ports if name not in here]
+            assert (len(missed), len(known_ports)) == (number - len(present), number), seed
+            assert {name: known_ports[name].gbps for name in here} == here, seed

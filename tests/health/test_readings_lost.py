@@ -44,8 +44,8 @@ def raised(host: Host) -> list[tuple[str, str]]:
 
 
 def test_every_vital_call_is_known() -> None:
-    rows = [one for row in ROWS for one in (row, row.otherwise) if one is not None]
-    assert {one.function: one.into[0] for one in rows} == VITAL
+    rows = [call for row in ROWS for call in (row, row.otherwise) if call is not None]
+    assert {call.function: call.into[0] for call in rows} == VITAL
 
 
 def test_two_readings_that_are_lost_for_two_minutes_fail_the_gpu_and_one_warns() -> None:
@@ -56,10 +56,10 @@ def test_two_readings_that_are_lost_for_two_minutes_fail_the_gpu_and_one_warns()
     host.run(15)
     assert raised(host) == [("gpu_readings_lost@gpu/0000:13:00.0", "failure")]
     assert host.findings[0].evidence["readings"] == "temperature, power_usage_mw"
-    one = started()
-    losing(one, 3, "power_usage_mw")
-    one.run(200)
-    assert raised(one) == [("gpu_readings_lost@gpu/0000:13:00.0", "warning")]
+    other_host = started()
+    losing(other_host, 3, "power_usage_mw")
+    other_host.run(200)
+    assert raised(other_host) == [("gpu_readings_lost@gpu/0000:13:00.0", "warning")]
 
 
 def test_it_ends_when_all_answer_again() -> None:

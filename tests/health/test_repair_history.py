@@ -288,7 +288,7 @@ def four_lines(host: Host) -> None:
 
 
 def failures(host: Host) -> dict[str, Advice]:
-    return {str(found.key): found.advice for found in host.findings if found.severity is Severity.FAILURE}
+    return {str(finding.key): finding.advice for finding in host.findings if finding.severity is Severity.FAILURE}
 
 
 @pytest.mark.parametrize("between", [lambda _: None, restarts, restarts_from_a_checkpoint])

@@ -147,12 +147,12 @@ def test_limits_that_boards_of_one_model_are_made_with_are_alike() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", [{"name": "NVIDIA A100"}, {"board_part": "692-2G520-0205-000"}])
-def test_gpus_of_another_model_or_part_are_no_siblings(what: dict[str, Any]) -> None:
+@pytest.mark.parametrize("properties", [{"name": "NVIDIA A100"}, {"board_part": "692-2G520-0205-000"}])
+def test_gpus_of_another_model_or_part_are_no_siblings(properties: dict[str, Any]) -> None:
     for others in ((3,), (0, 1), (0, 1, 2, 3)):
         host = Host(8)
         for n in others:
-            host.gpus[n] = replace(host.gpus[n], vbios="92.00.45.00.03", **what)
+            host.gpus[n] = replace(host.gpus[n], vbios="92.00.45.00.03", **properties)
             host.change(n, ecc_mode=0, power_limit_mw=250_000, pcie_generation_max=4, pcie_generation=4)
         host.run(2 * DAY, every=300)
         assert host.health is Health.HEALTHY

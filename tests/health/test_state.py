@@ -66,12 +66,12 @@ def _flapping(host: Host, number: int) -> None:
 
 def _tested(host: Host, number: int) -> None:
     """Hand in one test of a GPU; some of them end a finding of an earlier test."""
-    given = (
+    test = (
         healthy(number % 2), wrong_words(healthy(number % 2), (0, number)), wrong_result(healthy(number % 2), (number, 1)),
         off(healthy(number % 2), (number, 20, 0.01)), healthy(number % 2, tuple(Level)[number % 3]),
         replace(healthy(number % 2), obstacle=Obstacle.BUSY),
     )[number % 6]  # fmt: skip
-    _, events = submitted(host.state, [replace(given, started=host.now)], host.now, host.boot_id)
+    _, events = submitted(host.state, [replace(test, started=host.now)], host.now, host.boot_id)
     host.take(*events)
 
 
@@ -87,9 +87,9 @@ def _lease(host: Host, number: int) -> None:
         until=until,
         workers="1234",
     )
-    known = memory_of(host.state).lease
-    if number % 4 == 3 and known is not None:
-        host.take(ended(known, "over", host.now))
+    running_lease = memory_of(host.state).lease
+    if number % 4 == 3 and running_lease is not None:
+        host.take(ended(running_lease, "over", host.now))
     else:
         host.take(begun(lease))
         host.step(replace(host.xid(number % 2, 31), pid=1234))
@@ -165,8 +165,8 @@ def test_a_checkpoint_folds_to_the_state_it_was_made_of(script: list[tuple[str, 
     assert durable(state) == durable(host.state)
     again = Host(2)
     again.__dict__.update(host.__dict__, state=state, gpus=dict(host.gpus), devices=dict(host.devices), ledger=[])
-    for one in (host, again):
-        one.uptime += 1
+    for twin in (host, again):
+        twin.uptime += 1
     assert outcome(again) == outcome(host)
 
 

@@ -30,8 +30,8 @@ def line(
 
 def raised(host: Host, sxid: int = PRIV) -> Severity | None:
     """Return how bad the finding of that number is; None for no finding."""
-    found = [f.severity for f in host.findings if f.key == Key("sxid", Subject("switch", SWITCH), str(sxid))]
-    return found[0] if found else None
+    severities = [f.severity for f in host.findings if f.key == Key("sxid", Subject("switch", SWITCH), str(sxid))]
+    return severities[0] if severities else None
 
 
 @pytest.fixture

@@ -128,8 +128,8 @@ def test_an_exception_from_one_place_that_comes_back_after_an_hour_is_a_warning(
     assert host.health is Health.HEALTHY
     host.step(*exception(host, 3, (7, 2)) * 20)
     assert reported(host) == {"xid.13": W}
-    found = finding(host, "xid", "13")
-    assert (found.advice, found.evidence["place"]) == (Advice.INSPECT_HARDWARE, "GPC 7 TPC 2")
+    repeated_xid = finding(host, "xid", "13")
+    assert (repeated_xid.advice, repeated_xid.evidence["place"]) == (Advice.INSPECT_HARDWARE, "GPC 7 TPC 2")
 
 
 @pytest.mark.slow

@@ -36,8 +36,8 @@ def test_the_marker_that_the_actuator_writes_is_read(tmp_path: Path) -> None:
 
 
 def test_the_verdict_that_the_daemon_writes_is_read() -> None:
-    found = parse_verdict(verdict_text(snapshot(), at(UPTIME)).encode(), boot_id="").at(UPTIME)
-    assert (found.mode, found.state, found.stale) == ("observe", "healthy", "")
+    published = parse_verdict(verdict_text(snapshot(), at(UPTIME)).encode(), boot_id="").at(UPTIME)
+    assert (published.mode, published.state, published.stale) == ("observe", "healthy", "")
 
 
 def test_a_verdict_is_valid_for_as_long_as_it_declares(tmp_path: Path) -> None:
@@ -68,9 +68,9 @@ def test_a_verdict_without_a_sound_time_is_stale(tmp_path: Path, fields: dict[st
 )  # fmt: skip
 def test_what_is_no_verdict_of_this_boot_is_none(tmp_path: Path, fields: dict[str, object], why: str) -> None:
     verdict(tmp_path, **fields)  # type: ignore[arg-type]
-    found = reader(tmp_path).read()
-    assert found.verdict is None
-    assert why in found.missing
+    published = reader(tmp_path).read()
+    assert published.verdict is None
+    assert why in published.missing
 
 
 def test_a_marker_of_another_boot_is_void_and_one_of_a_later_format_is_in_force(tmp_path: Path) -> None:
@@ -93,9 +93,9 @@ def test_what_is_no_marker_is_doubt_and_no_exclusion(tmp_path: Path) -> None:
         "[" * 9999,
     ):
         path.write_text(text)
-        found = reader(tmp_path).read()
-        assert found.marker is None
-        assert "not a marker" in found.doubt
+        published = reader(tmp_path).read()
+        assert published.marker is None
+        assert "not a marker" in published.doubt
 
 
 def test_nothing_waits_for_a_pipe_follows_a_link_or_reads_without_end(tmp_path: Path) -> None:
@@ -103,9 +103,9 @@ def test_nothing_waits_for_a_pipe_follows_a_link_or_reads_without_end(tmp_path: 
     path.unlink()
     os.mkfifo(path)
     os.mkfifo(tmp_path / "verdict")
-    found = reader(tmp_path).read()
-    assert "not a file" in found.doubt
-    assert "not a file" in found.missing
+    published = reader(tmp_path).read()
+    assert "not a file" in published.doubt
+    assert "not a file" in published.missing
     path.unlink()
     path.symlink_to("/dev/zero")
     assert reader(tmp_path).read().doubt
@@ -122,16 +122,16 @@ def test_a_folder_in_the_place_of_a_file_is_reported_and_uses_up_no_descriptors(
     (tmp_path / "verdict").mkdir()
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(5):
-        found = reader(tmp_path).read()
-        assert "not a file" in found.doubt
-        assert "not a file" in found.missing
+        published = reader(tmp_path).read()
+        assert "not a file" in published.doubt
+        assert "not a file" in published.missing
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def test_without_anything_published_there_is_neither_verdict_nor_marker_nor_doubt(tmp_path: Path) -> None:
-    found = reader(tmp_path / "nowhere").read()
-    assert (found.verdict, found.marker, found.doubt) == (None, None, "")
-    assert "there is no verdict" in found.missing
+    published = reader(tmp_path / "nowhere").read()
+    assert (published.verdict, published.marker, published.doubt) == (None, None, "")
+    assert "there is no verdict" in published.missing
 
 
 @given(st.binary(max_size=400) | st.text("=\nformat1odebs tvrefgi0", max_size=200).map(str.encode))

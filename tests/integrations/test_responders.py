@@ -40,14 +40,14 @@ def test_it_loads_nothing_of_the_daemon_and_stays_small(
     with activated(listener, verb, "--run-dir", tmp_path, folder=tmp_path, PYTHONVERBOSE="1") as service:
         waited(lambda: SERVES[verb] in service.log(), verb)
         assert service.process is not None
-        found = memory(service.process.pid)
+        footprint = memory(service.process.pid)
         assert service.end() == 0
         imported = {line.split()[1].strip("'") for line in service.log().splitlines() if line.startswith("import ")}
     assert "gpuwarden.integrations.published" in imported
     assert not [name for name in imported if f"{name}.".startswith(HEAVY)]
     with capsys.disabled():
-        sys.stdout.write(f"\n{verb}: PSS {found['Pss'] / 1024:.1f} MiB, {len(imported)} modules\n")
-    assert found["Pss"] < MEMORY_MOST
+        sys.stdout.write(f"\n{verb}: PSS {footprint['Pss'] / 1024:.1f} MiB, {len(imported)} modules\n")
+    assert footprint["Pss"] < MEMORY_MOST
 
 
 def test_nvhcd_names_what_to_install_where_h2_is_missing(tmp_path: Path) -> None:

@@ -129,14 +129,14 @@ def test_row_02_the_last_n_are_kept_and_nothing_is_pruned_for_one_that_failed(tm
         store.save(step, step)
     with pytest.raises(SaveFailed):
         store.save(lambda: None, 4)
-    assert [one.step for one in store.saved()] == [2, 3]
+    assert [checkpoint.step for checkpoint in store.saved()] == [2, 3]
 
 
 def test_row_03_the_best_by_metric_is_kept_besides_them_and_a_nan_is_never_best(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path, ranks=Ranks(), keep_last=1, keep_best="min")
     for step, loss in enumerate((0.5, 0.2, float("nan"), 0.9)):
         store.save(step, step, metric=loss)
-    assert [(one.step, one.metric) for one in store.saved()] == [(1, 0.2), (3, 0.9)]
+    assert [(checkpoint.step, checkpoint.metric) for checkpoint in store.saved()] == [(1, 0.2), (3, 0.9)]
 
 
 def test_row_04_a_save_beside_the_training_holds_the_state_of_its_step(tmp_path: Path) -> None:
@@ -390,7 +390,7 @@ def test_row_15_no_rank_queries_the_cloud_one_file_on_the_node_notifies_all_of_t
     give_notice(tmp_path)
     environ = {"GPUWARDEN_RUN_DIR": str(tmp_path)}
     notices = together(8, lambda ranks: CheckpointGuard(ranks=ranks, environ=environ).check(1))
-    assert [one and one.notice for one in notices] == ["n-1"] * 8
+    assert [departure and departure.notice for departure in notices] == ["n-1"] * 8
 
 
 def test_row_16_slurm_is_asked_for_the_signal_and_the_batch_script_requeues_what_was_saved(tmp_path: Path) -> None:

@@ -55,9 +55,9 @@ def of(folder: Path, **options: Any) -> CheckpointStore:
 
 
 def loaded(store: CheckpointStore) -> Any:
-    found = store.load_latest()
-    assert found is not None
-    return found.state
+    latest_checkpoint = store.load_latest()
+    assert latest_checkpoint is not None
+    return latest_checkpoint.state
 
 
 def test_a_state_is_plain_and_its_random_numbers_go_on() -> None:
@@ -79,8 +79,8 @@ def test_a_state_is_plain_and_its_random_numbers_go_on() -> None:
 )  # fmt: skip
 def test_plain_values_come_back_as_they_were(tmp_path: Path, value: Any) -> None:
     of(tmp_path).save({"value": value}, 1)
-    found = loaded(of(tmp_path))["value"]
-    assert (type(found), found) == (type(value), value)
+    restored_value = loaded(of(tmp_path))["value"]
+    assert (type(restored_value), restored_value) == (type(value), value)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_part_that_a_restart_could_not_load_is_refused_at_once_and_named(
     with pytest.raises(Refused, match=r"step 2 was not saved.*the part sampler holds .* at \['rows'\]\[0\]\['value'\]"):
         save(state, 2)
     store.flush()
-    assert [one.step for one in store.saved()] == [1]
+    assert [checkpoint.step for checkpoint in store.saved()] == [1]
     assert loaded(store)["step"] == 1
     assert not list(tmp_path.glob(".*")), "nothing was begun"
 

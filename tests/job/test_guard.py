@@ -54,9 +54,9 @@ def test_a_signal_sets_a_flag_and_the_next_check_returns_it_once(tmp_path: Path)
     with guard_of(tmp_path) as guard:
         for name in ("SIGTERM", "SIGUSR1"):
             os.kill(os.getpid(), getattr(signal, name))
-            found = guard.check(1)
-            assert found is not None
-            assert (found.signals, found.deadline, found.notice) == ((name,), None, None)
+            departure = guard.check(1)
+            assert departure is not None
+            assert (departure.signals, departure.deadline, departure.notice) == ((name,), None, None)
             assert guard.check(2) is None
 
 
@@ -135,11 +135,11 @@ def test_the_signal_that_a_job_declares_is_caught_and_a_second_interrupt_interru
 def test_a_notice_is_returned_once_with_the_time_that_is_left(tmp_path: Path) -> None:
     guard = guard_of(tmp_path)
     give_notice(tmp_path)
-    found = guard.check(1)
-    assert found is not None
-    assert (found.notice, found.reason) == ("n-1", "reclaimed")
-    assert found.remaining is not None
-    assert 0 < found.remaining <= 120
+    departure = guard.check(1)
+    assert departure is not None
+    assert (departure.notice, departure.reason) == ("n-1", "reclaimed")
+    assert departure.remaining is not None
+    assert 0 < departure.remaining <= 120
     assert guard.check(2) is None
     give_notice(tmp_path, id="n-1", deadline_boottime=1.0)  # its deadline drifts: still the same
     assert guard.check(3) is None
@@ -187,8 +187,8 @@ def test_one_rank_is_notified_and_all_leave_at_the_same_step_with_the_soonest_de
     def run(ranks: Ranks) -> tuple[int, float, bool]:
         guard = guard_of(tmp_path / str(ranks.rank), ranks, every=4)
         for step in range(1, 100):
-            if found := guard.check(step):
-                return step, found.remaining or 0.0, guard.time_for(2999 if ranks.rank == 0 else 1)
+            if departure := guard.check(step):
+                return step, departure.remaining or 0.0, guard.time_for(2999 if ranks.rank == 0 else 1)
         raise AssertionError
 
     steps, left, fits = zip(*together(4, run), strict=True)
@@ -203,16 +203,16 @@ def test_ranks_of_one_node_that_poll_at_different_moments_leave_once(tmp_path: P
 
     def run(ranks: Ranks) -> list[bool]:
         guard = guard_of(tmp_path, ranks, poll=1.0, clock=clocks[ranks.rank])
-        found = [guard.check(1) is not None]
+        departures = [guard.check(1) is not None]
         ranks.any(False)
         if ranks.first:
             give_notice(tmp_path)
             clocks[0].now = 1.0
         ranks.any(False)
         for step in range(2, 6):
-            found.append(guard.check(step) is not None)
+            departures.append(guard.check(step) is not None)
             clocks[ranks.rank].now += 1.0
-        return found
+        return departures
 
     assert together(2, run) == [[False, True, False, False, False]] * 2
 
@@ -229,16 +229,16 @@ def test_a_broken_agreement_does_not_end_the_training_and_this_rank_leaves_by_wh
 
 def test_off_the_main_thread_there_are_no_signals_but_the_notice(tmp_path: Path) -> None:
     give_notice(tmp_path)
-    found = []
+    departures = []
 
     def run() -> None:
         with guard_of(tmp_path) as guard:
-            found.append(guard.check(1))
+            departures.append(guard.check(1))
 
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
-    assert found[0] is not None
+    assert departures[0] is not None
 
 
 @contextmanager
@@ -375,7 +375,7 @@ def test_one_rank_that_does_not_know_all_others_keeps_all_from_answering_for_the
         assert guard.acknowledge(saved=True, step=1)
         return left(folder, ranks.rank)
 
-    assert ["all_ranks" in one for one in together(2, run)] == [False, False]
+    assert ["all_ranks" in acknowledgement for acknowledgement in together(2, run)] == [False, False]
 
 
 _HET = {"SLURM_HET_SIZE": "2", "SLURM_JOB_NUM_NODES_HET_GROUP_0": "1", "SLURM_JOB_NUM_NODES_HET_GROUP_1": "2"}

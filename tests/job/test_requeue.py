@@ -27,10 +27,11 @@ def mapped(folder: Path, status: int, **more: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("given", "code"), [("", 75), ("42", 42), ("125", 125), ("0", 75), ("126", 75), ("x", 75), ("-1", 75), ("²", 75)]
+    ("configured", "code"),
+    [("", 75), ("42", 42), ("125", 125), ("0", 75), ("126", 75), ("x", 75), ("-1", 75), ("²", 75)],
 )
-def test_the_code_is_never_that_of_a_job_that_is_finished_or_of_a_signal(given: str, code: int) -> None:
-    assert requeue_code({"GPUWARDEN_REQUEUE_EXIT": given}) == code
+def test_the_code_is_never_that_of_a_job_that_is_finished_or_of_a_signal(configured: str, code: int) -> None:
+    assert requeue_code({"GPUWARDEN_REQUEUE_EXIT": configured}) == code
 
 
 @pytest.mark.parametrize(
@@ -123,10 +124,10 @@ def test_a_launcher_s_code_becomes_the_scheduler_s_where_a_rank_left_a_mark(tmp_
 def test_a_parked_job_stays_until_a_minute_past_the_deadline_or_a_further_signal(tmp_path: Path) -> None:
     give_notice(tmp_path)
     with CheckpointGuard(ranks=Ranks(), environ={"GPUWARDEN_RUN_DIR": str(tmp_path)}) as guard:
-        found = guard.check(1)
-        assert found is not None
-        assert found.deadline is not None
-        now = iter([found.deadline + seconds for seconds in (0.0, 30.0, 59.0, 61.0)])
+        departure = guard.check(1)
+        assert departure is not None
+        assert departure.deadline is not None
+        now = iter([departure.deadline + seconds for seconds in (0.0, 30.0, 59.0, 61.0)])
         park(guard, clock=lambda: next(now))
         assert list(now) == []
 
@@ -149,10 +150,10 @@ def test_a_parked_rank_waits_for_no_peer(tmp_path: Path) -> None:
         CheckpointGuard(ranks=Ranks(), environ={"GPUWARDEN_RUN_DIR": str(tmp_path)}) as guard,
         PeerWatch(guard, stall=1.0, lost=lambda: lost.append("left")),
     ):
-        found = guard.check(1)
-        assert found is not None
-        assert found.deadline is not None
-        now = iter([*(found.deadline + seconds for seconds in range(12)), found.deadline + 61.0])
+        departure = guard.check(1)
+        assert departure is not None
+        assert departure.deadline is not None
+        now = iter([*(departure.deadline + seconds for seconds in range(12)), departure.deadline + 61.0])
         park(guard, clock=lambda: next(now))
         assert list(now) == []
     assert lost == []

@@ -152,7 +152,7 @@ def test_the_newest_is_what_was_saved_last_whatever_its_step(tmp_path: Path) -> 
     for step in (1000, 2000, 3000, 500, 510):
         store.save(step, step)
     assert newest(tmp_path) == 510
-    assert [one.step for one in store.saved()] == [500, 510]
+    assert [checkpoint.step for checkpoint in store.saved()] == [500, 510]
 
 
 @pytest.mark.parametrize(("mode", "best"), [("min", 0.1), ("max", 0.9)])
@@ -162,7 +162,7 @@ def test_the_best_is_kept_besides_the_last_and_what_is_no_number_is_never_best(
     store = of(tmp_path, keep_last=2, keep_best=mode)
     for step, metric in enumerate([float("nan"), 0.1, 0.9, float("inf"), None, 0.5, float("-inf"), "x", float("nan")]):
         store.save(step, step, metric=metric)
-    assert [one.metric for one in store.saved()] == [best, None, None]
+    assert [checkpoint.metric for checkpoint in store.saved()] == [best, None, None]
     loaded = store.load_best()
     assert loaded is not None
     assert loaded.manifest.metric == best
@@ -205,7 +205,7 @@ def test_beside_the_training_one_save_is_in_flight_and_another_is_skipped(tmp_pa
     assert not store.save_async(state, 2)
     go.set()
     store.flush()
-    assert [one.step for one in store.saved()] == [1]
+    assert [checkpoint.step for checkpoint in store.saved()] == [1]
     loaded = store.load_latest()
     assert loaded is not None
     assert loaded.state == {"weights": [1, 2, 3]}
@@ -265,7 +265,7 @@ def test_a_checkpoint_that_somebody_reads_is_not_pruned(tmp_path: Path) -> None:
     of(tmp_path).load_latest(read=slowly)
     assert read == [True]
     of(tmp_path, keep_last=1).save("newest", 3)
-    assert [one.step for one in of(tmp_path).saved()] == [3]
+    assert [checkpoint.step for checkpoint in of(tmp_path).saved()] == [3]
 
 
 def test_a_shard_that_never_comes_is_not_waited_for_without_end_and_nothing_is_published(tmp_path: Path) -> None:

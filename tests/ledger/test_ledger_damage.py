@@ -57,10 +57,10 @@ async def test_damage_that_sqlite_does_not_find_is_found_and_the_ledger_set_asid
 ) -> None:
     await written(tmp_path, running=False)
     ruin(kept(tmp_path))
-    found = await reopened(tmp_path / "kept")
-    assert found.memory is not None
-    assert found.memory.begun
-    assert "was corrupt: it was moved aside" in found.error
+    reopening = await reopened(tmp_path / "kept")
+    assert reopening.memory is not None
+    assert reopening.memory.begun
+    assert "was corrupt: it was moved aside" in reopening.error
     assert set_aside(kept(tmp_path))
     assert not (await reopened(tmp_path / "kept")).error
 
@@ -70,10 +70,12 @@ async def test_damage_that_sqlite_does_not_find_is_found_and_the_ledger_set_asid
 async def test_random_damage_never_forgets_a_latch_in_silence(tmp_path: Path, running: bool) -> None:
     await written(tmp_path, running=running)
     for number in range(ROUNDS):
-        folder, what = spoilt(tmp_path, number)
-        found = await reopened(folder)
-        assert found.memory is not None, f"damage {number}, {what}: {found.error}"
-        assert latched().key in found.state.tracks or found.error, f"damage {number}, {what}: forgotten in silence"
+        folder, damage = spoilt(tmp_path, number)
+        reopening = await reopened(folder)
+        assert reopening.memory is not None, f"damage {number}, {damage}: {reopening.error}"
+        assert latched().key in reopening.state.tracks or reopening.error, (
+            f"damage {number}, {damage}: forgotten in silence"
+        )
         shutil.rmtree(folder)
 
 
@@ -88,10 +90,10 @@ async def test_a_ledger_of_before_the_seal_opens_and_is_sealed(tmp_path: Path) -
 async def test_random_damage_to_a_ledger_without_a_seal_ends_in_a_ledger(tmp_path: Path, number: int) -> None:
     await written(tmp_path, running=False)
     path_of(kept(tmp_path)).unlink()
-    folder, what = spoilt(tmp_path, number)
-    found = await reopened(folder)
-    assert found.memory is not None, f"{what}: {found.error}"
-    assert found.state is not None
+    folder, damage = spoilt(tmp_path, number)
+    reopening = await reopened(folder)
+    assert reopening.memory is not None, f"{damage}: {reopening.error}"
+    assert reopening.state is not None
 
 
 async def test_a_latch_is_not_in_the_log_alone(tmp_path: Path) -> None:
@@ -109,11 +111,11 @@ async def test_a_missing_end_is_reported_and_what_is_left_is_kept(tmp_path: Path
     ledger.append([latched(2)] * 3)
     assert await ledger.close(PATIENCE)
     shutil.copy(path_of(kept(tmp_path)), path_of(before))
-    found = await reopened(before.parent)
-    assert latched().key in found.state.tracks
-    assert "lost its last 3 events" in found.error
-    assert found.memory is not None
-    assert any(event.kind == EventKind.LEDGER_LOST for event in found.memory.events)
+    reopening = await reopened(before.parent)
+    assert latched().key in reopening.state.tracks
+    assert "lost its last 3 events" in reopening.error
+    assert reopening.memory is not None
+    assert any(event.kind == EventKind.LEDGER_LOST for event in reopening.memory.events)
     assert not (await reopened(before.parent)).error
 
 
@@ -133,8 +135,8 @@ async def test_a_ledger_that_a_person_removed_is_begun_without_an_error(tmp_path
 async def test_an_unreadable_seal_is_no_evidence_of_a_loss(tmp_path: Path, content: bytes) -> None:
     await written(tmp_path, running=False)
     path_of(kept(tmp_path)).write_bytes(content)
-    found = await reopened(tmp_path / "kept")
-    assert (found.error, latched().key in found.state.tracks) == ("", True)
+    reopening = await reopened(tmp_path / "kept")
+    assert (reopening.error, latched().key in reopening.state.tracks) == ("", True)
 
 
 @pytest.mark.parametrize("ruin", first_quick(1, [_schema_text, _name_of_a_table]))

@@ -107,8 +107,8 @@ def path(tmp_path: Path) -> Path:
 
 def test_every_kind_is_in_it(path: Path) -> None:
     with closing(sqlite3.connect(path)) as database:
-        found = {kind for (kind,) in database.execute("SELECT kind FROM events UNION SELECT kind FROM checkpoint")}
-    assert found == set(EventKind)
+        kinds = {kind for (kind,) in database.execute("SELECT kind FROM events UNION SELECT kind FROM checkpoint")}
+    assert kinds == set(EventKind)
 
 
 def test_it_means_what_it_meant_before(path: Path) -> None:

@@ -48,9 +48,11 @@ class Receivers(Host):
         self.grouping = Grouping()
 
     def _send(self) -> None:
-        news, self._passed = self.ledger[self._passed :], len(self.ledger)
+        new_events, self._passed = self.ledger[self._passed :], len(self.ledger)
         kinds = (EventKind.RAISED, EventKind.CLEARED, EventKind.ACKNOWLEDGED)
-        sent = self.grouping.of(news, self.state, self._shadowed) + self.grouping.again(self.state, self._shadowed)
+        sent = self.grouping.of(new_events, self.state, self._shadowed) + self.grouping.again(
+            self.state, self._shadowed
+        )
         self._sent += [event for event in sent if event.kind in kinds]
 
     def _shadowed(self, event: Event) -> bool:
@@ -98,9 +100,9 @@ def test_the_cause_names_what_came_with_it_and_before_it(notified: Receivers) ->
     (event,) = notified.events()
     assert (str(event.key), event.data["consequences"]) == (LOST, f"{MISSING}, {SWITCH}")
     assert next(iter(event.data)) == "consequences"
-    found = message(event, Origin(node="n1", mode="observe", boot_id="b"))
-    assert found is not None
-    assert json.loads(found[1].body)["data"]["consequences"] == f"{MISSING}, {SWITCH}"
+    notification = message(event, Origin(node="n1", mode="observe", boot_id="b"))
+    assert notification is not None
+    assert json.loads(notification[1].body)["data"]["consequences"] == f"{MISSING}, {SWITCH}"
 
 
 def test_the_end_of_what_was_notified_by_itself_is_notified(notified: Receivers) -> None:
@@ -154,7 +156,7 @@ def test_a_finding_that_follows_from_nothing_is_notified_as_before(notified: Rec
 
 def test_a_long_list_is_cut(notified: Receivers) -> None:
     facts = notified.gpus[2]
-    notified.gpus[2] = replace(facts, links=tuple(replace(one, active=one.link < 1) for one in facts.links))
+    notified.gpus[2] = replace(facts, links=tuple(replace(link, active=link.link < 1) for link in facts.links))
     notified.run(90)
     (event,) = notified.events()
     assert str(event.data["consequences"]).endswith(", 8 more")
@@ -207,12 +209,12 @@ def test_after_a_restart_nothing_is_notified_of_what_was_not_found_again(notifie
 
 def test_of_many_findings_the_failures_come_one_by_one_and_the_rest_in_one_list() -> None:
     tracks = [track(f"site_{n}", Severity.FAILURE if n % 3 == 0 else Severity.WARNING) for n in range(30)]
-    state = State(boot_id="b", tracks={one.key: one for one in tracks})
+    state = State(boot_id="b", tracks={finding_track.key: finding_track for finding_track in tracks})
     grouping = Grouping()
-    found = grouping.again(state)
-    assert [event.kind for event in found] == [*["raised"] * SINGLY_MOST, ACTIVE]
-    assert {event.data["severity"] for event in found[:-1]} == {"failure"}
-    made = message(found[-1], Origin(node="n1", mode="observe", boot_id="b"))
+    events = grouping.again(state)
+    assert [event.kind for event in events] == [*["raised"] * SINGLY_MOST, ACTIVE]
+    assert {event.data["severity"] for event in events[:-1]} == {"failure"}
+    made = message(events[-1], Origin(node="n1", mode="observe", boot_id="b"))
     assert made is not None
     body = json.loads(made[1].body)
     assert (made[0], body["subject"], body["data"]["count"]) == ("finding", "finding", 20)

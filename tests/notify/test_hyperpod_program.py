@@ -31,15 +31,15 @@ def event(kind: EventKind = EventKind.EXCLUDED, why: str = "failure", actuator: 
 def commands(folder: Path, told: Event, shown: str = SHOWN) -> list[str]:
     """Return the calls of scontrol by the program that is told of this event on a node whose GPU has failed."""
     state = replace(State(), tracks={KEY: FAILED})
-    found = message(
+    notification = message(
         told, Origin(node="n1", mode="enforce", boot_id="b"), repair=repair(told, "n1", state, lambda _: False)
     )
-    assert found is not None
+    assert notification is not None
     (folder / "scontrol").write_text(f"#!/bin/sh\necho \"$*\" >>{folder}/asked\necho '{shown}'\n")
     (folder / "scontrol").chmod(0o755)
     environment = {"PATH": f"{folder}:{os.environ['PATH']}"}
     words = [str(program(folder))]
-    subprocess.run(words, input=found[1].body, env=environment, text=True, check=True, timeout=60)
+    subprocess.run(words, input=notification[1].body, env=environment, text=True, check=True, timeout=60)
     assert (folder / "calls").exists()
     return (folder / "asked").read_text().splitlines() if (folder / "asked").exists() else []
 

@@ -192,9 +192,9 @@ def test_the_page_has_these_tables() -> None:
 
 def test_the_words_are_in_the_message_beside_its_data() -> None:
     words = told(finding("gpu_missing", Advice.INSPECT_HARDWARE))
-    found = message(excluded(), ORIGIN, repair=words)
-    assert found is not None
-    document = json.loads(found[1].body)
+    notification = message(excluded(), ORIGIN, repair=words)
+    assert notification is not None
+    document = json.loads(notification[1].body)
     assert (document["event"], document["repair"]["hyperpod"], "repair" in document["data"]) == (
         "excluded",
         "Action:Replace",

@@ -31,7 +31,7 @@ def test_health_that_is_bad_exclusions_and_announced_ends_last() -> None:
         event(EventKind.HEALTH, to="healthy"), event(EventKind.HEALTH, to="unknown"), event(EventKind.HEALTH, to="failure"),
         event(EventKind.HELD, actuator="slurm"), event(EventKind.NOTICED, source="aws", id="i"), event(EventKind.BOOT),
     ]  # fmt: skip
-    assert [one.kind for one in lasting(checkpoint)] == ["health", "excluded", "noticed"]
+    assert [lasting_event.kind for lasting_event in lasting(checkpoint)] == ["health", "excluded", "noticed"]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ async def test_what_had_a_message_since_the_start_is_not_sent_again(tmp_path: Pa
         for _ in range(3):
             sending.send((), State(boot_id="b"))
         await sending.stop(60.0)
-        assert [one["subject"] for one in receiving.bodies()] == ["exclusion/slurm", "exclusion/file"]
+        assert [body["subject"] for body in receiving.bodies()] == ["exclusion/slurm", "exclusion/file"]
         assert sending.shown()[0].queued == 0
 
 

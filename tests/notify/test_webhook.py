@@ -388,7 +388,7 @@ def test_each_return_without_a_test_is_notified() -> None:
 def test_messages_are_bounded_and_name_their_subject() -> None:
     origin = Origin(node="n1", mode="observe", boot_id="b")
     data = {f"field{n}": "x" * 5_000 for n in range(60)}
-    found = message(Event(kind=EventKind.RAISED, at=Stamp(1.0, 2.0), boot_id="b", data=data), origin)
-    assert found is not None
-    assert len(found[1].body) < 16_384
+    notification = message(Event(kind=EventKind.RAISED, at=Stamp(1.0, 2.0), boot_id="b", data=data), origin)
+    assert notification is not None
+    assert len(notification[1].body) < 16_384
     assert message(Event(kind=EventKind.RISING, at=Stamp(1.0, 2.0), boot_id="b"), origin) is None

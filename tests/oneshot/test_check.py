@@ -41,7 +41,7 @@ def test_the_one_pass_reads_of_every_gpu_also_what_a_daemon_reads_once_a_day(hos
     host.fake.reading("*", "inforom_valid", 0)
     code, document = check(host)
     assert code == 1
-    assert sorted((one["check"], one["gpu"]) for one in document["findings"]) == [
+    assert sorted((finding["check"], finding["gpu"]) for finding in document["findings"]) == [
         ("inforom_invalid", 0),
         ("inforom_invalid", 1),
     ]

@@ -63,7 +63,7 @@ def test_what_the_daemon_sees_is_recorded_and_judged_the_same_and_nobody_else_re
         assert process.wait(60) == 0
         health = Health(daemon.heartbeat()["status"])
     records = read(host.folder / "t")
-    assert {Began, HostEventsSeen, Passed} <= {type(one) for one in records}
+    assert {Began, HostEventsSeen, Passed} <= {type(entry) for entry in records}
     assert ("raised", f"xid.95@gpu/{slots(2)[1]}") in {(kind, about) for _, kind, about in reported(records)}
     assert judged(records).last is not None
     assert judged(records).last.verdict.health is health  # type: ignore[union-attr]
@@ -71,8 +71,8 @@ def test_what_the_daemon_sees_is_recorded_and_judged_the_same_and_nobody_else_re
 
 def judged(records: list[Record]) -> Tally:
     replay, tally = Replay(), Tally()
-    for one in records:
-        tally.add(one, replay.take(one))
+    for entry in records:
+        tally.add(entry, replay.take(entry))
     return tally
 
 
@@ -123,9 +123,9 @@ def test_without_a_daemon_the_command_reads_for_itself(host: FakeHost) -> None:
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0
     records = read(host.folder / "t")
-    assert {Began, Passed} <= {type(one) for one in records}
-    facts = (one.observation.facts for one in records if isinstance(one, Passed))
-    first = next(one for one in facts if isinstance(one, NvmlFacts))
+    assert {Began, Passed} <= {type(entry) for entry in records}
+    facts = (entry.observation.facts for entry in records if isinstance(entry, Passed))
+    first = next(nvml for nvml in facts if isinstance(nvml, NvmlFacts))
     assert [gpu.readings.inforom_valid for gpu in first.gpus] == [1, 1]  # all that there is, in the first pass
 
 
@@ -159,10 +159,10 @@ class Bench:
     def later(self, seconds: float) -> None:
         self.now = Stamp(self.now.boottime + seconds, self.now.wall + seconds)
 
-    def take(self, one: Record) -> None:
+    def take(self, entry: Record) -> None:
         """Take the record as it came in the story, and set the clock to its time."""
-        self.now = one.at
-        match one:
+        self.now = entry.at
+        match entry:
             case Passed(observation):
                 self.engine.observed(observation)
             case HostEventsSeen(events=events):
@@ -179,8 +179,8 @@ def test_the_pieces_together_are_a_trace_of_what_came_to_the_desk(tmp_path: Path
     bench.now = began.at
     first = bench.ask()
     text = first["trace"]
-    for one in records:
-        bench.take(one)
+    for entry in records:
+        bench.take(entry)
         text += bench.ask(session=first["session"])["trace"]
     bench.engine.set_errors({"ledger": "full"}, bench.now)
     bench.engine.rules = Rules(missing_grace=60.0)
@@ -191,7 +191,7 @@ def test_the_pieces_together_are_a_trace_of_what_came_to_the_desk(tmp_path: Path
     while (piece := bench.ask(session=first["session"], end=True))["more"]:
         text += piece["trace"]
     (tmp_path / "t").write_text(text + piece["trace"])
-    kinds = [type(one) for one in read(tmp_path / "t")]
+    kinds = [type(entry) for entry in read(tmp_path / "t")]
     assert kinds[0] is Began
     assert set(kinds) == {Began, Passed, HostEventsSeen, ErrorsChanged, RulesChanged, Acknowledged}
     assert bench.engine.listeners == []

@@ -38,10 +38,10 @@ def test_a_failure_excludes_the_node_once_and_keeps_the_first_reason() -> None:
     assert (story.reason, story.writes) == (FAILED, ["exclude"])
 
 
-@pytest.mark.parametrize("found", [warning(), replace(xid(), shadow=True)], ids=["warning", "shadow"])
-def test_what_is_no_failure_takes_nothing_out(found: object) -> None:
+@pytest.mark.parametrize("finding", [warning(), replace(xid(), shadow=True)], ids=["warning", "shadow"])
+def test_what_is_no_failure_takes_nothing_out(finding: object) -> None:
     story = Story()
-    story.health, story.findings = Health.WARNING, (found,)  # type: ignore[assignment]
+    story.health, story.findings = Health.WARNING, (finding,)  # type: ignore[assignment]
     assert story.passes(10).writes == []
 
 
@@ -261,8 +261,8 @@ def test_what_comes_again_and_again_within_a_day_stays_out_and_the_status_says_w
 def test_a_termination_that_is_called_off_does_not_bring_back_what_needs_a_person() -> None:
     story = announced(Story().fails(xid(3, Advice.INSPECT_HARDWARE)).heals())
     doomed = announced(Story()).fails(xid(3, Advice.INSPECT_HARDWARE)).heals()
-    for one in (story, doomed):
-        assert called_off(one).heals(passes=1_000).reason == reasons.termination(BOOT, INSTANCE)
+    for ended_story in (story, doomed):
+        assert called_off(ended_story).heals(passes=1_000).reason == reasons.termination(BOOT, INSTANCE)
 
 
 def test_nor_does_one_whose_exclusion_was_not_confirmed_yet() -> None:
@@ -326,8 +326,8 @@ def test_a_termination_called_off_before_its_exclusion_was_confirmed_leaves_the_
 
 
 def test_each_finding_that_needs_a_person_is_reported_once_and_their_number_is_bounded() -> None:
-    found = [xid(number % 8, Advice.INSPECT_HARDWARE, number) for number in range(100)]
-    story = Story().fails(*found).waits(600)
+    findings = [xid(number % 8, Advice.INSPECT_HARDWARE, number) for number in range(100)]
+    story = Story().fails(*findings).waits(600)
     assert (kinds(story).count(EventKind.NEEDS_PERSON), len(story.state.person)) == (KEYS_MOST, KEYS_MOST)
 
 
@@ -675,8 +675,8 @@ def test_a_read_from_before_a_write_does_not_end_its_exclusion() -> None:
     story = Story()
     stale = story.node_state
     story.fails()
-    known = story.situation
-    story.situation = lambda: replace(known(), node_states={"slurm": stale})  # type: ignore[method-assign]
+    situation = story.situation
+    story.situation = lambda: replace(situation(), node_states={"slurm": stale})  # type: ignore[method-assign]
     assert list(story.waits(60).state.holds) == ["slurm"]
 
 

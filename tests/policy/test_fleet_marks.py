@@ -31,9 +31,9 @@ def test_a_mark_of_the_same_kind_is_replaced_or_kept_for_as_long_as_it_is_counte
 
 
 @given(st.lists(MARKS, max_size=4))
-def test_what_is_written_is_read_again(found: list[Mark]) -> None:
-    text = " ".join(map(str, found))
-    assert marks(text) == tuple(found)
+def test_what_is_written_is_read_again(fleet_marks: list[Mark]) -> None:
+    text = " ".join(map(str, fleet_marks))
+    assert marks(text) == tuple(fleet_marks)
     assert is_free(text)
 
 

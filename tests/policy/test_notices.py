@@ -27,8 +27,8 @@ def notice(story: Story, seconds: float | None = 120.0, **more: object) -> Notic
 
 def announce(story: Story, *notices: Notice, source: str = "aws") -> list[str]:
     """Announce these notices now, and return the kinds of the events that follow."""
-    known = story.state.notices
-    events = list(differences(known, source, notices, horizon=HORIZON, now=story.now))
+    standing_notices = story.state.notices
+    events = list(differences(standing_notices, source, notices, horizon=HORIZON, now=story.now))
     story.took(events)
     return [str(event.kind) for event in events]
 
@@ -49,12 +49,12 @@ def test_only_what_is_hard_and_within_the_horizon_takes_the_node_out() -> None:
 
 def test_the_same_again_is_no_news_and_what_moved_is() -> None:
     story = Story()
-    one = notice(story)
-    assert announce(story, one) == [EventKind.NOTICED]
-    assert announce(story, replace(one, at=Stamp(9_999.0, 9_999.0), reason="another text")) == []
+    termination = notice(story)
+    assert announce(story, termination) == [EventKind.NOTICED]
+    assert announce(story, replace(termination, at=Stamp(9_999.0, 9_999.0), reason="another text")) == []
     closer = notice(story, 60.0)
     assert announce(story, closer) == [EventKind.NOTICED]
-    assert story.state.notices["aws/spot:terminate"].at == one.at
+    assert story.state.notices["aws/spot:terminate"].at == termination.at
     assert announce(story) == [EventKind.NOTICE_ENDED]
     assert story.state.notices == {}
 
@@ -106,14 +106,14 @@ def test_a_repeated_announcement_of_an_operator_is_not_new_and_one_that_halves_t
 
 def test_an_operator_ends_his_own_notice_first_and_then_those_of_other_sources() -> None:
     story = Story()
-    one = notice(story)
-    announce(story, one)
+    termination = notice(story)
+    announce(story, termination)
     story.took([orders.announce(300.0, "", "root", BOOT, story.now)])
     story.passes(3)
     story.took([orders.call_off(story.state, "root", BOOT, story.now)])
     assert story.passes(5).writes == ["exclude"]
     story.took([orders.call_off(story.state, "root", BOOT, story.now)])
-    assert announce(story, one) == []
+    assert announce(story, termination) == []
     assert announce(story, notice(story, 60.0)) == [EventKind.NOTICED]  # disregarded all the same
     assert story.passes(5).writes == ["exclude", "restore"]
     with pytest.raises(ValueError, match="no termination notice"):

@@ -86,7 +86,9 @@ def test_a_restored_node_is_not_excluded_again_for_what_was_known_but_for_what_i
 
 
 def test_a_restored_node_stays_in_however_much_was_found_and_found_is_still() -> None:
-    links = [finding("nvlink_down", link(slot(number), one)) for number in range(8) for one in range(18)]
+    links = [
+        finding("nvlink_down", link(slot(number), link_number)) for number in range(8) for link_number in range(18)
+    ]
     story = Story().fails(*links)
     restored(story, force=True)
     story.waits(60).checkpoints().restarts_daemon().waits(60)
@@ -230,6 +232,6 @@ def test_another_remark_of_the_scheduler_keeps_the_machine_that_replaces_it_out(
 def test_nothing_is_restored_before_it_is_known_what_the_ledger_holds() -> None:
     story = Story()
     story.drained_by_hand(reasons.termination(OTHER_BOOT, OTHER_INSTANCE))
-    known = story.situation
-    story.situation = lambda: replace(known(), remembered=False)  # type: ignore[method-assign]
+    situation = story.situation
+    story.situation = lambda: replace(situation(), remembered=False)  # type: ignore[method-assign]
     assert story.heals(passes=10).writes == []

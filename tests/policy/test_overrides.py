@@ -33,7 +33,7 @@ class Watched(Story):
 
     def _look(self) -> None:
         self.was_out = self.was_out or bool(self.reason)
-        counts = [one for one in self.findings if one.key not in self.state.overridden]
+        counts = [finding for finding in self.findings if finding.key not in self.state.overridden]
         self.gaps += self.was_out and bool(counts) and not self.reason
 
 
@@ -223,8 +223,8 @@ def test_a_failure_in_shadow_needs_no_force_and_is_not_shown_as_overridden() -> 
 
 
 def shown(story: Story) -> list[Key]:
-    found: list[Finding] = overridden(story.state, story.situation().verdict)
-    return [finding.key for finding in found]
+    findings: list[Finding] = overridden(story.state, story.situation().verdict)
+    return [finding.key for finding in findings]
 
 
 def test_the_ledger_of_a_forced_restore_can_be_read_again() -> None:

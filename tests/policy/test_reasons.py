@@ -56,8 +56,8 @@ def test_a_termination_names_boot_and_instance_and_they_come_back(boot: str, ins
 @settings(deadline=None, max_examples=100)
 @given(details=st.lists(st.tuples(st.integers(0, 9), texts, texts), min_size=1, max_size=20))
 def test_a_failure_s_reason_fits_whatever_was_found(details: list[tuple[int, str, str]]) -> None:
-    found = [finding(code, gpu(slot(n)), detail=detail) for n, code, detail in details]
-    written = reasons.failure(found, GPUS)
+    findings = [finding(code, gpu(slot(n)), detail=detail) for n, code, detail in details]
+    written = reasons.failure(findings, GPUS)
     assert sound(written)
     read = reasons.parse(written)
     assert read is not None
@@ -65,25 +65,25 @@ def test_a_failure_s_reason_fits_whatever_was_found(details: list[tuple[int, str
 
 
 def test_a_failure_reason_lists_each_gpu_with_its_faults() -> None:
-    found = [
+    findings = [
         finding("xid", gpu(slot(3)), detail="79"), finding("gpu_missing", gpu(slot(3))),
         finding("row_remap_failed", gpu(slot(5))), finding("driver_unresponsive", NODE),
     ]  # fmt: skip
     expected = "gpuwarden: failure gpu=3 xid=79 gpu_missing gpu=5 row_remap_failed driver_unresponsive"
-    assert reasons.failure(found, GPUS) == expected
+    assert reasons.failure(findings, GPUS) == expected
     unlisted = {slot(3): replace(gpu_verdict(3, Health.FAILURE), index=None)}
-    fallen = replace(found[0], advice=Advice.REBOOT)
+    fallen = replace(findings[0], advice=Advice.REBOOT)
     assert reasons.failure([fallen], unlisted) == "gpuwarden: failure gpu=0000:51:00.0 xid=79 - power-cycle the machine"
 
 
 def test_a_failure_reason_names_the_nvlink_domain_and_it_comes_back() -> None:
-    found = [finding("xid", gpu(slot(3)), detail="79")]
-    written = reasons.failure(found, GPUS, "8f3c6a1e.0")
+    findings = [finding("xid", gpu(slot(3)), detail="79")]
+    written = reasons.failure(findings, GPUS, "8f3c6a1e.0")
     assert written.startswith("gpuwarden: failure domain=8f3c6a1e.0 gpu=3 xid=79")
     read = reasons.parse(f"{written} : not responding")
     assert read is not None
     assert (read.why, read.domain) == (Why.FAILURE, "8f3c6a1e.0")
-    for other in (reasons.failure(found, GPUS), reasons.operator("al", "domain=x.0"), reasons.unknown(["nvml"])):
+    for other in (reasons.failure(findings, GPUS), reasons.operator("al", "domain=x.0"), reasons.unknown(["nvml"])):
         parsed = reasons.parse(other)
         assert parsed is not None
         assert parsed.domain == ""
@@ -102,11 +102,11 @@ def test_a_domain_counts_only_where_gpuwarden_writes_it_and_not_in_what_somebody
 
 
 def test_an_unknown_health_is_known_again_with_and_without_a_domain() -> None:
-    found = [finding("xid", gpu(slot(3)), detail="79")]
+    findings = [finding("xid", gpu(slot(3)), detail="79")]
     for text, unknown in {
         reasons.unknown(["nvml_not_answering"]): True,
         reasons.unknown(["nvml_not_answering"], "8f3c6a1e.0"): True,
-        reasons.failure(found, GPUS, "8f3c6a1e.0"): False,
+        reasons.failure(findings, GPUS, "8f3c6a1e.0"): False,
         "gpuwarden: failure gpu=3 plugin_x=1 - unknown=what": False,
         reasons.operator("al", "unknown=x"): False,
     }.items():
@@ -130,8 +130,8 @@ def test_what_to_do_stands_in_the_reason_if_it_is_one_thing_and_fits() -> None:
 
 
 def test_what_does_not_fit_is_counted() -> None:
-    found = [finding("nvlink_errors", gpu(slot(n)), detail="crc") for n in range(8)]
-    assert reasons.failure(found, GPUS).endswith("gpu=3 nvlink_errors=crc +4")
+    findings = [finding("nvlink_errors", gpu(slot(n)), detail="crc") for n in range(8)]
+    assert reasons.failure(findings, GPUS).endswith("gpu=3 nvlink_errors=crc +4")
 
 
 @pytest.mark.parametrize(

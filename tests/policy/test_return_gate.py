@@ -90,9 +90,9 @@ class GatedStory(Story):
         """Record results for all GPUs, those of `others` (g3=…) apart. `warned`: by GPU, what was found on it."""
         self.waits(10.0)
         for number in GPUS:
-            one = others.get(f"g{number}", verdict)
+            active_verdict = others.get(f"g{number}", verdict)
             test = PastTest(
-                at=self.now, uuid=UUIDS[number], started=self.now.wall - 6, level=level, verdict=one, seconds=6.0, name="H100",
+                at=self.now, uuid=UUIDS[number], started=self.now.wall - 6, level=level, verdict=active_verdict, seconds=6.0, name="H100",
                 driver="580", kernels_version=1, warned=(warned or {}).get(number, ""),
             )  # fmt: skip
             self.took([result_event(slot(number), test, self.boot_id)])
@@ -141,8 +141,8 @@ def test_a_mended_node_stays_out_until_a_test_found_nothing_on_every_gpu() -> No
     assert (story.is_out(), story.stands()) == (True, GateState.RUNNING), "the test has not ended"
     story.ends()
     assert (story.is_out(), gate_of(story.state)) == (False, None)
-    found = [event for event in story.ledger if event.kind == EventKind.GATE_ENDED]
-    assert found[0].data["result"] == "passed"
+    gate_ends = [event for event in story.ledger if event.kind == EventKind.GATE_ENDED]
+    assert gate_ends[0].data["result"] == "passed"
 
 
 def test_without_the_gate_it_comes_back_by_itself() -> None:
@@ -182,7 +182,11 @@ def test_failures_of_gpus_links_and_switches_are_gated_and_no_others(subject: Su
 
 def test_a_node_all_of_whose_links_are_down_is_gated_with_a_failure_of_each_gpu() -> None:
     story = GatedStory()
-    down = [finding("nvlink_down", Subject("link", slot(number), str(one))) for number in GPUS for one in range(18)]
+    down = [
+        finding("nvlink_down", Subject("link", slot(number), str(link_number)))
+        for number in GPUS
+        for link_number in range(18)
+    ]
     story.fails(*down).passes(3)
     assert kinds(story).count(EventKind.GATE_WANTED) == 1
     for number in GPUS:
@@ -191,11 +195,11 @@ def test_a_node_all_of_whose_links_are_down_is_gated_with_a_failure_of_each_gpu(
     assert story.stands() is GateState.DUE
 
 
-@pytest.mark.parametrize("what", ["orders", "notices"])
-def test_exclusions_for_other_causes_are_not_gated(what: str) -> None:
+@pytest.mark.parametrize("cause", ["orders", "notices"])
+def test_exclusions_for_other_causes_are_not_gated(cause: str) -> None:
     story = GatedStory()
     story.took([
-        orders.exclude("al", "fan", story.boot_id, story.now) if what == "orders"
+        orders.exclude("al", "fan", story.boot_id, story.now) if cause == "orders"
         else orders.announce(120.0, "", "root", story.boot_id, story.now)
     ])  # fmt: skip
     story.passes(5)
@@ -323,14 +327,14 @@ def test_a_result_of_a_test_that_began_before_the_end_of_the_failure_does_not_co
     assert story.is_out()
 
 
-@pytest.mark.parametrize(("found", "out"), [("test_hung", True), ("test_failed.compute", True), ("", False)])
-def test_what_a_later_test_without_a_verdict_found_takes_a_pass_back(found: str, out: bool) -> None:
+@pytest.mark.parametrize(("defect", "out"), [("test_hung", True), ("test_failed.compute", True), ("", False)])
+def test_what_a_later_test_without_a_verdict_found_takes_a_pass_back(defect: str, out: bool) -> None:
     """Busy or interrupted, it says nothing of the GPU; a hang or a wrong result does, whoever else was there."""
     story = mended().begins().results(g7=NO_VERDICT).ends()
     assert story.is_out()
     story.waits(AGAIN_AFTER)
     story.begins()
-    story.results(g3=NO_VERDICT, warned={3: found}).ends()
+    story.results(g3=NO_VERDICT, warned={3: defect}).ends()
     assert story.is_out() is out
     if out:
         story.waits(AGAIN_AFTER)

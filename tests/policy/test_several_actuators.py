@@ -38,13 +38,13 @@ class SeveralActuators:
         for event in events:
             self.state = fold(self.state, event)
 
-    def passes(self, *found: Finding, times: int = 1) -> None:
+    def passes(self, *findings: Finding, times: int = 1) -> None:
         for _ in range(times):
             self.now = Stamp(self.now.boottime + 5.0, self.now.wall + 5.0)
             self.sequence += 1
-            health = Health.FAILURE if found else Health.HEALTHY
+            health = Health.FAILURE if findings else Health.HEALTHY
             gpus = tuple(gpu_verdict(n) for n in range(8))
-            verdict = Verdict(at=self.now, health=health, findings=found, gpus=gpus)
+            verdict = Verdict(at=self.now, health=health, findings=findings, gpus=gpus)
             seen = Situation(
                 verdict=verdict, sequence=self.sequence, ready=True, boot_id=BOOT, instance=INSTANCE, actuators=NAMES,
                 node_states=self.node_states,

@@ -134,8 +134,8 @@ INSTANCES = (
 
 def _values(shown: Snapshot, name: str, renderer: Renderer | None = None) -> dict[tuple[str, str], float]:
     page = scrape(shown, renderer)
-    found = [sample for sample in page.samples if sample.name.removesuffix("_total") == PREFIX + name]
-    return {(s.labels.get("GPU_I_ID", ""), s.labels.get("GPU_I_PROFILE", "")): s.value for s in found}
+    rows = [sample for sample in page.samples if sample.name.removesuffix("_total") == PREFIX + name]
+    return {(s.labels.get("GPU_I_ID", ""), s.labels.get("GPU_I_PROFILE", "")): s.value for s in rows}
 
 
 def test_a_divided_gpu_is_published_by_instance_with_the_instances_values_and_else_the_gpus() -> None:

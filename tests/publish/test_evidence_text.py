@@ -46,9 +46,11 @@ def test_evidence_is_sentences_and_then_names_with_values_and_units(evidence: di
 
 def test_each_key_that_a_check_gives_has_a_name_for_people() -> None:
     """Literal keys wherever evidence is made; tests/cli/test_screens.py has those that are put together."""
-    given = {key: file.name for package in (HEALTH, FEATURES) for file in package.rglob("*.py") for key in _keys(file)}
-    assert len(given) > 100
-    assert {key: file for key, file in given.items() if named(key) is None} == {}
+    file_by_key = {
+        key: file.name for package in (HEALTH, FEATURES) for file in package.rglob("*.py") for key in _keys(file)
+    }
+    assert len(file_by_key) > 100
+    assert {key: file for key, file in file_by_key.items() if named(key) is None} == {}
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
@@ -64,9 +66,9 @@ def test_a_counter_of_a_port_keeps_the_name_that_its_driver_has_for_it(counter: 
     assert evidence_text({f"{counter}_in_60_min": 7}) == f"{counter} in 60 minutes: 7"
 
 
-@pytest.mark.parametrize("what", What)
-def test_each_kind_of_day_that_makes_a_lemon_has_a_name(what: What) -> None:
-    assert named(f"days_with_{what.value}") is not None
+@pytest.mark.parametrize("kind", What)
+def test_each_kind_of_day_that_makes_a_lemon_has_a_name(kind: What) -> None:
+    assert named(f"days_with_{kind.value}") is not None
 
 
 def _keys(file: Path) -> Iterator[str]:
@@ -91,6 +93,6 @@ def _keys(file: Path) -> Iterator[str]:
             case _:
                 continue
         for each in made:
-            dicts = (one for one in ast.walk(each) if isinstance(one, ast.Dict))
-            keys = (key.value for one in dicts for key in one.keys if isinstance(key, ast.Constant))
+            dicts = (literal for literal in ast.walk(each) if isinstance(literal, ast.Dict))
+            keys = (key.value for literal in dicts for key in literal.keys if isinstance(key, ast.Constant))
             yield from (key for key in keys if isinstance(key, str) and key not in OF_THE_EVENT)

@@ -93,7 +93,7 @@ def test_eight_gpus_and_twelve_ports_stay_within_the_documented_number_of_series
     assert len(shown.infiniband.ports) == 12
     default = replace(
         shown, verdict=snapshot(8).verdict, xids=(), enforced=Enforced(), hpc_jobs=None, clients=Clients(), receivers=(),
-        pods=None, collectors=tuple(one for one in shown.collectors if one.name != "pods"),
+        pods=None, collectors=tuple(collector for collector in shown.collectors if collector.name != "pods"),
     )  # fmt: skip
     page = Renderer().render(default)
     counters = [
@@ -101,7 +101,7 @@ def test_eight_gpus_and_twelve_ports_stay_within_the_documented_number_of_series
     ]
     assert len(counters) == 12 * 9
     assert _series_of_a_second_pass(default) <= MOST_FULL
-    others = tuple(one for one in shown.collectors if one.name != "jobs")
+    others = tuple(collector for collector in shown.collectors if collector.name != "jobs")
     assert _series_of_a_second_pass(replace(default, jobs=None, pods=shown.pods, collectors=others)) <= MOST_FULL
     both = _series_of_a_second_pass(replace(default, pods=shown.pods, collectors=shown.collectors))
     assert MOST_FULL < both <= MOST_WITH_PODS_AND_SLURM

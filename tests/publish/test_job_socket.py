@@ -97,7 +97,7 @@ async def test_a_notice_is_returned_at_once_or_waited_for(tmp_path: Path) -> Non
         assert response["result"] == {"tag": daemon.notices.tag, "notice": {"act": False}}
         async with client(served.path) as (reader, writer):
             writer.write(json.dumps({"verb": "notice", "wait": 60, "tag": response["result"]["tag"]}).encode() + b"\n")
-            await until(lambda: any(one.waits for one in served._clients))
+            await until(lambda: any(peer.waits for peer in served._clients))
             daemon.notices.show(b'{"act":true}', imminent=True)
             assert json.loads(await reader.readline())["result"]["notice"] == {"act": True}
         assert (await ask(served.path, {"verb": "notice", "wait": 60}))["result"]["notice"] == {"act": True}
@@ -117,7 +117,7 @@ async def test_one_user_cannot_take_all_slots_to_wait(tmp_path: Path) -> None:
     daemon.notices.show(b"{}", imminent=False)
     async with listening(tmp_path, daemon) as served:
         waiting = [asyncio.create_task(ask(served.path, {"verb": "notice", "wait": 60})) for _ in range(8)]
-        await until(lambda: sum(one.waits for one in served._clients) == 8)
+        await until(lambda: sum(peer.waits for peer in served._clients) == 8)
         assert (await ask(served.path, {"verb": "notice", "wait": 60}))["code"] == 75
         daemon.notices.show(b'{"act":true}', imminent=True)
         assert all(answer["ok"] for answer in await asyncio.gather(*waiting))
@@ -129,7 +129,7 @@ async def test_who_is_killed_while_waiting_gives_its_place_back(tmp_path: Path) 
     async with listening(tmp_path, daemon) as served:
         async with client(served.path) as (_, writer):
             writer.write(b'{"verb":"notice","wait":60}\n')
-            await until(lambda: any(one.waits for one in served._clients))
+            await until(lambda: any(peer.waits for peer in served._clients))
         await until(lambda: not served._clients)
         daemon.notices.show(b'{"act":true}', imminent=True)
         assert (await ask(served.path, {"verb": "notice", "wait": 60}))["ok"]

@@ -108,7 +108,7 @@ def active_tests_of(gpus: int) -> Mapping[str, Shown]:
 
 def test_before_the_first_test_there_is_no_series_of_tests_and_then_few() -> None:
     without = scrape(snapshot(8))
-    assert [one.name for one in without.samples if one.name.startswith("gpuwarden_test_")] == []
+    assert [sample.name for sample in without.samples if sample.name.startswith("gpuwarden_test_")] == []
     page = scrape(replace(snapshot(8), features=active_tests_of(8)))
     assert page.value("gpuwarden_test_runs_total", level="standard", result="failure") == 1
     assert page.values("gpuwarden_test_runs_total") == [0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 1, 0]

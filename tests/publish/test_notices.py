@@ -42,8 +42,14 @@ def announced(mode: str = "enforce", *, simulated: bool = False, near: bool = Tr
 
 def test_act_is_set_only_for_an_imminent_end_in_mode_enforce_on_real_gpus() -> None:
     acts = [
-        document(one)["act"]
-        for one in (announced(), announced("observe"), announced(simulated=True), announced(near=False), snapshot())
+        document(node_snapshot)["act"]
+        for node_snapshot in (
+            announced(),
+            announced("observe"),
+            announced(simulated=True),
+            announced(near=False),
+            snapshot(),
+        )
     ]
     assert acts == [True, False, False, False, False]
     published = document(announced())
@@ -97,10 +103,10 @@ async def test_waiters_are_notified_at_once_and_one_too_many_is_refused() -> Non
     notices.show(b"now", imminent=True)
     assert await asyncio.gather(*waiting) == [True, True]
     assert await notices.wait(PATIENCE)  # there is one: nothing to wait for
-    known = asyncio.create_task(notices.wait(PATIENCE, notices.tag))
+    waiter = asyncio.create_task(notices.wait(PATIENCE, notices.tag))
     await asyncio.sleep(0)
     notices.show(b"it is over", imminent=False)
-    assert await known
+    assert await waiter
     last = asyncio.create_task(notices.wait(PATIENCE))
     await asyncio.sleep(0)
     notices.close()

@@ -143,7 +143,7 @@ def test_a_maintenance_reservation_is_an_exclusion_by_another_party_and_has_a_se
 
 
 def test_a_failure_that_an_operator_overrode_is_shown_in_status_and_counted_until_it_ends() -> None:
-    keys = [one.key for one in FAILING.verdict.findings]
+    keys = [failure.key for failure in FAILING.verdict.findings]
     override = Override(keys=frozenset(keys), by="alice\x1b[31m", at=NOW)
     shown = enforced(FAILING, overridden=tuple(map(str, keys)), override=override)
     document = status(shown, NOW)["actions"]["overridden"]

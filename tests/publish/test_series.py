@@ -64,7 +64,7 @@ def read() -> set[str]:
         + [alert.expr for alert in ALERTS]
         + [alert.summary + alert.description for alert in ALERTS]
     )
-    panels = [one.expr for one in OF_PANELS] + [selector for _, _, selector, _ in VARIABLES]
+    panels = [query.expr for query in OF_PANELS] + [selector for _, _, selector, _ in VARIABLES]
     jobs = of_job("4711").values()
     breaker = [*queries("n", "b", "").values(), "gpuwarden_machine_info"]
     report = (*CHANGES.values(), *SETS.values(), *SLOW.values())
@@ -175,7 +175,7 @@ def test_a_healthy_node_has_no_series_of_what_has_not_happened_and_each_appears_
 
 
 def test_what_alerts_and_dashboards_ask_the_increase_of_is_there_before_its_first_step() -> None:
-    texts = [rule.expr for rule in RECORDINGS] + [alert.expr for alert in ALERTS] + [one.expr for one in OF_PANELS]
+    texts = [rule.expr for rule in RECORDINGS] + [alert.expr for alert in ALERTS] + [query.expr for query in OF_PANELS]
     counters = named_in(*(word for text in texts for word in re.findall(r"(?:increase|rate)\((\w+)", text)))
     own = {metric.name for metric in METRICS if metric.name in counters}
     assert len(own) >= 6

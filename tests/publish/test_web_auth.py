@@ -171,9 +171,9 @@ async def test_a_login_that_is_not_checked_in_time_is_right_when_it_comes_again(
     passwords = Passwords({"alice": hashed("right", cost=12)}, checker)
     assert await passwords.login(basic("alice", "right"), 0.001) is Login.BUSY
     async with asyncio.timeout(PATIENCE):
-        while (found := await passwords.login(basic("alice", "right"), 0.001)) is Login.BUSY:
+        while (outcome := await passwords.login(basic("alice", "right"), 0.001)) is Login.BUSY:
             await asyncio.sleep(0.01)
-    assert (found, checker._submitted) == (Login.RIGHT, 1)
+    assert (outcome, checker._submitted) == (Login.RIGHT, 1)
     checker.close(PATIENCE)
 
 

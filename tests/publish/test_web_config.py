@@ -189,8 +189,8 @@ def test_a_key_of_another_certificate_or_under_a_password_is_refused(site: Site)
 
 
 def test_all_faults_are_reported_at_once(site: Site) -> None:
-    found = faults(site, f"{TLS}  cert_file: none\n  key_file: none\n  x: 1\nbasic_auth_users: {{a: b}}\ny: 2\n")
-    assert len(found) == 5
+    messages = faults(site, f"{TLS}  cert_file: none\n  key_file: none\n  x: 1\nbasic_auth_users: {{a: b}}\ny: 2\n")
+    assert len(messages) == 5
 
 
 @pytest.mark.parametrize(

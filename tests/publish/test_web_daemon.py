@@ -127,9 +127,9 @@ def test_the_doctor_shows_what_is_served_and_until_when(host: FakeHost, site: Si
         return [(row["check"], row["grade"], row["found"]) for row in shown if row["check"] in about]
 
     site.write(site.serve(), site.demand(), users(alice="hunter2"))
-    (_, listens, found), (_, certificate, until) = rows()
+    (_, listens, state), (_, certificate, until) = rows()
     assert (listens, certificate) == ("ok", "ok")
-    assert found.endswith("web.yml: TLS, client certificates required, 1 with a password")
+    assert state.endswith("web.yml: TLS, client certificates required, 1 with a password")
     assert until.startswith("valid until 20")
     site.write(site.serve(life=timedelta(days=2), old=True), "http_server_config: {http2: true}")
     assert [(check, grade) for check, grade, _ in rows()] == [("web", "ok"), ("certificate", "warn"), ("web", "warn")]

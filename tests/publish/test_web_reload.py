@@ -77,8 +77,8 @@ async def test_a_file_that_is_gone_or_without_its_key_changes_nothing(site: Site
         assert (await get(served, "/healthz", tls=trusting(), Authorization=ALICE)).code == 200
 
 
-@pytest.mark.parametrize("what", ["", "TLS", "basic auth", "client certificates", "client_allowed_sans"])
-async def test_what_was_closed_is_opened_by_a_restart_alone(site: Site, what: str) -> None:
+@pytest.mark.parametrize("requirement", ["", "TLS", "basic auth", "client certificates", "client_allowed_sans"])
+async def test_what_was_closed_is_opened_by_a_restart_alone(site: Site, requirement: str) -> None:
     """A file is empty while it is written."""
     served_section, logins = site.serve(), users(alice="right")
     names = "  client_allowed_sans: [prometheus]\n"
@@ -89,8 +89,8 @@ async def test_what_was_closed_is_opened_by_a_restart_alone(site: Site, what: st
     }  # fmt: skip
     async with serving(config=site.write(served_section, demand, names, logins)) as served:
         before = served.web._guard._config
-        site.write(left[what])
-        await until(lambda: f"no longer requires {what or 'TLS'}: restart gpuwarden" in error_of(served))
+        site.write(left[requirement])
+        await until(lambda: f"no longer requires {requirement or 'TLS'}: restart gpuwarden" in error_of(served))
         assert served.web._guard._config is before
         site.write(served_section, demand, names, logins)
         await until(lambda: error_of(served) == "")

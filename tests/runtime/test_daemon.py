@@ -273,7 +273,7 @@ def test_a_kernel_log_that_cannot_be_opened_is_a_finding_and_no_crash(host: Fake
 
 def error_of(running: RunningDaemon, collector: str) -> str:
     """Return the collector's error; "" while it has none, or is not shown yet."""
-    return next((str(one["error"]) for one in running.status()["collectors"] if one["name"] == collector), "")
+    return next((str(row["error"]) for row in running.status()["collectors"] if row["name"] == collector), "")
 
 
 @pytest.mark.slow

@@ -107,8 +107,8 @@ def test_a_test_is_announced_judged_and_kept_over_a_kill(host: FakeHost) -> None
         answer = result(daemon, name, of(daemon, 0), of(daemon, 1, wrong_words(healthy(), (0, 0x40))))
         outcomes = answer["result"]["outcomes"]
         assert [outcomes[uuid]["verdict"] for uuid in uuids(daemon)] == ["nothing_found", "failure"]
-        (found,) = outcomes[uuids(daemon)[1]]["findings"]
-        assert (found["code"], found["detail"], found["severity"]) == ("test_failed", "memory", "failure")
+        (finding,) = outcomes[uuids(daemon)[1]]["findings"]
+        assert (finding["code"], finding["detail"], finding["severity"]) == ("test_failed", "memory", "failure")
         daemon.process.kill()
     with host.daemon() as daemon:
         daemon.wait_status("failure", "test_failed.memory")
@@ -116,7 +116,7 @@ def test_a_test_is_announced_judged_and_kept_over_a_kill(host: FakeHost) -> None
         assert daemon.status()["tests"]["running"]["level"] == "quick"
         daemon.wait_passes(2)
         status = daemon.status()
-        assert [one["result"] for one in status["tests"]["results"]] == ["nothing_found", "failure"]
+        assert [row["result"] for row in status["tests"]["results"]] == ["nothing_found", "failure"]
         assert "level that found it" in next(f for f in status["findings"] if f["check"] == "test_failed")["ends_when"]
         text = host.order("status").stdout
         assert "active tests:" in text
@@ -299,10 +299,10 @@ def test_all_that_16_gpus_may_report_fits_one_request() -> None:
     first = tuple(Mismatch(march=9_999, offset=2**37 + n, expected=2**32 - 1, found=2**32 - 2) for n in many)
     kernels = tuple(
         replace(
-            one, deviations=tuple(Deviation(sm=100 + n, chunks=999, warps=9_999) for n in many), deviating=132,
+            kernel, deviations=tuple(Deviation(sm=100 + n, chunks=999, warps=9_999) for n in many), deviating=132,
             outliers=tuple(Outlier(sm=100 + n, chunks=999, worst=-0.0123456789) for n in many),
         )
-        for one in test.kernels
+        for kernel in test.kernels
     )  # fmt: skip
     fullest = replace(
         test, memory=replace(test.memory, first=first, mismatches=2**40), kernels=kernels, text="x" * 200,

@@ -37,16 +37,16 @@ def ended(daemon: RunningDaemon) -> int:
 
 
 def test_the_jobs_are_signalled_and_the_daemon_ends_when_they_have(host: FakeHost) -> None:
-    with rank("TERM") as one:
-        host.admit(one.pid)
-        host.fake.process(0, one.pid, 1 << 30)
+    with rank("TERM") as trainer:
+        host.admit(trainer.pid)
+        host.fake.process(0, trainer.pid, 1 << 30)
         daemon = started(host)
         try:
             daemon.process.send_signal(signal.SIGTERM)
             daemon.wait(lambda: "job signalled" in daemon.lines(), "it to be signalled")
-            assert one.received() == "TERM"
+            assert trainer.received() == "TERM"
             assert daemon.process.poll() is None  # it waits for the answer
-            one.process.kill()
+            trainer.process.kill()
             assert ended(daemon) == 0
         finally:
             daemon.kill()
@@ -58,9 +58,9 @@ def test_the_jobs_are_signalled_and_the_daemon_ends_when_they_have(host: FakeHos
 @pytest.mark.slow
 def test_a_second_signal_ends_it_at_once(host: FakeHost) -> None:
     """The job catches the signal, and goes on: it would be waited for until its time is up."""
-    with rank("TERM") as one:
-        host.admit(one.pid)
-        host.fake.process(0, one.pid, 1 << 30)
+    with rank("TERM") as trainer:
+        host.admit(trainer.pid)
+        host.fake.process(0, trainer.pid, 1 << 30)
         daemon = started(host)
         try:
             daemon.process.send_signal(signal.SIGTERM)

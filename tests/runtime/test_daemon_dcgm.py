@@ -64,8 +64,8 @@ def test_what_only_dcgm_sees_is_a_finding_until_it_is_gone(rig: Rig) -> None:
         daemon.wait(lambda: outcome(daemon) == "observed", "a pass of DCGM")
         rig.dcgm.field(1, 1507, 1)
         daemon.wait_status("failure", "dcgm_faulty_memory")
-        found = findings(daemon)["dcgm_faulty_memory"]
-        assert found["gpu"] == 1
+        finding = findings(daemon)["dcgm_faulty_memory"]
+        assert finding["gpu"] == 1
         assert Scrape(daemon.get("/metrics")[1]).value("gpuwarden_node_health", state="failure") == 1.0
 
 

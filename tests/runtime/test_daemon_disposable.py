@@ -52,7 +52,7 @@ def test_what_root_writes_to_the_real_kernel_log_neither_raises_nor_ends_anythin
         write(f"<4>nvidia {bus}.0: reset done")
         running.wait(lambda: counted(running) >= before + 3, "the lines to be counted")
         running.wait(lambda: running.heartbeat()["sequence"] > sequence + 3, "passes")
-        assert [one for one in running.heartbeat()["reasons"] if one.startswith("xid")] == ["xid.95"]
+        assert [reason for reason in running.heartbeat()["reasons"] if reason.startswith("xid")] == ["xid.95"]
         assert "written by a process" in " ".join(running.status()["errors"])
         assert running.stop() == 0
 

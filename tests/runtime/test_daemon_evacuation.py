@@ -47,8 +47,10 @@ def ends(host: SlurmHost, within: str) -> None:
 def evacuation(daemon: RunningDaemon, training: Training) -> dict[str, Any]:
     """Return the job's part of the evacuation; results are empty before it began."""
     jobs = daemon.status()["jobs"]
-    found = [job for one in jobs["departures"] for job in one["jobs"] if job["job"] == f"slurm/{training.job}"]
-    return dict(found[0]) if found else {"result": "", "requeue": ""}
+    parts = [
+        job for departure in jobs["departures"] for job in departure["jobs"] if job["job"] == f"slurm/{training.job}"
+    ]
+    return dict(parts[0]) if parts else {"result": "", "requeue": ""}
 
 
 def _times(training: Training, events: list[dict[str, Any]]) -> str:
@@ -61,7 +63,7 @@ def _times(training: Training, events: list[dict[str, Any]]) -> str:
         "requeued and pending": at["requeued"],
         "both ranks resumed elsewhere": max(report["at"] for report in training.reported("begins")),
     }
-    lines = (f"  {at_ - at['noticed']:6.2f} s  {what}" for what, at_ in steps.items())
+    lines = (f"  {at_ - at['noticed']:6.2f} s  {step}" for step, at_ in steps.items())
     return "\n".join(["", "from the notice:", *lines, ""])
 
 
@@ -79,12 +81,12 @@ def test_both_ranks_save_and_the_job_goes_on_elsewhere_from_where_it_was(
         daemon.wait(lambda: slurm.job(training.job).get("Restarts") == "1", "the job to be requeued")
         daemon.wait(lambda: len(training.reported("begins")) == 4, "both ranks to begin again")
         daemon.wait(lambda: evacuation(daemon, training)["requeue"] == "done", "the status to show it")
-        found = evacuation(daemon, training)
+        job = evacuation(daemon, training)
         daemon.wait(lambda: {"excluded", "requeued"} <= {event["kind"] for event in events_of(daemon)}, "the ledger to")
         events = events_of(daemon)
-    assert (found["result"], found["way"], found["signal"], found["saved"]) == ("sent", "job_wide", "TERM", True)
+    assert (job["result"], job["way"], job["signal"], job["saved"]) == ("sent", "job_wide", "TERM", True)
     assert training.cut_off() == []
-    assert (found["acknowledged_by"], found["all_ranks"]) == ("socket", True)
+    assert (job["acknowledged_by"], job["all_ranks"]) == ("socket", True)
     for rank in range(2):
         assert training.signals(rank)[0] == "SIGTERM"
         _, again = training.reported("begins", rank)
@@ -109,11 +111,11 @@ def test_a_job_is_not_requeued_on_the_acknowledgement_of_one_rank_while_another_
         daemon.wait(lambda: evacuation(daemon, training).get("acknowledged_by") == "socket", "rank 0 to acknowledge")
         slurm.wait(lambda: slurm.job(training.job).get("Restarts") == "1", "the job to be requeued at its time")
         daemon.wait(partial(is_requeued, daemon, training), "the status to show it")
-        found = evacuation(daemon, training)
+        job = evacuation(daemon, training)
         wrote = [report["at"] for report in training.reported("wrote") if report["run"] == 0]
         assert [at < time_of(daemon, "requeued") for at in wrote] == [True, True]
     assert training.cut_off() == []
-    assert (found["saved"], found["all_ranks"]) == (True, False)
+    assert (job["saved"], job["all_ranks"]) == (True, False)
 
 
 @pytest.mark.slow
@@ -128,17 +130,17 @@ def test_a_job_whose_ranks_leave_is_requeued_once_slurm_runs_no_step_of_it_any_m
         ends(hosts[doomed], "500s")
         slurm.wait(lambda: slurm.job(training.job).get("Restarts") == "1", "the job to be requeued")
         daemon.wait(partial(is_requeued, daemon, training), "the status to show it")
-        found = evacuation(daemon, training)
+        job = evacuation(daemon, training)
         wrote = [report["at"] for report in training.reported("wrote") if report["run"] == 0]
         assert [at < time_of(daemon, "requeued") for at in wrote] == [True, True]
     assert training.cut_off() == []
-    assert (found["acknowledged_by"], found["all_ranks"]) == ("step", True)
+    assert (job["acknowledged_by"], job["all_ranks"]) == ("step", True)
 
 
 def events_of(daemon: RunningDaemon) -> list[dict[str, Any]]:
     """Return the events that are on disk."""
-    found: list[dict[str, Any]] = json.loads(daemon.get("/v1/events")[1])["events"]
-    return found
+    events: list[dict[str, Any]] = json.loads(daemon.get("/v1/events")[1])["events"]
+    return events
 
 
 def time_of(daemon: RunningDaemon, kind: str) -> float:
@@ -162,8 +164,8 @@ def test_of_two_nodes_that_end_at_once_one_signals_the_job_and_it_is_requeued_on
             list(pool.map(lambda host: ends(host, "300s"), doomed))
         slurm.wait(lambda: slurm.job(training.job).get("Restarts") == "1", "the job to be requeued")
         both[0].wait(lambda: any(is_requeued(daemon, training) for daemon in both), "one of them to show it")
-        found = sorted(evacuation(daemon, training)["result"] for daemon in both)
-        assert found == ["sent", "watched"], [evacuation(daemon, training) for daemon in both]
+        results = sorted(evacuation(daemon, training)["result"] for daemon in both)
+        assert results == ["sent", "watched"], [evacuation(daemon, training) for daemon in both]
         # Two nodes are wanted, and one is left.
         slurm.wait(lambda: slurm.job_state(training.job) == "PENDING", "Slurm to end both ranks")
         assert [own_signals(training, rank) for rank in range(2)] == [1, 1], training.reported("signal")

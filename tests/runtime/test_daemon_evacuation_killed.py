@@ -72,7 +72,7 @@ class Killed:
         return [self.training.signals(rank).count(f"SIG{OWN_SIGNAL}") for rank in range(2)]
 
     def job(self, daemon: RunningDaemon) -> dict[str, Any]:
-        jobs = [job for one in daemon.status()["jobs"]["departures"] for job in one["jobs"]]
+        jobs = [job for departure in daemon.status()["jobs"]["departures"] for job in departure["jobs"]]
         return next((job for job in jobs if job["job"] == f"slurm/{self.training.job}"), {})
 
 

@@ -34,8 +34,8 @@ def test_instances_and_jobs_are_published_as_configured(tmp_path: Path) -> None:
     with daemon_with(host, f'mig_series = "both"\nhpc_job_mapping_dir = "{jobs}"\n') as daemon:
         name = "DCGM_FI_DEV_FB_USED"
         daemon.wait(lambda: page(daemon).value(name, GPU_I_ID="8", hpc_job="4711") is not None, "a job")
-        found = [(w["gpu"], w.get("GPU_I_ID"), w.get("hpc_job")) for w in page(daemon).labels(name)]
-        assert found == [("0", None, None), ("0", "7", None), ("0", "8", "4711"), ("1", None, None)]
+        labels = [(w["gpu"], w.get("GPU_I_ID"), w.get("hpc_job")) for w in page(daemon).labels(name)]
+        assert labels == [("0", None, None), ("0", "7", None), ("0", "8", "4711"), ("1", None, None)]
         daemon.wait(lambda: page(daemon).values("DCGM_FI_PROF_SM_ACTIVE", GPU_I_ID="7"), "a rate of an instance")
         assert page(daemon).value("gpuwarden_hpc_job_mapping_up") == 1
         (jobs / "0.8").unlink()

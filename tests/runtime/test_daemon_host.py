@@ -37,8 +37,8 @@ def site_check(name: str, program: Path, more: str = "") -> str:
 
 
 def findings(running: RunningDaemon) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(running.get("/v1/findings")[1])["findings"]
-    return found
+    rows: list[dict[str, Any]] = json.loads(running.get("/v1/findings")[1])["findings"]
+    return rows
 
 
 def finding(running: RunningDaemon, code: str) -> dict[str, Any]:

@@ -45,9 +45,9 @@ def acting(host: FakeHost, mode: str = "enforce") -> Iterator[RunningDaemon]:
 @contextmanager
 def training(host: FakeHost, caught: str = "TERM", gpus: tuple[int, ...] = (0,), **variables: str) -> Iterator[Rank]:
     """Run a process that has these GPUs open."""
-    with rank(caught, env={**os.environ, **variables}) as one:
-        occupy(host, one.pid, gpus)
-        yield one
+    with rank(caught, env={**os.environ, **variables}) as trainer:
+        occupy(host, trainer.pid, gpus)
+        yield trainer
 
 
 def occupy(host: FakeHost, pid: int, gpus: tuple[int, ...] = (0,)) -> None:
@@ -72,7 +72,7 @@ def command(host: FakeHost, *words: str) -> str:
 
 def jobs(daemon: RunningDaemon) -> dict[str, dict[str, Any]]:
     """Return the jobs of the evacuations in progress, else of the last one, by key."""
-    return {job["job"]: job for one in daemon.status()["jobs"]["departures"] for job in one["jobs"]}
+    return {job["job"]: job for departure in daemon.status()["jobs"]["departures"] for job in departure["jobs"]}
 
 
 def wait_job(daemon: RunningDaemon, pid: int, **expected: object) -> dict[str, Any]:
@@ -93,8 +93,8 @@ def wait_passes(daemon: RunningDaemon, passes: int = 15) -> None:
 
 
 def events(daemon: RunningDaemon) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(daemon.get("/v1/events")[1])["events"]
-    return found
+    rows: list[dict[str, Any]] = json.loads(daemon.get("/v1/events")[1])["events"]
+    return rows
 
 
 def kinds(daemon: RunningDaemon) -> list[str]:
@@ -110,29 +110,29 @@ def current_notice(host: FakeHost) -> str:
 
 @pytest.mark.slow
 def test_a_process_on_a_gpu_is_signalled_once_and_its_end_is_its_acknowledgement(host: FakeHost) -> None:
-    with training(host) as one, acting(host) as daemon:
+    with training(host) as trainer, acting(host) as daemon:
         daemon.wait_status("healthy")
         ends(host)
-        assert one.received() == "TERM"
-        job = wait_job(daemon, one.pid, result="sent")
+        assert trainer.received() == "TERM"
+        job = wait_job(daemon, trainer.pid, result="sent")
         assert (job["way"], job["signal"], job["signalled"], job["acknowledged_by"]) == ("local", "TERM", 1, "")
         wait_passes(daemon)
-        assert one.received_all() == []
-        wait_job(daemon, one.pid, acknowledged_by="exit", saved=False)
+        assert trainer.received_all() == []
+        wait_job(daemon, trainer.pid, acknowledged_by="exit", saved=False)
         shown = command(host, "status")
-        assert f"job process/{one.pid}: sent: SIGTERM to 1 rank here; is done (acknowledged by exit)" in shown
+        assert f"job process/{trainer.pid}: sent: SIGTERM to 1 rank here; is done (acknowledged by exit)" in shown
         daemon.wait(lambda: "saved" in kinds(daemon), "the answer to be on disk")
-        found = [kind for kind in kinds(daemon) if kind in ("noticed", "departing", "signalling", "signalled", "saved")]
-        assert sorted(found) == ["departing", "noticed", "saved", "signalled", "signalling"]
+        steps = [kind for kind in kinds(daemon) if kind in ("noticed", "departing", "signalling", "signalled", "saved")]
+        assert sorted(steps) == ["departing", "noticed", "saved", "signalled", "signalling"]
 
 
 @pytest.mark.slow
 def test_the_evacuation_begins_with_its_notice_and_the_exclusion_is_decided_after_it(host: FakeHost) -> None:
     host.configure(f'[breaker]\nuncounted = "allow"\n[file]\npath = "{host.folder}/out"\n')
-    with training(host) as one, acting(host) as daemon:
+    with training(host) as trainer, acting(host) as daemon:
         daemon.wait_status("healthy")
         ends(host)
-        assert one.received() == "TERM"
+        assert trainer.received() == "TERM"
         daemon.wait(lambda: {"excluded", "signalled"} <= set(kinds(daemon)), "both to be on disk")
         order = kinds(daemon)
         assert order[order.index("noticed") + 1] == "departing"
@@ -142,22 +142,22 @@ def test_the_evacuation_begins_with_its_notice_and_the_exclusion_is_decided_afte
 @pytest.mark.slow
 def test_on_a_gpu_that_is_cut_into_instances_each_process_is_signalled_once(host: FakeHost) -> None:
     host.fake.mig(0, 9, 0, "1g.10gb", 9_728).mig(0, 5, 0, "3g.40gb", 40_320)
-    with rank() as one, rank() as other:
-        for process, instance in ((one, (9, 0)), (other, (5, 0))):
+    with rank() as first, rank() as second:
+        for process, instance in ((first, (9, 0)), (second, (5, 0))):
             host.admit(process.pid)
             host.fake.process(0, process.pid, GIB, instance)
         with acting(host) as daemon:
             daemon.wait_status("healthy")
             ends(host)
-            assert (one.received(), other.received()) == ("TERM", "TERM")
-            for process in (one, other):
+            assert (first.received(), second.received()) == ("TERM", "TERM")
+            for process in (first, second):
                 wait_job(daemon, process.pid, result="sent", signalled=1)
             wait_passes(daemon)
-            assert one.received_all() + other.received_all() == []
+            assert first.received_all() + second.received_all() == []
 
 
 def test_the_metrics_count_the_signalled_jobs_and_their_latency(host: FakeHost) -> None:
-    with training(host) as one, acting(host) as daemon:
+    with training(host) as trainer, acting(host) as daemon:
         daemon.wait_status("healthy")
         before = Scrape(daemon.get("/metrics")[1])
         assert before.value("gpuwarden_jobs_signalled_total", outcome="sent") == 0
@@ -165,7 +165,7 @@ def test_the_metrics_count_the_signalled_jobs_and_their_latency(host: FakeHost) 
             before.value("gpuwarden_notice_to_signal_seconds_count") is None
         )  # no source of notices, and no job signalled yet
         ends(host)
-        wait_job(daemon, one.pid, result="sent")
+        wait_job(daemon, trainer.pid, result="sent")
         scrape = Scrape(daemon.get("/metrics")[1])
         assert scrape.value("gpuwarden_jobs_signalled_total", outcome="sent") == 1
         assert scrape.value("gpuwarden_jobs_acknowledged_total", answer="saved") == 0
@@ -189,39 +189,39 @@ def openmetrics(daemon: RunningDaemon) -> bytes:
 
 @pytest.mark.slow
 def test_a_process_that_does_not_catch_the_signal_gets_none_and_that_is_shown(host: FakeHost) -> None:
-    with training(host, "") as one, acting(host) as daemon:
+    with training(host, "") as trainer, acting(host) as daemon:
         daemon.wait_status("healthy")
         ends(host)
-        job = wait_job(daemon, one.pid, result="")
+        job = wait_job(daemon, trainer.pid, result="")
         assert "no rank of it here catches SIGTERM" in job["text"]
-        assert f"job process/{one.pid}: not signalled: {job['text']}" in command(host, "status")
+        assert f"job process/{trainer.pid}: not signalled: {job['text']}" in command(host, "status")
         wait_passes(daemon)
-        assert one.process.poll() is None
-        assert one.received_all() == []
+        assert trainer.process.poll() is None
+        assert trainer.received_all() == []
 
 
 @pytest.mark.slow
 def test_a_process_gets_the_signal_that_it_asks_for(host: FakeHost) -> None:
-    with training(host, "TERM,USR1", GPUWARDEN_SIGNAL="SIGUSR1") as one, acting(host) as daemon:
+    with training(host, "TERM,USR1", GPUWARDEN_SIGNAL="SIGUSR1") as trainer, acting(host) as daemon:
         daemon.wait_status("healthy")
         ends(host)
-        assert one.received() == "USR1"
-        assert wait_job(daemon, one.pid, result="sent")["signal"] == "USR1"
+        assert trainer.received() == "USR1"
+        assert wait_job(daemon, trainer.pid, result="sent")["signal"] == "USR1"
 
 
 @pytest.mark.slow
 def test_in_mode_observe_the_plan_is_shown_and_nobody_is_signalled_nor_named(host: FakeHost) -> None:
-    with training(host, GPUWARDEN_JOB="secret-model") as one, acting(host, "observe") as daemon:
+    with training(host, GPUWARDEN_JOB="secret-model") as trainer, acting(host, "observe") as daemon:
         daemon.wait_status("healthy")
         ends(host)
         daemon.wait(lambda: len(daemon.status()["jobs"]["plan"]) > 1, "the plan")
-        assert f"process/{one.pid}: SIGTERM to 1 rank here" in daemon.status()["jobs"]["plan"]
+        assert f"process/{trainer.pid}: SIGTERM to 1 rank here" in daemon.status()["jobs"]["plan"]
         assert "jobs, if the mode were enforce:\n" in (shown := command(host, "status"))
-        assert f"  process/{one.pid}: SIGTERM to 1 rank here\n" in shown
+        assert f"  process/{trainer.pid}: SIGTERM to 1 rank here\n" in shown
         wait_passes(daemon, 30)
         assert daemon.status()["jobs"]["departures"] == []
         assert b"secret-model" not in daemon.get("/v1/status")[1]
-        assert one.received_all() == []
+        assert trainer.received_all() == []
         assert not {"departing", "signalling"} & set(kinds(daemon))
 
 
@@ -243,9 +243,9 @@ def saving(host: FakeHost, **variables: str) -> Iterator[subprocess.Popen[str]]:
         process.wait()
 
 
-def lived(host: FakeHost, what: str) -> list[dict[str, Any]]:
+def lived(host: FakeHost, event: str) -> list[dict[str, Any]]:
     records = map(json.loads, whole_lines(host.folder / "log.0").splitlines())
-    return [one for one in records if one["what"] == what]
+    return [record for record in records if record["what"] == event]
 
 
 def test_a_training_saves_and_acknowledges_on_the_socket(host: FakeHost) -> None:
@@ -265,24 +265,24 @@ def test_a_killed_daemon_continues_signals_nobody_again_and_reads_acknowledgemen
     host: FakeHost,
 ) -> None:
     folder = host.run_dir / "ack" / "llama"
-    with training(host, GPUWARDEN_JOB="llama") as one:
+    with training(host, GPUWARDEN_JOB="llama") as trainer:
         with acting(host) as daemon:
             daemon.wait_status("healthy")
             ends(host)
-            assert one.received() == "TERM"
+            assert trainer.received() == "TERM"
             daemon.wait(lambda: "signalled" in kinds(daemon), "it to be on disk")
             notice = current_notice(host)
             daemon.kill()
         (host.run_dir / "ack" / "of-nobody").mkdir()
         answer = {"notice": notice, "rank": 0, "saved": True, "step": 41}
         (folder / "0.json").write_text(json.dumps(answer))
-        occupy_again(host, one)
+        occupy_again(host, trainer)
         with acting(host) as daemon:
-            job = wait_job(daemon, one.pid, acknowledged_by="file", saved=True, step=41)
+            job = wait_job(daemon, trainer.pid, acknowledged_by="file", saved=True, step=41)
             assert (job["result"], job["signalled"]) == ("sent", 1)
             daemon.wait(lambda: answered(daemon, "saved") == 1, "it to be counted")
             wait_passes(daemon)
-            assert one.received_all() == []
+            assert trainer.received_all() == []
             command(host, "notify-termination", "--cancel")
             daemon.wait(lambda: not list(folder.parent.iterdir()), "the folders to go with the notice")
 
@@ -291,24 +291,24 @@ def answered(daemon: RunningDaemon, answer: str) -> float | None:
     return Scrape(daemon.get("/metrics")[1]).value("gpuwarden_jobs_acknowledged_total", answer=answer)
 
 
-def occupy_again(host: FakeHost, one: Rank) -> None:
+def occupy_again(host: FakeHost, trainer: Rank) -> None:
     """A daemon's end clears the faults that the library was set to."""
-    host.fake.process(0, one.pid, GIB)
+    host.fake.process(0, trainer.pid, GIB)
 
 
 @pytest.mark.slow
 def test_once_the_notice_is_withdrawn_nobody_is_signalled_any_more(host: FakeHost) -> None:
-    with training(host) as one, acting(host) as daemon:
+    with training(host) as trainer, acting(host) as daemon:
         daemon.wait_status("healthy")
         ends(host)
-        assert one.received() == "TERM"
-        wait_job(daemon, one.pid, result="sent")
+        assert trainer.received() == "TERM"
+        wait_job(daemon, trainer.pid, result="sent")
         command(host, "notify-termination", "--cancel")
         daemon.wait(lambda: "departed" in kinds(daemon), "it to be over")
         with training(host, gpus=(1,)) as late:
             wait_passes(daemon)
             assert late.received_all() == []
-        assert one.received_all() == []
+        assert trainer.received_all() == []
         [evacuation] = daemon.status()["jobs"]["departures"]
         assert evacuation["over"] is not None
         assert daemon.status()["jobs"]["plan"] == []
@@ -331,22 +331,22 @@ def wait_announced(daemon: RunningDaemon, *words: str) -> None:
 
 
 def test_the_announcement_of_an_end_returns_how_many_jobs_are_signalled_and_why_not(host: FakeHost) -> None:
-    with training(host) as one, training(host, "", gpus=(1,)) as deaf, acting(host) as daemon:
+    with training(host) as trainer, training(host, "", gpus=(1,)) as deaf, acting(host) as daemon:
         daemon.wait_status("healthy")
         assert ends(host, "2h").endswith("the heartbeat shows it 600 s before it\n")
         why = f"not signalled: process/{deaf.pid}: no rank of it here catches SIGTERM: it would die of it"
         wait_announced(daemon, "this machine ends in 120 s", "; 1 job is signalled to save; ", why)
-        assert one.received() == "TERM"
+        assert trainer.received() == "TERM"
 
 
 def test_in_mode_observe_the_announcement_of_an_end_returns_what_would_be_done(host: FakeHost) -> None:
-    with training(host) as one, acting(host, "observe") as daemon:
+    with training(host) as trainer, acting(host, "observe") as daemon:
         daemon.wait_status("healthy")
-        would = f"; process/{one.pid}: SIGTERM to 1 rank here"
+        would = f"; process/{trainer.pid}: SIGTERM to 1 rank here"
         wait_announced(
             daemon, "; mode is observe: no job is signalled; in mode enforce: ", ": this machine ends in ", would
         )
-        assert one.received_all() == []
+        assert trainer.received_all() == []
 
 
 @pytest.mark.slow
@@ -407,20 +407,20 @@ def test_on_two_gpus_that_fail_at_once_each_job_is_signalled_once_and_nobody_els
 def test_a_daemon_that_starts_on_a_failing_gpu_goes_on_with_its_jobs_and_signals_none_again(host: FakeHost) -> None:
     """Were it over for a moment, a rank that has not acknowledged would be signalled again 30 s after its signal."""
     host.configure('[jobs]\nfailing_gpu = "signal"\n')
-    with training(host) as one:
+    with training(host) as trainer:
         with acting(host) as daemon:
             daemon.wait_status("healthy")
             host.xid(0, 95)
-            assert one.received() == "TERM"
+            assert trainer.received() == "TERM"
             daemon.wait(lambda: "signalled" in kinds(daemon), "it to be on disk")
             assert daemon.stop() == 0
-        host.fake.process(0, one.pid, GIB)
+        host.fake.process(0, trainer.pid, GIB)
         with acting(host) as daemon:
             daemon.wait_status("failure")
             daemon.wait(lambda: daemon.status()["findings"][0]["confirmed"], "it to be found again")
             wait_passes(daemon)
             assert (kinds(daemon).count("departing"), kinds(daemon).count("departed")) == (1, 0)
-            assert one.received_all() == []
+            assert trainer.received_all() == []
 
 
 @pytest.mark.slow
@@ -431,19 +431,19 @@ def test_while_the_breaker_keeps_the_node_in_nobody_is_signalled_for_a_failing_g
     host.configure(
         f'[jobs]\nfailing_gpu = "signal"\n[file]\npath = "{tmp_path}/out"\n[breaker]\nprometheus = "http://127.0.0.1:9"\n'
     )
-    with training(host) as one, acting(host) as daemon:
+    with training(host) as trainer, acting(host) as daemon:
         daemon.wait_status("healthy")
         host.xid(0, 95)
         daemon.wait_status("failure")
         daemon.wait(lambda: daemon.status()["actions"]["breaker"], "the breaker to defer the exclusion")
         wait_passes(daemon)
         assert "departing" not in kinds(daemon)
-        assert one.received_all() == []
+        assert trainer.received_all() == []
 
 
 @pytest.mark.slow
 def test_by_default_nobody_is_signalled_for_a_failing_gpu(host: FakeHost) -> None:
-    with training(host) as one, acting(host) as daemon:
+    with training(host) as trainer, acting(host) as daemon:
         daemon.wait_status("healthy")
         host.xid(0, 95)
         daemon.wait_status("failure")
@@ -451,7 +451,7 @@ def test_by_default_nobody_is_signalled_for_a_failing_gpu(host: FakeHost) -> Non
             lambda: "no job is signalled: jobs.failing_gpu is ignore" in command(host, "status"), "it to be shown"
         )
         wait_passes(daemon)
-        assert one.received_all() == []
+        assert trainer.received_all() == []
 
 
 # --- what is in the way
@@ -460,25 +460,25 @@ def test_by_default_nobody_is_signalled_for_a_failing_gpu(host: FakeHost) -> Non
 @pytest.mark.slow
 def test_a_socket_that_cannot_be_created_is_reported_and_keeps_nobody_from_being_signalled(host: FakeHost) -> None:
     (host.run_dir / "job.sock").mkdir(parents=True)
-    with training(host) as one, acting(host) as daemon:
+    with training(host) as trainer, acting(host) as daemon:
         daemon.wait_status("warning", "output_failed.notice")
         assert "job.sock exists and is not a socket; move it away" in command(host, "status")
         ends(host)
-        assert one.received() == "TERM"
+        assert trainer.received() == "TERM"
         assert daemon.stop() == 0
 
 
 @pytest.mark.slow
 def test_a_ledger_that_cannot_be_written_keeps_nobody_from_being_signalled(host: FakeHost) -> None:
     host.state_dir.write_text("no folder")
-    with training(host) as one, acting(host) as daemon:
+    with training(host) as trainer, acting(host) as daemon:
         daemon.wait(lambda: daemon.status()["gpus"], "the GPUs")
         announced = host.command(*ENDS, "120s", "--run-dir", host.run_dir)
         assert (announced.returncode, "not yet on disk" in announced.stderr) == (TRY_AGAIN, True)
-        assert one.received() == "TERM"
-        wait_job(daemon, one.pid, result="sent")
+        assert trainer.received() == "TERM"
+        wait_job(daemon, trainer.pid, result="sent")
         wait_passes(daemon)
-        assert one.received_all() == []
+        assert trainer.received_all() == []
 
 
 # --- configuration

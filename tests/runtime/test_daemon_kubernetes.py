@@ -25,8 +25,8 @@ def configure(host: FakeHost, server: ApiServer, mode: str, lifted_for: str = "0
 
 
 def condition(server: ApiServer, kind: str = "GpuwardenHealthy") -> Json:
-    found = [one for one in server.nodes["n1"]["status"]["conditions"] if one["type"] == kind]
-    return found[0] if found else {"status": "", "reason": ""}
+    entries = [entry for entry in server.nodes["n1"]["status"]["conditions"] if entry["type"] == kind]
+    return entries[0] if entries else {"status": "", "reason": ""}
 
 
 def taints(server: ApiServer) -> list[str]:
@@ -73,16 +73,16 @@ def test_a_failed_node_that_somebody_cordoned_is_tainted_at_once_and_stays_so_af
     host.seclude()
     with beside(ApiServer(*(node(f"n{number}") for number in range(1, 9)))) as server:
         configure(host, server, "enforce", lifted_for="1d")
-        server.edit("n1", lambda found: found["spec"].update(unschedulable=True))
+        server.edit("n1", lambda document: document["spec"].update(unschedulable=True))
         with host.daemon() as daemon:
             daemon.wait_status("healthy")
             daemon.wait(lambda: daemon.heartbeat()["excluded_by"] == ["kubernetes:foreign"], "the cordon to be shown")
             host.xid(1, 95)
             daemon.wait(lambda: KEY in taints(server), "the taint beside the cordon")
-            server.edit("n1", lambda found: found["spec"].pop("unschedulable"))
+            server.edit("n1", lambda document: document["spec"].pop("unschedulable"))
             daemon.wait(lambda: daemon.heartbeat()["excluded_by"] == ["kubernetes:failure"], "the end of the cordon")
             assert KEY in taints(server)
-            server.edit("n1", lambda found: found["spec"].update(unschedulable=True))
+            server.edit("n1", lambda document: document["spec"].update(unschedulable=True))
             host.kernel_line(f"nvidia {slots(2)[1]}: reset done")
             daemon.wait(lambda: taints(server) == [BUILT_IN["key"]], "the taint to go")
             assert server.nodes["n1"]["spec"]["unschedulable"] is True
@@ -149,8 +149,8 @@ def test_in_mode_observe_nothing_is_written_and_a_refused_account_is_a_finding_i
         configure(host, server, "enforce")
         with host.daemon() as daemon:
             daemon.wait(lambda: "actuator_refused" in daemon.heartbeat()["reasons"], "the refusal to be reported")
-            found = [one for one in daemon.status()["findings"] if one["check"] == "actuator_refused"]
-            assert "kubernetes/rbac.yaml" in json.dumps(found)
+            refusals = [finding for finding in daemon.status()["findings"] if finding["check"] == "actuator_refused"]
+            assert "kubernetes/rbac.yaml" in json.dumps(refusals)
 
 
 TOO_MANY = refusing(429, "too many requests", **{"Retry-After": "1"})

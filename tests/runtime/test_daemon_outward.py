@@ -72,16 +72,16 @@ def configure(host: FakeHost, mode: str = "enforce", *, timeout: str = "20s") ->
 
 
 def schedulers(daemon: RunningDaemon) -> dict[str, dict[str, Any]]:
-    return {one["actuator"]: one for one in daemon.status()["actions"]["schedulers"]}
+    return {scheduler["actuator"]: scheduler for scheduler in daemon.status()["actions"]["schedulers"]}
 
 
 def notifications(daemon: RunningDaemon) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = daemon.status()["actions"]["notifications"]
-    return found
+    rows: list[dict[str, Any]] = daemon.status()["actions"]["notifications"]
+    return rows
 
 
 def wanted(daemon: RunningDaemon) -> set[str]:
-    return {one["actuator"] for one in daemon.status()["actions"]["wanted"]}
+    return {row["actuator"] for row in daemon.status()["actions"]["wanted"]}
 
 
 def excluded(daemon: RunningDaemon) -> set[str]:
@@ -196,8 +196,8 @@ def test_in_mode_observe_nothing_is_marked_and_notifications_are_sent(host: Fake
         host.xid(0, 95)
         intended = "exclusion/intent/file"  # of several, one after the other
         daemon.wait(lambda: intended in [notified["subject"] for notified in receiving.bodies()], "what would be done")
-        notified = {one["subject"]: one for one in receiving.bodies()}
-        assert {one["mode"] for one in notified.values()} == {"observe"}
+        notified = {body["subject"]: body for body in receiving.bodies()}
+        assert {body["mode"] for body in notified.values()} == {"observe"}
         assert notified["finding/xid.95@gpu/0000:1b:00.0"]["event"] == "raised"
         assert notified[intended]["data"]["observed"] is True
         assert notified["health"]["data"]["to"] == "failure"
@@ -221,7 +221,7 @@ def page(host: FakeHost, receiving: Receiving, groups: str = '"health", "finding
 
 def states(receiving: Receiving) -> dict[str, str]:
     """Return the key of the last message of each subject."""
-    return {one["subject"]: one["id"] for one in receiving.bodies()}
+    return {body["subject"]: body["id"] for body in receiving.bodies()}
 
 
 BAD = ("health", "finding/xid.95@gpu/0000:28:00.0", "exclusion/file")
@@ -246,7 +246,11 @@ def test_after_kill_9_what_lasts_is_sent_again_with_its_keys_though_nothing_was_
     with host.daemon() as daemon:
         daemon.wait(lambda: set(BAD) <= set(states(receiving)), "what lasts")
         daemon.wait(lambda: notifications(daemon)[0]["queued"] == 0, "the queue to be empty")
-        assert {one["event"] for one in receiving.bodies() if one["subject"] in BAD} == {"health", "raised", "excluded"}
+        assert {body["event"] for body in receiving.bodies() if body["subject"] in BAD} == {
+            "health",
+            "raised",
+            "excluded",
+        }
         assert daemon.stop() == 0
     assert len(receiving.bodies()) == len(states(receiving))
     assert not list(host.state_dir.glob("notify*"))
@@ -264,7 +268,9 @@ def test_a_daemon_that_is_restarted_in_a_loop_sends_once(host: FakeHost, receivi
         daemon.wait(lambda: len(receiving.bodies()) > 1, "the notification again")
         daemon.kill()
     with host.daemon() as daemon:
-        daemon.wait(lambda: [one["confirmed"] for one in daemon.status()["findings"]] == [True], "it to be found again")
+        daemon.wait(
+            lambda: [finding["confirmed"] for finding in daemon.status()["findings"]] == [True], "it to be found again"
+        )
         host.xid(0, 95)
         daemon.wait(lambda: len(receiving.bodies()) > 2, "what is new")
         assert daemon.stop() == 0
@@ -310,7 +316,7 @@ def test_a_lost_gpu_and_its_switches_are_one_notification_and_one_incident(
                 f"nvidia-nvswitch{number}: SXid (PCI:0000:0{number}:00.0): 20034, Fatal, Link 48 LTSSM Fault Up"
             )
         switches = {f"sxid.20034@switch/0000:0{number}:00.0" for number in (5, 6)}
-        daemon.wait(lambda: switches <= {one["id"] for one in daemon.status()["findings"]}, "the complaints")
+        daemon.wait(lambda: switches <= {finding["id"] for finding in daemon.status()["findings"]}, "the complaints")
         (incident,) = daemon.status()["incidents"]
         page = daemon.get("/metrics")[1].decode()
         host.xid(0, 95)
@@ -320,7 +326,7 @@ def test_a_lost_gpu_and_its_switches_are_one_notification_and_one_incident(
     assert switches <= set(incident["consequences"])
     assert 'gpuwarden_incidents{severity="failure"} 1' in page
     assert "sxid.20034 x2" in page
-    notified = [one["finding"] for one in receiving.bodies()]
+    notified = [body["finding"] for body in receiving.bodies()]
     assert notified[-1] == f"xid.95@gpu/{slots(2)[0]}"
     assert lost in notified
     assert set(notified) <= {

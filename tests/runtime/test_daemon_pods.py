@@ -15,8 +15,8 @@ pytestmark = pytest.mark.xdist_group("prometheus")
 
 
 def pods_of(daemon: RunningDaemon) -> dict[str, str]:
-    found = Scrape(daemon.get("/metrics")[1]).labels("DCGM_FI_DEV_GPU_TEMP")
-    return {labels["gpu"]: labels.get("pod", "") for labels in found}
+    series = Scrape(daemon.get("/metrics")[1]).labels("DCGM_FI_DEV_GPU_TEMP")
+    return {labels["gpu"]: labels.get("pod", "") for labels in series}
 
 
 @pytest.mark.slow

@@ -41,8 +41,8 @@ def is_back(host: GatedHost, daemon: RunningDaemon) -> None:
 def tries(daemon: RunningDaemon) -> int:
     """Return the number of tries in the newest event of the gate."""
     events = json.loads(daemon.get("/v1/events?since=0")[1])["events"]
-    found: int = [event["data"].get("tries", 0) for event in events if event["kind"] == "gate_ended"][-1]
-    return found
+    count: int = [event["data"].get("tries", 0) for event in events if event["kind"] == "gate_ended"][-1]
+    return count
 
 
 @pytest.mark.slow
@@ -57,7 +57,7 @@ def test_a_mended_node_is_tested_and_comes_back(host: GatedHost) -> None:
         assert gate_events(daemon) == ONCE
         daemon.wait(lambda: gate_of(daemon)["state"] == "clear", "status to show it")
         results = daemon.status()["tests"]["results"]
-        assert [(one["level"], one["result"]) for one in results] == [("gate", "nothing_found")] * 2
+        assert [(row["level"], row["result"]) for row in results] == [("gate", "nothing_found")] * 2
         assert 'gpuwarden_return_gate{state="clear"} 1' in daemon.get("/metrics")[1].decode()
 
 
@@ -241,10 +241,10 @@ def test_by_default_nothing_of_the_gate_is_loaded(host: GatedHost) -> None:
     """Modules that are not used cost every node their memory."""
     host.configure()
     script = "import sys, gpuwarden.runtime.app, gpuwarden.features.active_test.daemon\nprint([m for m in sys.modules if 'gate' in m and 'hook_gate' not in m])"
-    found = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
     ).stdout
-    assert found.strip() == "[]"
+    assert output.strip() == "[]"
 
 
 class TestInSlurm:

@@ -71,8 +71,8 @@ def test_what_an_administrator_drained_is_theirs_before_during_and_after_a_failu
 def test_in_a_maintenance_reservation_a_failure_is_found_and_drained_only_after_its_end(
     host: SlurmHost, slurm: Slurm
 ) -> None:
-    what = ("StartTime=now", "Duration=60", "Flags=maint,ignore_jobs", "Nodes=n1", "Users=root")
-    slurm.scontrol("create", "reservation", "ReservationName=spare", *what)
+    options = ("StartTime=now", "Duration=60", "Flags=maint,ignore_jobs", "Nodes=n1", "Users=root")
+    slurm.scontrol("create", "reservation", "ReservationName=spare", *options)
     slurm.wait(lambda: "MAINTENANCE" in slurm.state("n1"), "maintenance")
     with host.acting() as daemon:
         daemon.wait_status("healthy")

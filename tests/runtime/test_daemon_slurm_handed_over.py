@@ -21,15 +21,15 @@ WORD = "Action:Reboot"  # of an Xid 95, whose advice is a reset of the GPU
 
 @pytest.fixture
 def host(tmp_path: Path, slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> SlurmHost:
-    found = SlurmHost(tmp_path, slurm)
+    slurm_host = SlurmHost(tmp_path, slurm)
     often = '[policy]\nlook_every = "1m"\n'  # else a drain of others is read every 20 minutes, once nothing is wanted
-    found.config.write_text(
-        found.config.read_text().replace('node = "node7"', 'node = "n1"').replace("[policy]\n", often)
+    slurm_host.config.write_text(
+        slurm_host.config.read_text().replace('node = "node7"', 'node = "n1"').replace("[policy]\n", often)
         + f'[notify.exec.hyperpod]\ncommand = ["{program(tmp_path)}"]\nevents = ["exclusion"]\n'
     )
     monkeypatch.setenv("SLURM_CONF", str(slurm.conf))
     monkeypatch.setenv("PATH", f"{os.environ['PATH']}:/usr/sbin:/usr/bin:/sbin:/bin")
-    return found
+    return slurm_host
 
 
 def handed_over(slurm: Slurm) -> bool:

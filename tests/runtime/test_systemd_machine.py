@@ -105,8 +105,8 @@ class Watched:
     def shown(self) -> dict[str, str]:
         names = "MainPID,ActiveState,StatusText"
         lines = self.machine.output("systemctl", "show", f"--property={names}", UNIT).splitlines()
-        found = {name: value for name, _, value in (line.partition("=") for line in lines)}
-        return {name: found.get(name, "") for name in names.split(",")}
+        properties = {name: value for name, _, value in (line.partition("=") for line in lines)}
+        return {name: properties.get(name, "") for name in names.split(",")}
 
     def status_shows(self, text: str) -> bool:
         return text in self.shown()["StatusText"]
@@ -125,8 +125,8 @@ class Watched:
 
     def observed(self) -> bool:
         """Return True if the last pass of NVML came to its end: the first may take longer than its deadline."""
-        found = json.loads(self.machine.output(f"{HOME}/bin/gpuwarden", "status", "--json") or "{}")
-        return any(each["name"] == "nvml" and each["outcome"] == "observed" for each in found.get("collectors", ()))
+        status = json.loads(self.machine.output(f"{HOME}/bin/gpuwarden", "status", "--json") or "{}")
+        return any(each["name"] == "nvml" and each["outcome"] == "observed" for each in status.get("collectors", ()))
 
     def wait_another(self, pid: int) -> None:
         def another() -> bool:
@@ -204,7 +204,7 @@ def test_a_profile_gives_what_is_promised_and_no_more(
     set_profile(machine, profile)
     machine.run("install", "-m", "0644", "/dev/null", "/run/gpuwarden-slurm/jobs/4711")
     answers = probed(machine, profile)
-    beside = {found for name in BESIDE if (found := answers.pop(f"write {name}/probe"))}
+    beside = {answer for name in BESIDE if (answer := answers.pop(f"write {name}/probe"))}
     assert beside == {"written"} if user == "root" else beside <= {*DENIED, "No such file or directory"}
     assert answers.pop("user") == int(machine.output("id", "-u", user))
     assert answers.pop("capabilities") == sorted(CAPABILITIES[name] for name in capabilities)
@@ -215,9 +215,9 @@ def test_a_profile_gives_what_is_promised_and_no_more(
     assert answers.pop("set the host's name") in DENIED
     own = {"write /run/gpuwarden/probe", "write /var/lib/gpuwarden/probe", "write /tmp/probe"}
     assert {answers.pop(name) for name in own} == {"written"}
-    refused = {name: found for name, found in answers.items() if name.startswith("write ")}
+    refused = {name: answer for name, answer in answers.items() if name.startswith("write ")}
     assert set(refused.values()) <= DENIED, refused
-    assert {found for name, found in answers.items() if name not in refused} == {"True"}, answers
+    assert {answer for name, answer in answers.items() if name not in refused} == {"True"}, answers
 
     machine.run("systemctl", "restart", UNIT)
     watched.wait_status_shows("2 of 2 GPUs")
@@ -292,10 +292,10 @@ def test_a_test_before_a_return_runs_in_its_own_unit_and_its_workers_as_a_user_w
     machine.run("systemctl", "start", "gpuwarden-test.socket")
     probed = json.loads(machine.run("python3", "/root/ask.py", path, '{"verb": "probe"}').stdout)
     assert "libcuda.so.1" in probed["lacking"]
-    found = json.loads(machine.run("python3", "/root/ask.py", path, '{"verb": "test", "level": "gate"}').stdout)
-    assert {(gpu["obstacle"], gpu["verdict"]) for gpu in found["gpus"]} == {("unsupported", "no_verdict")}, found
-    assert all("in the host's PID namespace" in gpu["text"] for gpu in found["gpus"]), found
-    assert found["notes"] == []
+    answer = json.loads(machine.run("python3", "/root/ask.py", path, '{"verb": "test", "level": "gate"}').stdout)
+    assert {(gpu["obstacle"], gpu["verdict"]) for gpu in answer["gpus"]} == {("unsupported", "no_verdict")}, answer
+    assert all("in the host's PID namespace" in gpu["text"] for gpu in answer["gpus"]), answer
+    assert answer["notes"] == []
     assert "test_begun" in machine.output(f"{HOME}/bin/gpuwarden", "events", "--since", "10m")
     owner = machine.output("stat", "--format=%U %a", "/var/lib/gpuwarden-test").strip()
     assert owner == "gpuwarden 700"

@@ -36,13 +36,13 @@ HARMFUL = {
 
 def settings(*files: Path) -> dict[str, list[str]]:
     """All values of each key, in order; a comment and a section are none."""
-    found: dict[str, list[str]] = {}
+    values: dict[str, list[str]] = {}
     for file in files:
         for line in file.read_text().splitlines():
             key, sign, value = line.partition("=")
             if sign and not line.startswith(("#", "[")):
-                found.setdefault(key, []).append(value)
-    return found
+                values.setdefault(key, []).append(value)
+    return values
 
 
 def profile(name: str) -> Path:
@@ -168,7 +168,9 @@ def test_the_helper_of_repairs_can_do_what_its_steps_need_and_each_capability_is
     file = UNITS / "gpuwarden-repair@.service"
     values, socket = settings(file), settings(UNITS / "gpuwarden-repair.socket")
     comments = "\n".join(line for line in file.read_text().splitlines() if line.startswith("#"))
-    assert {one for one in values["CapabilityBoundingSet"][0].split() if one not in comments} == set()
+    assert {
+        capability for capability in values["CapabilityBoundingSet"][0].split() if capability not in comments
+    } == set()
     assert values["DevicePolicy"] == ["closed"]
     opened = {device.split()[0] for device in values["DeviceAllow"] if not device.endswith(" m")}
     assert opened == {device for device in opened if device.startswith("char-nvidia")} | {"char-195"}

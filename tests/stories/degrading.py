@@ -190,8 +190,8 @@ STORIES: tuple[Story, ...] = (
         expects=("warning power_brake",), ends=W,
     ),
     *(
-        Story(id="B25", source=REPAIRS, name=name, made=partial(repair_states, **values), expects=(found,), ends=ends)
-        for name, values, found, ends in (
+        Story(id="B25", source=REPAIRS, name=name, made=partial(repair_states, **values), expects=(verdict,), ends=ends)
+        for name, values, verdict, ends in (
             ("channel repair pending", {"repair_channel_pending": 1}, "warning gpu_repair_pending.channel", W),
             ("TPC repair pending", {"repair_tpc_pending": 1}, "warning gpu_repair_pending.tpc", W),
             ("memory beyond repair", {"memory_unrepairable": 1}, "failure memory_unrepairable", F),

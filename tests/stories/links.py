@@ -234,10 +234,10 @@ STORIES: tuple[Story, ...] = (
     ),
     *(
         Story(
-            id="B12", source=NIC, name=f"dead firmware of an adapter: {what}", made=partial(dead_firmware, line), expects=("failure adapter_failed",),
+            id="B12", source=NIC, name=f"dead firmware of an adapter: {symptom}", made=partial(dead_firmware, line), expects=("failure adapter_failed",),
             ends=F,
         )
-        for what, line in zip(("it counts no more", "a hardware error"), FIRMWARE[1:], strict=True)
+        for symptom, line in zip(("it counts no more", "a hardware error"), FIRMWARE[1:], strict=True)
     ),
     Story(
         id="B12", source=NIC, name="dead firmware of an adapter: commands without an answer", made=partial(dead_firmware, FIRMWARE[0], times=5),

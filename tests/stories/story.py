@@ -58,26 +58,26 @@ def measure_story(story: Story) -> StoryResult:
 
 
 def raised(events: list[Event]) -> tuple[str, ...]:
-    found = (
+    texts = (
         f"{event.data['severity']} {event.key.code}{event.key.detail and '.'}{event.key.detail}"
         for event in events
         if event.kind == EventKind.RAISED and event.key is not None
     )
-    return tuple(sorted(set(found)))
+    return tuple(sorted(set(texts)))
 
 
 def problems(story: Story, result: StoryResult) -> list[str]:
     """Return the differences between `result` and what the story expects."""
     wanted = sorted(story.expects)
-    found = []
+    faults = []
     if list(result.reported) != wanted:
-        found.append(f"raised {', '.join(result.reported) or 'nothing'}, wanted {', '.join(wanted) or 'nothing'}")
+        faults.append(f"raised {', '.join(result.reported) or 'nothing'}, wanted {', '.join(wanted) or 'nothing'}")
     if story.incidents not in (None, result.incidents):
-        found.append(f"was {result.incidents} incidents, wanted {story.incidents}")
+        faults.append(f"was {result.incidents} incidents, wanted {story.incidents}")
     if result.ended != story.ends.value:
-        found.append(f"ends {result.ended}, wanted {story.ends.value}")
+        faults.append(f"ends {result.ended}, wanted {story.ends.value}")
     if more := sorted(set(result.restarted) - set(wanted)):
-        found.append(f"raised after a restart of the daemon: {', '.join(more)}")
+        faults.append(f"raised after a restart of the daemon: {', '.join(more)}")
     if result.ended_restarted != story.ends.value:
-        found.append(f"{result.ended_restarted} after a restart of the daemon, wanted {story.ends.value}")
-    return found
+        faults.append(f"{result.ended_restarted} after a restart of the daemon, wanted {story.ends.value}")
+    return faults

@@ -27,8 +27,8 @@ from gpuwarden_collectors.active_test import level
 
 
 def change() -> None:
-    if given := os.environ.get("ACTIVE_TEST_WORKER"):
-        worker.COMMAND = tuple(json.loads(given))
+    if command := os.environ.get("ACTIVE_TEST_WORKER"):
+        worker.COMMAND = tuple(json.loads(command))
     if within := os.environ.get("ACTIVE_TEST_WITHIN"):
         level.WITHIN.update(dict.fromkeys(level.WITHIN, float(within)))
     changed: Any = gpu_test

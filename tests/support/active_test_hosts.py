@@ -71,9 +71,9 @@ class ActiveHost(FakeHost):
 
     def begin(self, *words: str, **streams: Any) -> subprocess.Popen[str]:
         """Start `gpuwarden test`, and do not wait for its end."""
-        given = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
         self._begun.append(
-            subprocess.Popen(self.argv(*words), env=self.variables, stdin=subprocess.DEVNULL, text=True, **given)
+            subprocess.Popen(self.argv(*words), env=self.variables, stdin=subprocess.DEVNULL, text=True, **options)
         )
         return self._begun[-1]
 
@@ -138,10 +138,10 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, Json]:
     return process.returncode, document
 
 
-def wait(condition: Callable[[], object], what: str) -> None:
+def wait(condition: Callable[[], object], awaited: str) -> None:
     end = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < end, f"waited {PATIENCE:g} s in vain for {what}"
+        assert time.monotonic() < end, f"waited {PATIENCE:g} s in vain for {awaited}"
         time.sleep(0.01)
 
 

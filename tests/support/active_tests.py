@@ -99,7 +99,7 @@ def off(test: GpuTest, *sms: tuple[int, int, float]) -> GpuTest:
 def beside_partner(test: GpuTest, share: float) -> GpuTest:
     """Somebody else's work on the GPU: all SMs need more cycles, and the rate falls with that."""
     kernels = tuple(
-        replace(one, cycles=one.cycles * share, cycles_least=one.cycles * share, cycles_most=one.cycles * share, rate=one.rate / share)
-        for one in test.kernels
+        replace(test_kernel, cycles=test_kernel.cycles * share, cycles_least=test_kernel.cycles * share, cycles_most=test_kernel.cycles * share, rate=test_kernel.rate / share)
+        for test_kernel in test.kernels
     )  # fmt: skip
     return replace(test, kernels=kernels)

@@ -93,9 +93,9 @@ class BundleHost:
             file.write_text(f"#!/bin/sh\n{text}")
             file.chmod(0o755)
         for name in SYSTEM:
-            found = next((path for path in (Path("/usr/bin", name), Path("/bin", name)) if path.exists()), None)
-            if found is not None and name not in programs:
-                (self.bin / name).symlink_to(found)
+            program = next((path for path in (Path("/usr/bin", name), Path("/bin", name)) if path.exists()), None)
+            if program is not None and name not in programs:
+                (self.bin / name).symlink_to(program)
         self.kmsg = folder / "kmsg"
         self.kmsg.write_text(f"4,1,5000000,-;{LINE}\n6,2,5000001,-;eth0: link is up\n")
         self.config = folder / "gpuwarden.toml"
@@ -148,18 +148,20 @@ class Archive:
                 (where if member.isdir() else where.parent).mkdir(parents=True, exist_ok=True)
                 if content := tar.extractfile(member):
                     where.write_bytes(content.read())
-        (self.top,) = (one for one in folder.iterdir() if one.is_dir())
+        (self.top,) = (entry for entry in folder.iterdir() if entry.is_dir())
         self.manifest: dict[str, Any] = json.loads(self.read("manifest.json"))
-        self.files = {one["name"]: one for one in self.manifest["files"]}
-        listed = {name: one["sha256"] for name, one in self.files.items() if one["sha256"] is not None}
+        self.files = {entry["name"]: entry for entry in self.manifest["files"]}
+        listed = {name: entry["sha256"] for name, entry in self.files.items() if entry["sha256"] is not None}
         there = {
-            str(one.relative_to(self.top)): hashlib.sha256(one.read_bytes()).hexdigest()
-            for one in self.top.rglob("*")
-            if one.is_file() and one.name != "manifest.json"
+            str(entry.relative_to(self.top)): hashlib.sha256(entry.read_bytes()).hexdigest()
+            for entry in self.top.rglob("*")
+            if entry.is_file() and entry.name != "manifest.json"
         }
         assert there == listed
-        assert all(one["why"] for one in self.files.values() if one["state"] != "complete")
-        assert all(one["sha256"] is None for one in self.files.values() if one["state"] in ("missing", "left_out"))
+        assert all(entry["why"] for entry in self.files.values() if entry["state"] != "complete")
+        assert all(
+            entry["sha256"] is None for entry in self.files.values() if entry["state"] in ("missing", "left_out")
+        )
 
     def read(self, name: str) -> str:
         return (self.top / name).read_text()

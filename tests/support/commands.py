@@ -54,7 +54,7 @@ def answered(
     return done
 
 
-def options(**given: object) -> Namespace:
+def options(**chosen_options: object) -> Namespace:
     """Return the options that the parsers of `run` and `check` make of these arguments and no others."""
     none = ("config", "simulate", "listen", "state_dir", "run_dir", "mode")
-    return Namespace(**{**dict.fromkeys(none), **given})
+    return Namespace(**{**dict.fromkeys(none), **chosen_options})

@@ -21,6 +21,6 @@ def fault(code: str) -> FaultClass:
     if code == "row_remap_overdue":  # a week by the table; its time is the key that is tried
         pending = reading(remapped_rows_pending=1)
         return FaultClass(name="row remapping pending", strike=pending, expects=(code,), grace=LATER)
-    found = [row for row in CLASSES if any(re.match(rf"{code}(\W|$)", pattern) for pattern in row.expects)]
-    assert found, f"no fault of the evaluation raises {code}"
-    return min(found, key=lambda row: (bool(row.also), row.detected_within))
+    rows = [row for row in CLASSES if any(re.match(rf"{code}(\W|$)", pattern) for pattern in row.expects)]
+    assert rows, f"no fault of the evaluation raises {code}"
+    return min(rows, key=lambda row: (bool(row.also), row.detected_within))

@@ -175,17 +175,17 @@ class RunningDaemon:
         self.wait(is_ready, "to listen")
 
     def wait(
-        self, condition: Callable[[], object], what: str, *, every: float = POLL, patience: float = PATIENCE
+        self, condition: Callable[[], object], awaited: str, *, every: float = POLL, patience: float = PATIENCE
     ) -> None:
         end = time.monotonic() + patience
         while not condition():
             if self.process.poll() is not None:
                 raise AssertionError(
-                    f"the daemon exited with {self.process.returncode} while waited for {what}:\n{self.lines()}"
+                    f"the daemon exited with {self.process.returncode} while waited for {awaited}:\n{self.lines()}"
                 )
             if time.monotonic() > end:
                 raise AssertionError(
-                    f"waited {patience:g} s in vain for {what}:\n{self.lines()[-3000:]}\n{self._shown()}"
+                    f"waited {patience:g} s in vain for {awaited}:\n{self.lines()[-3000:]}\n{self._shown()}"
                 )
             time.sleep(every)
 

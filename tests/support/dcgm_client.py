@@ -112,8 +112,8 @@ class Client:
         attributes = self.call("dcgmGetDeviceAttributes", gpu)
         if isinstance(attributes, dict):
             return attributes
-        found = attributes.identifiers
-        return [found.pciBusId, found.uuid, found.deviceName]
+        identifiers = attributes.identifiers
+        return [identifiers.pciBusId, identifiers.uuid, identifiers.deviceName]
 
     def _response(self) -> tuple[int, Any]:
         response = self.structs.c_dcgmHealthResponse_v5()
@@ -158,17 +158,17 @@ class Client:
 
 def _value(value: Any) -> list[Any]:
     kind = chr(value.fieldType & 0xFF)
-    found = {"i": lambda: value.value.i64, "d": lambda: value.value.dbl, "s": lambda: value.value.str}[kind]()
-    return [value.entityGroupId, value.entityId, value.fieldId, value.status, kind, found, value.ts > 0]
+    reading = {"i": lambda: value.value.i64, "d": lambda: value.value.dbl, "s": lambda: value.value.str}[kind]()
+    return [value.entityGroupId, value.entityId, value.fieldId, value.status, kind, reading, value.ts > 0]
 
 
 def outcome(structs: Any, call: Callable[[], Any]) -> Any:
     """Return the result of the call, ids aside, or the error's class and number."""
     try:
-        found = call()
+        answer = call()
     except structs.DCGMError as error:
         return {"error": type(error).__name__, "code": error.value}
-    return found
+    return answer
 
 
 def reported(facts: DcgmFacts) -> Answer:

@@ -233,9 +233,11 @@ def hung(rig: Rig, record: Record) -> None:
         ("a connection", 2, lambda: bool(rig.client().value)),
         ("what a field is", 0, lambda: rig.dcgm.fields.DcgmFieldGetById(150) is not None),
     ):
-        found, seconds = rig.measured(call)
+        answer, seconds = rig.measured(call)
         blocked = seconds >= 0.9 * limits * rig.hang_limit
-        record(f"{name} while the engine is stopped, after {limits} x the limit", {"answer": found, "blocked": blocked})
+        record(
+            f"{name} while the engine is stopped, after {limits} x the limit", {"answer": answer, "blocked": blocked}
+        )
     rig.go_on()
     record("after it went on", client.engine())
 

@@ -213,8 +213,8 @@ class DyingNode(FakeHost):
 
     def finds(self, code: str, slot: str = "") -> bool:
         """True if the daemon has a finding of this code, on that GPU."""
-        found = json.loads(self.its_daemon.get("/v1/findings")[1])["findings"]
-        return any(one["check"].startswith(code) and slot in json.dumps(one) for one in found)
+        findings = json.loads(self.its_daemon.get("/v1/findings")[1])["findings"]
+        return any(finding["check"].startswith(code) and slot in json.dumps(finding) for finding in findings)
 
     @contextmanager
     def process(self, gpu: int, instance: tuple[int, int] | None = None) -> Iterator[int]:
@@ -282,15 +282,15 @@ class DyingNode(FakeHost):
 
     def ended(self, name: str, run: int | None = None) -> dict[str, Any]:
         """Wait until it tells why the job ended, and return that. `run`: which of its runs, counted from 0; None: the newest."""
-        found: list[dict[str, Any]] = []
+        documents: list[dict[str, Any]] = []
 
         def known() -> bool:
             document = self.why(name) if run is None else self._in_ledger(name, run)
-            found[:] = [document] if document is not None and document["final"] else []
-            return bool(found)
+            documents[:] = [document] if document is not None and document["final"] else []
+            return bool(documents)
 
         self.its_daemon.wait(known, f"it to tell why {name} ended: {self.why(name)}", every=1.0, patience=WAITS)
-        return found[0]
+        return documents[0]
 
     def _in_ledger(self, name: str, run: int) -> dict[str, Any] | None:
         records = ended_of(ledger_path(self.state_dir), {name})
@@ -341,22 +341,24 @@ class DyingNodes:
         self.wait(lambda: all(task.runs() for task in tasks), f"array {array} to run")
         return tasks
 
-    def wait(self, condition: Callable[[], object], what: str | Callable[[], str], patience: float = WAITS) -> None:
+    def wait(self, condition: Callable[[], object], awaited: str | Callable[[], str], patience: float = WAITS) -> None:
         end = time.monotonic() + patience
         while not condition():
             if time.monotonic() > end:
-                raise AssertionError(f"waited {patience:g} s in vain for {what if isinstance(what, str) else what()}")
+                raise AssertionError(
+                    f"waited {patience:g} s in vain for {awaited if isinstance(awaited, str) else awaited()}"
+                )
             time.sleep(0.2)
 
     def read_states(self) -> None:
         """Read the states of all jobs: one question, however many wait."""
         with contextlib.suppress(AssertionError, subprocess.TimeoutExpired):  # the controller is away
-            found = {}
+            states = {}
             for line in self.slurm.command("scontrol", "show", "job", "--oneliner", timeout=15.0).splitlines():
                 words = dict(word.split("=", 1) for word in line.split() if "=" in word)
                 if words.get("JobId", "").isdecimal():
-                    found[int(words["JobId"])] = words.get("JobState", "")
-            self.states = found
+                    states[int(words["JobId"])] = words.get("JobState", "")
+            self.states = states
 
 
 class KernelRelay:

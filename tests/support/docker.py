@@ -81,9 +81,11 @@ def image(docker: Docker) -> str:
     docker.command("import", str(_base()), BASE)
     reference = f"gpuwarden:{gpuwarden.__version__}"
     arguments = {"BASE": BASE, "VERSION": gpuwarden.__version__, "TARGETARCH": "amd64"}
-    given = [part for name, value in arguments.items() for part in ("--build-arg", f"{name}={value}")]
+    build_arguments = [part for name, value in arguments.items() for part in ("--build-arg", f"{name}={value}")]
     file = ROOT / "packaging/Dockerfile"
-    docker.command("build", "--network", "none", "--tag", reference, "--file", str(file), *given, str(_packages()))
+    docker.command(
+        "build", "--network", "none", "--tag", reference, "--file", str(file), *build_arguments, str(_packages())
+    )
     return reference
 
 
@@ -209,16 +211,16 @@ class Container:
         return done.stdout + done.stderr
 
     def state(self) -> dict[str, Any]:
-        (found,) = json.loads(self.docker.command("inspect", self.id))
-        state: dict[str, Any] = found["State"]
+        (description,) = json.loads(self.docker.command("inspect", self.id))
+        state: dict[str, Any] = description["State"]
         return state
 
     def status(self, *where: str) -> dict[str, Any]:
         """Empty while the daemon in it does not answer yet."""
         assert self.state()["Running"], self.logs()
         done = self.exec("gpuwarden", "status", "--json", *where)
-        found: dict[str, Any] = json.loads(done.stdout) if done.stdout.startswith("{") else {}
-        return found
+        document: dict[str, Any] = json.loads(done.stdout) if done.stdout.startswith("{") else {}
+        return document
 
     def wait_status(self, status: str, *where: str) -> dict[str, Any]:
         wait(lambda: self.status(*where).get("status") == status, f"the daemon to be {status}", self.logs)
@@ -231,34 +233,34 @@ class Container:
 
     def processes(self) -> list[int]:
         """Return the container's processes as this host numbers them."""
-        found = []
+        pids = []
         for folder in Path("/proc").iterdir():
             try:
                 if folder.name.isdecimal() and self.id in (folder / "cgroup").read_text():
-                    found.append(int(folder.name))
+                    pids.append(int(folder.name))
             except OSError:
                 continue
-        return sorted(found)
+        return sorted(pids)
 
 
 def injected(fake: FakeNvml) -> list[str]:
     """Flags of a container with the driver's library as NVIDIA's toolkit mounts it, of the node that `fake` is, and its eight GPUs on the bus."""
     folder = fake.control.parent
     write_tree(folder / "sys", [h100(slot) for slot in slots(8)])
-    given = {
+    environment = {
         CONTROL_VARIABLE: fake.control,
         "GPUWARDEN_PATHS__SYSFS": folder / "sys",
         "GPUWARDEN_COLLECTORS__NVML__INTERVAL": "500ms",
     }
-    variables = [part for name, value in given.items() for part in ("--env", f"{name}={value}")]
+    variables = [part for name, value in environment.items() for part in ("--env", f"{name}={value}")]
     return ["--volume", f"{fake.library}:{LIBRARY_IN_CONTAINER}:ro", "--volume", f"{folder}:{folder}", *variables]
 
 
-def wait(condition: Callable[[], object], what: str, shown: Callable[[], str]) -> None:
+def wait(condition: Callable[[], object], awaited: str, shown: Callable[[], str]) -> None:
     end = time.monotonic() + PATIENCE
     while not condition():
         if time.monotonic() > end:
-            raise AssertionError(f"waited {PATIENCE:g} s in vain for {what}:\n{shown()[-3000:]}")
+            raise AssertionError(f"waited {PATIENCE:g} s in vain for {awaited}:\n{shown()[-3000:]}")
         time.sleep(0.1)
 
 

@@ -110,9 +110,9 @@ def updates(slurm: Slurm, node: str, since: int) -> list[Update]:
     with log_of(slurm).open("rb") as file:
         file.seek(since)
         text = file.read().decode(errors="replace")
-    found = re.findall(rf"^\[(\S+)\] update_node: node {node} (reason|state) set to:? (.*)$", text, re.MULTILINE)
+    matches = re.findall(rf"^\[(\S+)\] update_node: node {node} (reason|state) set to:? (.*)$", text, re.MULTILINE)
     return [
-        Update(datetime.fromisoformat(at).timestamp(), what, value) for at, what, value in found if value != RETURNED
+        Update(datetime.fromisoformat(at).timestamp(), kind, value) for at, kind, value in matches if value != RETURNED
     ]
 
 
@@ -203,8 +203,8 @@ class DrainRound:
 
     # --- what is waited for
 
-    def _wait(self, condition: Callable[[], object], what: str) -> None:
-        self._daemon.wait(condition, what, every=POLL)
+    def _wait(self, condition: Callable[[], object], awaited: str) -> None:
+        self._daemon.wait(condition, awaited, every=POLL)
 
     def _wait_healthy(self) -> None:
         self._wait((self._host.run_dir / "control.sock").exists, "the daemon to start")
@@ -234,8 +234,8 @@ class DrainRound:
     def _is_out_by_us(self) -> bool:
         return self._slurm.reason(self._node) in self._fault.reasons
 
-    def _updates(self, what: str) -> list[Update]:
-        return [update for update in updates(self._slurm, self._node, self._since) if update.what == what]
+    def _updates(self, kind: str) -> list[Update]:
+        return [update for update in updates(self._slurm, self._node, self._since) if update.what == kind]
 
     def _own_drains(self) -> list[Update]:
         return [update for update in self._updates("reason") if update.value != THEIRS]
@@ -259,8 +259,8 @@ class DrainRound:
             self._note(result.doubled if mine else result.foreign, f"{len(written)} drains")
         if self._admin is Admin.NOTHING:
             self._wait(lambda: self._events("excluded"), "the drain to be in the ledger")
-        if self._admin is Admin.NOTHING and (known := len(self._events("excluded"))) != 1:
-            self._note(result.doubled, f"{known} drains in the ledger")
+        if self._admin is Admin.NOTHING and (drains := len(self._events("excluded"))) != 1:
+            self._note(result.doubled, f"{drains} drains in the ledger")
         if self._admin is Admin.DRAINS:
             self._check_overtaken(written)
         if self._admin in (Admin.DRAINED, Admin.TAKES_OVER) and self._slurm.reason(self._node) != THEIRS:

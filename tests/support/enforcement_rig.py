@@ -70,10 +70,10 @@ class Rig:
     def state(self) -> PolicyState:
         return self.enforcement.state
 
-    def passes(self, *found: Finding) -> None:
-        health = Health.FAILURE if found else Health.HEALTHY
+    def passes(self, *findings: Finding) -> None:
+        health = Health.FAILURE if findings else Health.HEALTHY
         gpus = tuple(gpu_verdict(n) for n in range(8))
-        self.verdict = Verdict(at=self.clock(), health=health, findings=found, gpus=gpus)
+        self.verdict = Verdict(at=self.clock(), health=health, findings=findings, gpus=gpus)
         self.step()
 
     def step(self) -> None:

@@ -33,7 +33,7 @@ class Rig:
     def __init__(
         self,
         folder: Path,
-        one: Rank,
+        rank: Rank,
         *,
         enforce: bool = True,
         signal_again: bool = False,
@@ -41,9 +41,9 @@ class Rig:
     ) -> None:
         self.proc = proc = folder / "proc"
         proc.mkdir()
-        (proc / str(one.pid)).symlink_to(f"/proc/{one.pid}")
-        self.pid = one.pid
-        self.holders = {one.pid}
+        (proc / str(rank.pid)).symlink_to(f"/proc/{rank.pid}")
+        self.pid = rank.pid
+        self.holders = {rank.pid}
         self.written: list[Event] = []
         self.committed = asyncio.Event()
         self.active = ActiveNotices()
@@ -61,15 +61,15 @@ class Rig:
             self.departing.fold(event)
             self.written.append(event)
 
-    def contains(self, one: Rank) -> None:
+    def contains(self, rank: Rank) -> None:
         """A process in a container of Docker's, on the same GPU."""
-        folder = self.proc / str(one.pid)
+        folder = self.proc / str(rank.pid)
         folder.mkdir()
-        for entry in Path(f"/proc/{one.pid}").iterdir():
+        for entry in Path(f"/proc/{rank.pid}").iterdir():
             (folder / entry.name).symlink_to(entry)
         (folder / "cgroup").unlink()
         (folder / "cgroup").write_text(f"0::/system.slice/docker-{'ab' * 32}.scope\n")
-        self.holders |= {one.pid}
+        self.holders |= {rank.pid}
 
     def admits(self, pid: int) -> None:
         (self.proc / str(pid)).symlink_to(f"/proc/{pid}")
@@ -89,7 +89,7 @@ class Rig:
         return True
 
     def acts(self, *notices: Notice, later: Sequence[Notice] = ()) -> None:
-        on_gpu = tuple((id_of(one), frozenset({self.pid})) for one in notices if one.kind == FAILING_GPU)
+        on_gpu = tuple((id_of(notice), frozenset({self.pid})) for notice in notices if notice.kind == FAILING_GPU)
         self.active = ActiveNotices(notices=notices, later=tuple(later), processes=on_gpu)
         self.departing.follow()
 
@@ -99,13 +99,13 @@ class Rig:
     def results(self) -> list[object]:
         return [event.data["result"] for event in self.written if event.kind == EventKind.SIGNALLED]
 
-    async def wait(self, condition: Callable[[], object], what: str) -> None:
+    async def wait(self, condition: Callable[[], object], awaited: str) -> None:
         try:
             async with asyncio.timeout(PATIENCE):
                 while not condition():
                     await asyncio.sleep(0.01)
         except TimeoutError:
-            raise AssertionError(f"waited in vain for {what}: {self.written}") from None
+            raise AssertionError(f"waited in vain for {awaited}: {self.written}") from None
 
     async def writes(self, kind: EventKind) -> Event:
         await self.wait(lambda: kind in self.kinds(), kind)

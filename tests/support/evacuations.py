@@ -47,24 +47,24 @@ def stamp(boottime: float) -> Stamp:
 def process(pid: int, role: Role = Role.RANK, **more: object) -> Receiver:
     """A rank that leads a task of step 0 and catches TERM and USR1, unless given otherwise."""
     leads = role is Role.RANK
-    what: dict[str, object] = {
+    fields: dict[str, object] = {
         "started": pid * 10, "uid": UID, "name": "python", "role": role, "step": "0", "leader": leads,
         "catches": CATCHES if leads else frozenset(),
     }  # fmt: skip
-    return Receiver(pid=pid, **(what | more))  # type: ignore[arg-type]
+    return Receiver(pid=pid, **(fields | more))  # type: ignore[arg-type]
 
 
 def slurm_job(number: int, **more: object) -> SlurmJob:
-    what: dict[str, object] = {
+    fields: dict[str, object] = {
         "uid": UID, "state": "running", "nodes": "n[1-2]", "node_count": 2, "partition": "gpu", "batch": True,
         "requeue": True, "started": BOOTED, "admin_comment": "", "name": "train",
     }  # fmt: skip
-    return SlurmJob(id=number, **(what | more))  # type: ignore[arg-type]
+    return SlurmJob(id=number, **(fields | more))  # type: ignore[arg-type]
 
 
 def local(number: int | str, *processes: Receiver, kind: Kind = Kind.SLURM, **more: object) -> LocalJob:
-    what: dict[str, object] = {"uid": UID, "name": "train"}
-    return LocalJob(kind=kind, id=str(number), processes=processes, **(what | more))  # type: ignore[arg-type]
+    fields: dict[str, object] = {"uid": UID, "name": "train"}
+    return LocalJob(kind=kind, id=str(number), processes=processes, **(fields | more))  # type: ignore[arg-type]
 
 
 def announced(
@@ -244,9 +244,9 @@ class Story:
                 self.fresh = False
                 if slurm.id in self.stepless:
                     self.took([events.saved(key, BY_STEP, saved=False, all_ranks=True, boot_id=BOOT, now=self.now)])
-            case SetFinalState(what):
-                self.final_node_state.append(what)
-                self.took([events.final_node_state(notice, what, Result.DONE, "", boot_id=BOOT, now=self.now)])
+            case SetFinalState(final_state):
+                self.final_node_state.append(final_state)
+                self.took([events.final_node_state(notice, final_state, Result.DONE, "", boot_id=BOOT, now=self.now)])
             case Approve(name):
                 self._approves(notice, name, unheard=unheard, unsaid=unsaid)
 

@@ -99,5 +99,5 @@ class FakeCuda:
 
     def holders(self, gpu: int = 0) -> set[int]:
         """Processes that made a context there and did not release it, whether they run or not."""
-        found = (name.name.split(".") for name in self.contexts.iterdir())
-        return {int(pid) for number, pid in found if int(number) == gpu}
+        contexts = (name.name.split(".") for name in self.contexts.iterdir())
+        return {int(pid) for number, pid in contexts if int(number) == gpu}

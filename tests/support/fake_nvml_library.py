@@ -82,12 +82,12 @@ def nvml_header() -> Path:
 
 
 def compiler() -> str:
-    found = shutil.which(COMPILER)
-    if found is None:
+    path = shutil.which(COMPILER)
+    if path is None:
         raise FakeNvmlError(
             f"{COMPILER} is missing: the fake libraries are compiled by the tests (Debian: apt install gcc)"
         )
-    return found
+    return path
 
 
 def build_library(builds: Path = BUILDS) -> Path:
@@ -249,8 +249,8 @@ class FakeNvml:
         return self.add(f"xid {self._xids} {gpu} {number}{_instance(instance)}")
 
     def _call(self, name: str) -> str:
-        known = name == "*" or name.startswith("field:") or b"\0" + name.encode() + b"\0" in self._exported
-        if not known:
+        is_exported = name == "*" or name.startswith("field:") or b"\0" + name.encode() + b"\0" in self._exported
+        if not is_exported:
             raise FakeNvmlError(f"{name} is no entry point of the fake NVML library")
         return name
 

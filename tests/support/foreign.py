@@ -22,8 +22,8 @@ BUILDS = Path(__file__).parents[2] / ".build" / "foreign"
 
 def foreign(name: str, packages: Sequence[str], *options: str) -> Path:
     """The folder. Skips the test where packages cannot be had, or fails it in CI. `options`: of pip, for these packages."""
-    what = hashlib.sha256(repr((packages, options, sys.version)).encode()).hexdigest()[:16]
-    folder = BUILDS / f"{name}-{what}"
+    digest = hashlib.sha256(repr((packages, options, sys.version)).encode()).hexdigest()[:16]
+    folder = BUILDS / f"{name}-{digest}"
     BUILDS.mkdir(parents=True, exist_ok=True)
     with (BUILDS / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -35,13 +35,17 @@ def run(name: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 def render(*values: str, version: str = "1.30.0", options: Sequence[str | Path] = ()) -> str:
     """Return the chart as Helm renders it with these values, as `--set` takes them."""
-    given = [part for value in values for part in ("--set", value)]
+    flags = [part for value in values for part in ("--set", value)]
     done = run(
-        "helm", "template", "gpuwarden", CHART, "--namespace", NAMESPACE, "--kube-version", version, *given, *options
+        "helm", "template", "gpuwarden", CHART, "--namespace", NAMESPACE, "--kube-version", version, *flags, *options
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def objects(text: str) -> Objects:
-    return {f"{one['kind']}/{one['metadata']['name']}": one for one in yaml.safe_load_all(text) if one}
+    return {
+        f"{document['kind']}/{document['metadata']['name']}": document
+        for document in yaml.safe_load_all(text)
+        if document
+    }

@@ -30,9 +30,9 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
-def exchange(one: Path, other: Path) -> None:
+def exchange(path: Path, other: Path) -> None:
     """Exchange two paths atomically by renameat2(2)."""
-    if _LIBC.renameat2(_AT_FDCWD, bytes(one), _AT_FDCWD, bytes(other), _RENAME_EXCHANGE):
+    if _LIBC.renameat2(_AT_FDCWD, bytes(path), _AT_FDCWD, bytes(other), _RENAME_EXCHANGE):
         raise OSError(ctypes.get_errno(), "renameat2")
 
 
@@ -63,8 +63,8 @@ class Attacker:
             targets |= {self._mark(ahead): self._anything for ahead in (0, 1)}
             target = self._chance.choice(list(targets))
             with suppress(OSError):
-                one, other = (self._made(targets[target]) for _ in range(2))
-                self._put(one, target)
+                replacement, other = (self._made(targets[target]) for _ in range(2))
+                self._put(replacement, target)
                 for _ in range(BURST):  # what a script has just tested is another thing when it opens it
                     exchange(target, other)
                 swaps += BURST

@@ -134,8 +134,8 @@ class JobHost(DcgmHost):
 
     @property
     def evidence(self) -> Evidence:
-        (found,) = (finding for finding in self.findings if finding.key == STALLED)
-        return found.evidence
+        (stall,) = (finding for finding in self.findings if finding.key == STALLED)
+        return stall.evidence
 
     @property
     def raised(self) -> bool:

@@ -67,8 +67,8 @@ class Forest:
         complete = self._complete(spec)
         self._roots.append(subprocess.Popen(complete["argv"], env=complete["env"], start_new_session=True))
         pids = self.wait_for(*(wait_for or (label for label, _ in _all(complete))))
-        for label, one in _all(complete):
-            if one.get("leaves"):
+        for label, child in _all(complete):
+            if child.get("leaves"):
                 _until(partial(_is_over, pids[label]), f"{label} ends")
         return pids
 
@@ -80,8 +80,8 @@ class Forest:
         base = {"PATH": os.environ["PATH"]} if inherited is None else inherited
         env = {name: value for name, value in {**base, **spec.get("env", {})}.items() if value is not None}
         below = [self._complete(child, env) for child in spec["below"]]
-        found = {**spec, "below": below, "env": env, "marks": str(self.marks)}
-        return {**found, "argv": self._argv(found)}
+        node = {**spec, "below": below, "env": env, "marks": str(self.marks)}
+        return {**node, "argv": self._argv(node)}
 
     def _argv(self, spec: dict[str, Any]) -> list[str]:
         if "shell" in spec:
@@ -230,11 +230,11 @@ def _is_over(pid: int) -> bool:
         return True
 
 
-def _until(holds: Callable[[], bool], what: str) -> None:
+def _until(holds: Callable[[], bool], awaited: str) -> None:
     bound = time.monotonic() + BOUND
     while not holds():
         if time.monotonic() > bound:
-            raise AssertionError(f"not within {BOUND:g} s: {what}")
+            raise AssertionError(f"not within {BOUND:g} s: {awaited}")
         time.sleep(0.01)
 
 

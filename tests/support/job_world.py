@@ -47,9 +47,9 @@ def together(size: int, run: Callable[[Ranks], T]) -> list[T]:
     def largest(rank: int, value: int) -> int:
         values[rank] = value
         barrier.wait()
-        found = max(values)
+        maximum = max(values)
         barrier.wait()
-        return found
+        return maximum
 
     def one(rank: int) -> T:
         return run(Ranks(rank, size, lambda value: largest(rank, value)))
@@ -77,10 +77,10 @@ def socket_ranks(path: Path, rank: int, size: int) -> Ranks:
 
     def largest(value: int) -> int:
         if rank == 0:
-            found = max(value, *(receive(peer) for peer in peers))
+            maximum = max(value, *(receive(peer) for peer in peers))
             for peer in peers:
-                peer.sendall(number.pack(found))
-            return found
+                peer.sendall(number.pack(maximum))
+            return maximum
         peers[0].sendall(number.pack(value))
         return receive(peers[0])
 
@@ -139,11 +139,11 @@ def free_port() -> int:
             return port
 
 
-def until(holds: Callable[[], object], what: str, within: float = BOUND) -> None:
+def until(holds: Callable[[], object], awaited: str, within: float = BOUND) -> None:
     bound = time.monotonic() + within
     while not holds():
         if time.monotonic() > bound:
-            raise AssertionError(f"not within {within:g} s: {what}")
+            raise AssertionError(f"not within {within:g} s: {awaited}")
         time.sleep(0.02)
 
 

@@ -24,11 +24,11 @@ from support.loops import loop_in_thread
 
 
 def varint(value: int) -> bytes:
-    found = bytearray()
+    encoded = bytearray()
     while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    return bytes((*found, value))
+    return bytes((*encoded, value))
 
 
 def part(number: int, content: bytes | str) -> bytes:
@@ -46,27 +46,34 @@ UNKNOWN = part(90, "of tomorrow") + number(91, 2**63) + b"\xe1\x05" + b"\0" * 8 
 
 
 def devices(resource: str, *ids: str) -> list[bytes]:
-    return [part(1, resource) + part(2, one) + part(3, TOPOLOGY) + UNKNOWN for one in ids]
+    return [part(1, resource) + part(2, device_id) + part(3, TOPOLOGY) + UNKNOWN for device_id in ids]
 
 
 def together(resource: str, *ids: str) -> list[bytes]:
     """Devices in one message, which the proto allows."""
-    return [part(1, resource) + b"".join(part(2, one) for one in ids) + part(3, TOPOLOGY) + UNKNOWN]
+    return [part(1, resource) + b"".join(part(2, device_id) for device_id in ids) + part(3, TOPOLOGY) + UNKNOWN]
 
 
-def container(name: str, *given: list[bytes], claims: int = 0) -> bytes:
+def container(name: str, *device_lists: list[bytes], claims: int = 0) -> bytes:
     cpus = part(3, b"".join(varint(n) for n in range(300)))
     memory = part(4, part(1, "memory") + number(2, 1 << 34) + part(3, TOPOLOGY))
     claimed = b"".join(part(5, part(2, f"claim-{n}")) for n in range(claims))
-    return part(1, name) + b"".join(part(2, one) for some in given for one in some) + cpus + memory + claimed + UNKNOWN
+    return (
+        part(1, name)
+        + b"".join(part(2, device) for some in device_lists for device in some)
+        + cpus
+        + memory
+        + claimed
+        + UNKNOWN
+    )
 
 
 def pod(namespace: str, name: str, *containers: bytes) -> bytes:
-    return UNKNOWN + part(1, name) + part(2, namespace) + b"".join(part(3, one) for one in containers)
+    return UNKNOWN + part(1, name) + part(2, namespace) + b"".join(part(3, message) for message in containers)
 
 
 def answer(*pods: bytes) -> bytes:
-    return b"".join(part(1, one) for one in pods)
+    return b"".join(part(1, message) for message in pods)
 
 
 def training(name: str, *ids: str, resource: str = "nvidia.com/gpu") -> bytes:

@@ -153,14 +153,14 @@ class ApiServer:
         if selector.count("(") != selector.count(")"):
             return status(400, "unable to parse requirement: found '', expected: ',', ')' or identifier")
         key, _, value = selector.partition("=")
-        found = [
+        nodes = [
             n for n in self.nodes.values()
             if not key or (key in n["metadata"]["labels"] and value in ("", n["metadata"]["labels"][key]))
         ]  # fmt: skip
         name = request.query.get("fieldSelector", "").removeprefix("metadata.name=")
-        found = [n for n in found if name in ("", n["metadata"]["name"])]
-        start, limit = int(request.query.get("continue", "0")), int(request.query.get("limit", "0")) or len(found)
-        page, rest = found[start : start + limit], found[start + limit :]
+        nodes = [n for n in nodes if name in ("", n["metadata"]["name"])]
+        start, limit = int(request.query.get("continue", "0")), int(request.query.get("limit", "0")) or len(nodes)
+        page, rest = nodes[start : start + limit], nodes[start + limit :]
         metadata: Json = {"resourceVersion": str(self._version), **({"continue": str(start + limit)} if rest else {})}
         if rest and not key and not name:  # with a selector a server does not know
             metadata["remainingItemCount"] = len(rest)
@@ -187,14 +187,14 @@ class ApiServer:
         self.events.append(event)
         return web.json_response(event, status=201)
 
-    def _review(self, kind: str, given: Json) -> web.Response:
+    def _review(self, kind: str, review: Json) -> web.Response:
         if kind == "selfsubjectreviews":
-            return web.json_response({**given, "status": {"userInfo": {"username": self.account}}}, status=201)
+            return web.json_response({**review, "status": {"userInfo": {"username": self.account}}}, status=201)
         assert kind == "selfsubjectaccessreviews"
-        asked = given["spec"]["resourceAttributes"]
+        asked = review["spec"]["resourceAttributes"]
         resource = "/".join(filter(None, (asked["resource"], asked.get("subresource", ""))))
         allowed = (asked["verb"], resource) not in self.denied
-        return web.json_response({**given, "status": {"allowed": allowed}}, status=201)
+        return web.json_response({**review, "status": {"allowed": allowed}}, status=201)
 
     def take(self, name: str, patch: Json | list[Json], request: web.Request, subresource: str = "") -> web.Response:
         self.before_patch()
@@ -287,9 +287,9 @@ def merged(target: Any, patch: Any) -> Any:
 
 def _disown(old: Json, new: Json, writer: str | None) -> None:
     """Take the conditions that this writer changed from the managed fields of all others."""
-    known = {entry["type"]: entry["status"] for entry in old["status"]["conditions"]}
+    statuses = {entry["type"]: entry["status"] for entry in old["status"]["conditions"]}
     for entry in new["status"]["conditions"]:
-        if known.get(entry["type"]) not in (None, entry["status"]):
+        if statuses.get(entry["type"]) not in (None, entry["status"]):
             for fields in new["metadata"].get("managedFields") or ():
                 if fields["manager"] != writer and "fieldsV1" in fields:
                     fields["fieldsV1"]["f:status"]["f:conditions"].pop(
@@ -299,25 +299,25 @@ def _disown(old: Json, new: Json, writer: str | None) -> None:
 
 def _owned(old: Json, new: Json, before: Json) -> Json:
     """The conditions of a writer, as `managedFields` has them: those that it changed now, or changed before and that are there."""
-    known = {entry["type"]: entry for entry in old["status"]["conditions"]}
+    old_entries = {entry["type"]: entry for entry in old["status"]["conditions"]}
     own: Json = {}
     for entry in new["status"]["conditions"]:
         name = f"k:{json.dumps({'type': entry['type']}, separators=(',', ':'))}"
         earlier = before.get("f:status", {}).get("f:conditions", {}).get(name)
-        changed: Json = {f"f:{key}": {} for key in entry if known.get(entry["type"], {}).get(key) != entry[key]}
+        changed: Json = {f"f:{key}": {} for key in entry if old_entries.get(entry["type"], {}).get(key) != entry[key]}
         if earlier or changed:
             own[name] = {".": {}, **(earlier or {}), **changed}
     return {"f:status": {"f:conditions": own}}
 
 
-def _merge_conditions(existing: list[Json], given: list[Json]) -> None:
-    for condition in given:
+def _merge_conditions(existing: list[Json], new_conditions: list[Json]) -> None:
+    for condition in new_conditions:
         if condition.get("$patch") == "delete":
-            existing[:] = [known for known in existing if known["type"] != condition["type"]]
+            existing[:] = [entry for entry in existing if entry["type"] != condition["type"]]
             continue
-        for known in existing:
-            if known["type"] == condition["type"]:
-                known.update(condition)
+        for entry in existing:
+            if entry["type"] == condition["type"]:
+                entry.update(condition)
                 break
         else:
             existing.append(dict(condition))

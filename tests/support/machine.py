@@ -185,12 +185,12 @@ class Machine:
         """Return this property of a unit."""
         return self.output("systemctl", "show", f"--property={name}", "--value", unit)
 
-    def wait(self, condition: Callable[[], object], what: str) -> None:
+    def wait(self, condition: Callable[[], object], awaited: str) -> None:
         end = time.monotonic() + PATIENCE
         while not condition():
             if time.monotonic() > end:
                 raise AssertionError(
-                    f"waited {PATIENCE:g} s in vain for {what}:\n{self.journal()[-5000:]}{self.console()}"
+                    f"waited {PATIENCE:g} s in vain for {awaited}:\n{self.journal()[-5000:]}{self.console()}"
                 )
             time.sleep(0.05)
 

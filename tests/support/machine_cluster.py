@@ -151,8 +151,8 @@ class Computer(Machine):
 
     def _found(self) -> int:
         process = self._process
-        found = child_of(process.pid) if process is not None and process.poll() is None else 0
-        self._leader = found if found and name_of(found) == "systemd" else 0
+        leader = child_of(process.pid) if process is not None and process.poll() is None else 0
+        self._leader = leader if leader and name_of(leader) == "systemd" else 0
         return self._leader
 
     def _booted(self) -> subprocess.Popen[bytes]:

@@ -91,9 +91,9 @@ def _link(machine: Machine, path: str, target: str) -> None:
 
 
 def _wanted_by(unit: Path) -> str:
-    found = re.search(r"^WantedBy=(.+)$", unit.read_text(), re.MULTILINE)
-    assert found is not None
-    return found[1]
+    match = re.search(r"^WantedBy=(.+)$", unit.read_text(), re.MULTILINE)
+    assert match is not None
+    return match[1]
 
 
 def code(machine: Machine, home: str = HOME) -> None:

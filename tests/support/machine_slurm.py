@@ -258,8 +258,8 @@ class Controller(Computer):
     def state(self, node: str) -> frozenset[str]:
         """Return the words of a node's state."""
         shown = self.run("scontrol", "show", "node", node, "--oneliner", check=False).stdout
-        found = re.search(r"\bState=(\S+)", shown)
-        return frozenset(re.split(r"[+*]", found[1])) if found else frozenset()
+        match = re.search(r"\bState=(\S+)", shown)
+        return frozenset(re.split(r"[+*]", match[1])) if match else frozenset()
 
     def submit(self, node: str, seconds: float) -> str:
         """Submit a job for this node, and return its number."""
@@ -303,7 +303,7 @@ class GpuNode(Computer):
         """Return what the daemon says; empty if it does not answer."""
         try:
             with urllib.request.urlopen(f"http://{self.address}:9839/v1/status", timeout=5) as answer:
-                found: dict[str, Any] = json.load(answer)
+                document: dict[str, Any] = json.load(answer)
         except (OSError, ValueError):
             return {}
-        return found
+        return document

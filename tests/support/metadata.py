@@ -246,8 +246,8 @@ class _TokenCloud(_Cloud):
             if not (self.tokens and sound):
                 return Response(403)
             return Response(200, self.token.encode(), {} if self.ttl is None else {self.ttl_header: self.ttl})
-        given = request.headers.get(self.token_header)
-        if given != self.token.strip() and (self.need or given is not None):
+        token = request.headers.get(self.token_header)
+        if token != self.token.strip() and (self.need or token is not None):
             return Response(401)
         return self._plain(self.paths.get(request.path, request.path))
 
@@ -350,7 +350,7 @@ class AzureCloud(_Cloud):
 
     def _begin(self, request: Request) -> Response:
         try:
-            wanted = [one["EventId"] for one in json.loads(request.body)["StartRequests"]]
+            wanted = [start_request["EventId"] for start_request in json.loads(request.body)["StartRequests"]]
         except (ValueError, KeyError, TypeError):
             return Response(400)
         self.approved += wanted

@@ -64,7 +64,8 @@ def _latched(host: FakeHost, daemon: RunningDaemon) -> None:
     daemon.wait_status("healthy")
     host.xid(1, 95)
     daemon.wait(
-        lambda: any(found["latched"] for found in json.loads(daemon.get("/v1/findings")[1])["findings"]), "the latch"
+        lambda: any(finding["latched"] for finding in json.loads(daemon.get("/v1/findings")[1])["findings"]),
+        "the latch",
     )
 
 

@@ -81,17 +81,17 @@ class Node:
 
     def since(self) -> str:
         """Wait for the finding, and return its id with the time when it was first seen."""
-        found: list[tuple[str, str]] = []
+        sightings: list[tuple[str, str]] = []
 
         def seen() -> bool:
             findings = self.status().get("findings", ())
-            found[:] = [
+            sightings[:] = [
                 (finding["id"], finding["first_seen"]) for finding in findings if finding["id"].startswith("xid.95@")
             ]
-            return bool(found)
+            return bool(sightings)
 
         self.machine.wait(seen, "the finding")
-        self.finding, since = found[0]
+        self.finding, since = sightings[0]
         return since
 
     def pid(self) -> str:

@@ -60,11 +60,11 @@ class PlantedNode:
 
 def _but(whole: tuple[float, float], removed: Hours) -> Hours:
     """Return the hours of `whole` that are in none of `removed`, whatever they overlap."""
-    found, at = [], whole[0]
+    spans, at = [], whole[0]
     for start, end in sorted(removed):
-        found.append((at, start))
+        spans.append((at, start))
         at = max(at, end)
-    return [span for span in (*found, (at, whole[1])) if span[0] < span[1]]
+    return [span for span in (*spans, (at, whole[1])) if span[0] < span[1]]
 
 
 def _within(hours: float, spans: Hours) -> bool:

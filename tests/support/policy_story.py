@@ -68,8 +68,8 @@ class Story:
             self.ledger.append(event)
             self.state = fold(self.state, event)
 
-    def fails(self, *found: Finding) -> Self:
-        self.health, self.findings = Health.FAILURE, found or (xid(),)
+    def fails(self, *findings: Finding) -> Self:
+        self.health, self.findings = Health.FAILURE, findings or (xid(),)
         return self.passes()
 
     def heals(self, passes: int = 1) -> Self:
@@ -140,15 +140,15 @@ class Story:
     def carry_out(self, intent: Intent) -> None:
         self.now = Stamp(self.now.boottime + 0.01, self.now.wall + 0.01)
         held = intent.actuator in self.state.holds
-        found = answer(intent, self.node_state)
+        outcome = answer(intent, self.node_state)
         takes_effect, is_answered = self.done
-        if found is None and takes_effect:
+        if outcome is None and takes_effect:
             write = self.cluster.exclude if intent.act is Act.EXCLUDE else lambda name, _: self.cluster.restore(name)
             write("n1", intent.reason)
         if not is_answered:
             return
-        result = Result.DONE if found is None else found.result
-        self.records(EventKind.OUTCOME, data=outcome_data(intent, result, "" if found is None else found.text))
+        result = Result.DONE if outcome is None else outcome.result
+        self.records(EventKind.OUTCOME, data=outcome_data(intent, result, "" if outcome is None else outcome.text))
         about: dict[str, Json] = {"actuator": intent.actuator, "why": intent.why.value, "reason": intent.reason}
         if intent.act is Act.EXCLUDE and result in (Result.DONE, Result.ALREADY):
             self.records(EventKind.EXCLUDED, data={**about, "since": self.node_state.since})

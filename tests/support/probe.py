@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 
-def _tried(what: Callable[[], object]) -> str:
+def _tried(action: Callable[[], object]) -> str:
     """Return the result as text, or the error's name."""
     try:
-        return str(what())
+        return str(action())
     except OSError as error:
         return type(error).__name__ if error.errno is None else os.strerror(error.errno)
 

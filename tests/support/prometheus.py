@@ -36,11 +36,13 @@ def promtool(*words: str | Path) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def wait(condition: Callable[[], object], what: str, log: Path | None = None) -> None:
+def wait(condition: Callable[[], object], awaited: str, log: Path | None = None) -> None:
     end = time.monotonic() + PATIENCE
     while not condition():
         if time.monotonic() > end:
-            raise AssertionError(f"waited {PATIENCE:g} s in vain for {what}\n{log.read_text()[-3000:] if log else ''}")
+            raise AssertionError(
+                f"waited {PATIENCE:g} s in vain for {awaited}\n{log.read_text()[-3000:] if log else ''}"
+            )
         time.sleep(0.05)
 
 
@@ -75,14 +77,14 @@ class Server:
 
     def wait_query(self, expression: str) -> list[Json]:
         """Repeat the query until it has a result, and return that."""
-        found: list[Json] = []
+        series: list[Json] = []
 
         def holds() -> bool:
-            found[:] = self.query(expression)
-            return bool(found)
+            series[:] = self.query(expression)
+            return bool(series)
 
         wait(holds, expression, self.log)
-        return found
+        return series
 
 
 @contextmanager

@@ -191,15 +191,15 @@ class RepairHost:
 
     def tell(self) -> Path:
         """Have the helpers work on this host from now on. Returns their socket."""
-        given: dict[str, Any] = {
+        instructions: dict[str, Any] = {
             "folder": str(self.folder),
             "deadlines": self.deadlines,
             "kill_after": self.kill_after,
             "variables": self.fake.environment,
         }
-        given["settings"] = {**self.settings, "library": str(self.fake.library)}
+        instructions["settings"] = {**self.settings, "library": str(self.fake.library)}
         fresh = self._helpers.host.with_name(f"host.{threading.get_ident()}")
-        fresh.write_text(json.dumps(given))
+        fresh.write_text(json.dumps(instructions))
         fresh.replace(self._helpers.host)
         return self._helpers.socket
 

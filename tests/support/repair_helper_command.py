@@ -22,18 +22,18 @@ from gpuwarden.features.repair.helper.settings import Settings
 
 
 def helper(connection: socket.socket, file: Path) -> None:
-    given = json.loads(file.read_text())
-    if given["kill_after"]:
-        _kill_after(given["kill_after"], os.getpid())
-    os.environ.update(given["variables"])
-    folder = Path(given["folder"])
+    instructions = json.loads(file.read_text())
+    if instructions["kill_after"]:
+        _kill_after(instructions["kill_after"], os.getpid())
+    os.environ.update(instructions["variables"])
+    folder = Path(instructions["folder"])
     boot = (folder / "boot").read_text()
     host = Host(
         folder=folder / "state", proc=folder / "proc", sysfs=folder / "sys", system_log=folder / "log", path=str(folder / "bin"),
-        deadlines=given["deadlines"], grace=0.2, boot=lambda: boot,
+        deadlines=instructions["deadlines"], grace=0.2, boot=lambda: boot,
         environment={"HOME": "/", "PATH": "/nowhere"}, now=lambda: float((folder / "now").read_text()),
     )  # fmt: skip
-    settings = Settings(**given["settings"])
+    settings = Settings(**instructions["settings"])
     conf = None if settings.slurm_conf is None else Path(settings.slurm_conf)
     serve(host, replace(settings, reboot_command=tuple(settings.reboot_command), slurm_conf=conf), connection)
 

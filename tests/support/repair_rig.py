@@ -64,7 +64,7 @@ class Helper:
 
     @property
     def steps(self) -> list[dict[str, Any]]:
-        return [one for one in self.asked if one["verb"] == "step"]
+        return [request for request in self.asked if request["verb"] == "step"]
 
 
 class Turns:
@@ -142,11 +142,11 @@ class World:
 
     @property
     def outcomes(self) -> list[str | None]:
-        return [one.outcome for one in self.memory.tries]
+        return [attempt.outcome for attempt in self.memory.tries]
 
     def plan(self) -> Plan:
-        (one,) = self.sight.plans()
-        return one
+        (plan,) = self.sight.plans()
+        return plan
 
     async def until(self, condition: Callable[[], object]) -> None:
         """Let the runner go on, as steps of the daemon do, until the condition holds."""
@@ -158,9 +158,9 @@ class World:
     async def turn(self) -> None:
         """Begin the step that is due, and wait for the end of it, or for what forbids it."""
         self.runner.step(self.plan())
-        ended = len([one for one in self.outcomes if one])
+        ended = len([outcome for outcome in self.outcomes if outcome])
         async with asyncio.timeout(SOON):
-            while not self.runner.barred and len([one for one in self.outcomes if one]) == ended:
+            while not self.runner.barred and len([outcome for outcome in self.outcomes if outcome]) == ended:
                 await asyncio.sleep(0.005)
 
     def reads(self, gpus: Sequence[GpuFacts], at: Stamp) -> None:

@@ -58,7 +58,7 @@ def state(memory: Memory = EMPTY) -> State:
 
 
 def scene(**more: Any) -> Scene:
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "now": NOW,
         "enforce": True,
         "remembered": True,
@@ -68,11 +68,11 @@ def scene(**more: Any) -> Scene:
         "node_states": {"slurm": drained()},
         "processes": {slot(n): 0 for n in range(8)},
     }
-    return Scene(**{**given, **more})
+    return Scene(**{**fields, **more})
 
 
-def planned(memory: Memory = EMPTY, one: Finding = FINDING, allowed: tuple[str, ...] = ALL, now: Stamp = NOW) -> Plan:
-    return plan(one, state(memory), verdict(one), allowed, now)
+def planned(memory: Memory = EMPTY, cause: Finding = FINDING, allowed: tuple[str, ...] = ALL, now: Stamp = NOW) -> Plan:
+    return plan(cause, state(memory), verdict(cause), allowed, now)
 
 
 def begun(name: str, when: float, step: StepKind = StepKind.RESET_GPU, boot_id: str = BOOT) -> Event:
@@ -109,5 +109,5 @@ def tried(number: int, *, hours: float = 1.0, outcome: Outcome = Outcome.DONE) -
     return remembered(*events)
 
 
-def key_of(one: Finding) -> Key:
-    return one.key
+def key_of(cause: Finding) -> Key:
+    return cause.key

@@ -51,10 +51,10 @@ def marker(run_dir: Path, name: str, cause: str = "failure", reason: str = "gpuw
     return path
 
 
-def waited(condition: Callable[[], object], what: str) -> None:
+def waited(condition: Callable[[], object], awaited: str) -> None:
     end = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < end, f"waited {PATIENCE:g} s in vain for {what}"
+        assert time.monotonic() < end, f"waited {PATIENCE:g} s in vain for {awaited}"
         time.sleep(0.02)
 
 

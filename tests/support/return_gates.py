@@ -44,9 +44,9 @@ class GateSocket:
             while True:
                 connection, _ = self._socket.accept()
                 with connection:
-                    given = connection.fileno()
+                    descriptor = connection.fileno()
                     self.processes.append(
-                        subprocess.Popen(self._command, stdin=given, env=dict(self._variables), cwd=TESTS)
+                        subprocess.Popen(self._command, stdin=descriptor, env=dict(self._variables), cwd=TESTS)
                     )
 
     def close(self) -> None:

@@ -34,9 +34,9 @@ def main() -> None:
     saved = folder / f"saved.{number}"
     step = int(saved.read_text()) if saved.exists() else 0
 
-    def report(what: str, **more: object) -> None:
+    def report(event: str, **more: object) -> None:
         with (folder / f"log.{number}").open("a") as log:
-            about = {"what": what, "at": time.time(), "node": os.environ["SLURMD_NODENAME"], "step": step, "run": run}
+            about = {"what": event, "at": time.time(), "node": os.environ["SLURMD_NODENAME"], "step": step, "run": run}
             log.write(json.dumps({**about, **more}) + "\n")
 
     def save() -> None:

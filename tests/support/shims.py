@@ -63,14 +63,14 @@ class Shim:
 
 
 @asynccontextmanager
-async def shim(given: Shim | None = None, port: int = 0) -> AsyncIterator[Shim]:
-    found = given or Shim()
-    runner = web.AppRunner(found.app(), access_log=None, shutdown_timeout=0.1)
+async def shim(prepared_shim: Shim | None = None, port: int = 0) -> AsyncIterator[Shim]:
+    served_shim = prepared_shim or Shim()
+    runner = web.AppRunner(served_shim.app(), access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", port).start()
-        found.port = runner.addresses[0][1]
-        yield found
+        served_shim.port = runner.addresses[0][1]
+        yield served_shim
     finally:
         await runner.cleanup()
 

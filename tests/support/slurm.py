@@ -129,8 +129,8 @@ class Slurm:
         lines += [f"NodeName={n} Port={p} {shape}" for n, p in zip(self.names, self.ports[1:], strict=True)]
         if self.phantoms:
             lines.append(f"NodeName=f[1-{self.phantoms}] NodeAddr=127.0.0.1 CPUs=4 RealMemory=1000")
-        given = self.partitions or (f"PartitionName=gpu Nodes={','.join(names)} Default=YES MaxTime=INFINITE",)
-        self.conf.write_text("\n".join([*lines, *given, ""]))
+        partitions = self.partitions or (f"PartitionName=gpu Nodes={','.join(names)} Default=YES MaxTime=INFINITE",)
+        self.conf.write_text("\n".join([*lines, *partitions, ""]))
         self.plug(self.gpus)
         (self.folder / "cgroup.conf").write_text(f"{self.cgroup}\n")
 
@@ -340,15 +340,17 @@ class Slurm:
         path = self.folder / f"{name}.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
-    def wait(self, condition: Callable[[], object], what: str) -> None:
+    def wait(self, condition: Callable[[], object], awaited: str) -> None:
         end = time.monotonic() + PATIENCE
         while not condition():
             for name, process in self.processes.items():
                 if process.poll() is not None:
                     printed = (self.folder / f"{name}.start").read_text(errors="replace")[-2000:]
-                    raise AssertionError(f"{name} exited with {process.returncode} while waited for {what}:\n{printed}")
+                    raise AssertionError(
+                        f"{name} exited with {process.returncode} while waited for {awaited}:\n{printed}"
+                    )
             if time.monotonic() > end:
-                raise AssertionError(f"waited {PATIENCE:g} s in vain for {what}:\n{self.log()[-3000:]}")
+                raise AssertionError(f"waited {PATIENCE:g} s in vain for {awaited}:\n{self.log()[-3000:]}")
             time.sleep(0.05)
 
 
@@ -356,8 +358,8 @@ def keep_ports(count: int) -> list[socket.socket]:
     """Return sockets that keep a port each, also while a daemon of the Slurm is away: another Slurm beside this one gets none of them,
     and who reuses addresses, as Slurm does, may listen on it. They are below those that outgoing connections take.
     """
-    found: list[socket.socket] = []
-    while len(found) < count:
+    sockets: list[socket.socket] = []
+    while len(sockets) < count:
         kept = socket.socket()
         try:
             kept.bind(("0.0.0.0", random.randrange(20000, 32000)))
@@ -365,32 +367,32 @@ def keep_ports(count: int) -> list[socket.socket]:
             kept.close()
             continue
         kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.append(kept)
-    return found
+        sockets.append(kept)
+    return sockets
 
 
 def processes_with(*variables: str) -> list[int]:
     """Return all processes that were started with these variables and values. Jobs of other Slurms here have the same numbers."""
-    wanted, found = {variable.encode() for variable in variables}, []
+    wanted, pids = {variable.encode() for variable in variables}, []
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             if folder.name.isdigit() and wanted <= set((folder / "environ").read_bytes().split(b"\0")):
-                found.append(int(folder.name))
-    return [pid for pid in found if pid != os.getpid()]
+                pids.append(int(folder.name))
+    return [pid for pid in pids if pid != os.getpid()]
 
 
 def step_daemons(folder: Path, job: int | None = None) -> list[int]:
     """Return each slurmstepd that writes to a log in this folder: from 24.11 on its environment does not name its configuration.
     `job`: those of its steps.
     """
-    found, title = [], b"slurmstepd" if job is None else b"slurmstepd: [%d." % job
+    pids, title = [], b"slurmstepd" if job is None else b"slurmstepd: [%d." % job
     for process in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             named = process.name.isdigit() and (process / "comm").read_text().startswith("slurmstepd")
             if named and title in (process / "cmdline").read_bytes():
                 files = [str(fd.readlink()) for fd in (process / "fd").iterdir()]
-                found += [int(process.name)] if any(file.startswith(f"{folder}/") for file in files) else []
-    return found
+                pids += [int(process.name)] if any(file.startswith(f"{folder}/") for file in files) else []
+    return pids
 
 
 def missing_parts() -> list[str]:

@@ -66,11 +66,11 @@ class HookHost:
             os.chown(folder, NOBODY, NOBODY)
 
     def verdict(
-        self, given: Mapping[str, object] | None = None, *, gpus: Mapping[int, str] | None = None, **more: object
+        self, changes: Mapping[str, object] | None = None, *, gpus: Mapping[int, str] | None = None, **more: object
     ) -> None:
-        """A good node's, but for what is `given`; `age` in seconds replaces a stamp."""
+        """A good node's, but for `changes`; `age` in seconds replaces a stamp."""
         health = {f"gres.{n}": health for n, health in (gpus or {}).items()}
-        keys = {"stamp": uptime(), **health, **(given or {}), **more}
+        keys = {"stamp": uptime(), **health, **(changes or {}), **more}
         if "age" in keys:
             keys["stamp"] = uptime() - int(str(keys.pop("age")))
         lines = {**HEALTHY, **keys}
@@ -86,9 +86,9 @@ class HookHost:
         else:
             make(path)
 
-    def put_in_place_of_the_verdict(self, what: str) -> None:
+    def put_in_place_of_the_verdict(self, kind: str) -> None:
         path = self.run_dir / "verdict"
-        match what:
+        match kind:
             case "folder":
                 path.mkdir()
             case "pipe":

@@ -70,5 +70,5 @@ async def signal_job(
     commands: Commands, job: SlurmJob, signal: str, steps: Collection[str] = ("0", "1")
 ) -> SignalOutcome:
     """Signal these steps of the job, as a daemon with ranks in them does once it has marked the job."""
-    found = await find_steps(commands, job, steps)
-    return await signal_steps(commands, job, found.steps, signal) if found.result is Signalling.READY else found
+    lookup = await find_steps(commands, job, steps)
+    return await signal_steps(commands, job, lookup.steps, signal) if lookup.result is Signalling.READY else lookup

@@ -65,9 +65,11 @@ class Training:
             lambda: len(self.reported("begins")) == 2, f"both ranks to begin: {self.slurm.output(self.job)}"
         )
 
-    def reported(self, what: str, *ranks: int) -> list[dict[str, Any]]:
+    def reported(self, event: str, *ranks: int) -> list[dict[str, Any]]:
         logs = [whole_lines(self.folder / f"log.{n}") for n in ranks or (0, 1)]
-        return [reported for log in logs for line in log.splitlines() if (reported := json.loads(line))["what"] == what]
+        return [
+            reported for log in logs for line in log.splitlines() if (reported := json.loads(line))["what"] == event
+        ]
 
     def signals(self, rank: int) -> list[str]:
         """The names of those that it got, Slurm's among them: SIGTERM, once or more, for what it requeues."""
@@ -78,4 +80,4 @@ class Training:
 
     def cut_off(self) -> list[int]:
         """The ranks of the first run whose save is not whole, those that never began one among them."""
-        return [rank for rank in (0, 1) if not any(one["run"] == 0 for one in self.reported("wrote", rank))]
+        return [rank for rank in (0, 1) if not any(report["run"] == 0 for report in self.reported("wrote", rank))]

@@ -72,12 +72,12 @@ class Stub:
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
 
-    def do_ask(self, what: str) -> None:
-        self.do_write({"asks": what})
+    def do_ask(self, question: str) -> None:
+        self.do_write({"asks": question})
         with self._got:
             while not self._lines:
                 self._got.wait()
-            self.note["answers"].append([what, self._lines.pop(0), time.monotonic()])
+            self.note["answers"].append([question, self._lines.pop(0), time.monotonic()])
         self.keep()
 
     def do_sleep(self, seconds: float) -> None:
@@ -98,8 +98,8 @@ class Stub:
     def do_name(self, name: str) -> None:
         ctypes.CDLL(None).prctl(15, name.encode())  # PR_SET_NAME
 
-    def do_kernel_line(self, what: list[str]) -> None:
-        path, text = what
+    def do_kernel_line(self, arguments: list[str]) -> None:
+        path, text = arguments
         microseconds = int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1e6)
         with Path(path).open("a") as file:
             file.write(f"4,1,{microseconds},-;{text.replace('PID', str(os.getpid()))}\n")

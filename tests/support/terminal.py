@@ -42,7 +42,7 @@ class Terminal:
     def screens(self) -> list[list[str]]:
         """All that were drawn so far: their lines, without what moves the cursor."""
         drawn = _FRAME.findall(bytes(self._shown).decode().replace("\r\n", "\n"))
-        return [_ESCAPE.sub("", one).splitlines() for one in drawn]
+        return [_ESCAPE.sub("", screen).splitlines() for screen in drawn]
 
     def wait_shows(self, *texts: str) -> list[str]:
         """The first screen from now on, the present one included, with all of these."""

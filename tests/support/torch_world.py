@@ -67,13 +67,13 @@ def training(
 
 
 def steps_saved(folder: Path) -> list[int]:
-    return [one.step for one in CheckpointStore(folder, ranks=Ranks()).saved()]
+    return [checkpoint.step for checkpoint in CheckpointStore(folder, ranks=Ranks()).saved()]
 
 
 def result(output: str) -> str:
-    found = re.search(r"result \S+ at step \d+", output)
-    assert found is not None, output
-    return found[0]
+    match = re.search(r"result \S+ at step \d+", output)
+    assert match is not None, output
+    return match[0]
 
 
 class Node:

@@ -118,8 +118,8 @@ class WholeHost(Host):
         if collect:
             view = replace(self.view, boot_id=self.boot_id)
             for name in Beside.__dataclass_fields__:
-                if (found := getattr(self.beside, name)) is not None:
-                    view = view.after(self._pass(name, found))
+                if (report := getattr(self.beside, name)) is not None:
+                    view = view.after(self._pass(name, report))
             self.view = view
         return super().step(*events, nvml=nvml, pci=pci, collect=collect)
 
@@ -127,9 +127,9 @@ class WholeHost(Host):
         """Return a pass of this collector that failed."""
         return self._pass(collector, PassOutcome.FAILED)
 
-    def _pass(self, collector: str, found: object) -> Observation[Any]:
-        outcome = found if isinstance(found, PassOutcome) else PassOutcome.OBSERVED
-        facts = None if isinstance(found, PassOutcome) else found
+    def _pass(self, collector: str, report: object) -> Observation[Any]:
+        outcome = report if isinstance(report, PassOutcome) else PassOutcome.OBSERVED
+        facts = None if isinstance(report, PassOutcome) else report
         error = "" if outcome is PassOutcome.OBSERVED else "no such thing"
         return Observation(
             collector=collector, outcome=outcome, started=self.now, finished=self.now, facts=facts, error=error

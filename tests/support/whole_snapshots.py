@@ -49,7 +49,7 @@ def everything(gpus: int = 8, instances: int = 0) -> Snapshot:
     numbers = range(gpus)
     facts = tuple(replace(gpu_facts(n, _readings()), mig=tuple(map(_instance, range(instances)))) for n in numbers)
     shown = snapshot(gpus, findings=tuple(_findings(gpus)))
-    lemons = tuple(LemonDays(what=what, days=3, slot=slot(n)) for n in numbers for what in What)
+    lemons = tuple(LemonDays(what=kind, days=3, slot=slot(n)) for n in numbers for kind in What)
     return replace(
         shown,
         verdict=replace(shown.verdict, lemons=lemons),
@@ -113,12 +113,12 @@ _NOT_COUNTED = ("_l1", "_l2", "_register", "_texture")
 
 
 def _instance(number: int) -> MigInstance:
-    given = dict.fromkeys(MigInstance.__dataclass_fields__, 5) | {
+    fields = dict.fromkeys(MigInstance.__dataclass_fields__, 5) | {
         "profile": "1g.10gb",
         "uuid": f"MIG-{number}",
         "memory_reserved_bytes": 0,
     }
-    return MigInstance(**given | {"gpu_instance": 7 + number, "compute_instance": 0})  # type: ignore[arg-type] # by name
+    return MigInstance(**fields | {"gpu_instance": 7 + number, "compute_instance": 0})  # type: ignore[arg-type] # by name
 
 
 def _of_dcgm(number: int) -> DcgmGpu:

@@ -45,7 +45,7 @@ class WhyHost(JobHost):
         self.workloads = WorkloadsFacts(workloads=workloads)
         self.free()
         for n, facts in self.gpus.items():
-            pids = [one.pid for work in workloads for one in work.processes if facts.slot in one.slots]
+            pids = [process.pid for work in workloads for process in work.processes if facts.slot in process.slots]
             self.gpus[n] = replace(facts, processes=tuple(GpuProcess(pid=pid) for pid in pids))
 
     def shown(self) -> Shown:
@@ -54,8 +54,8 @@ class WhyHost(JobHost):
     @property
     def records(self) -> list[Record]:
         """All records in its ledger."""
-        found = [record_of(event) for event in self.ledger if event.kind == EventKind.JOB_ENDED]
-        return [record for record in found if record is not None]
+        job_records = [record_of(event) for event in self.ledger if event.kind == EventKind.JOB_ENDED]
+        return [record for record in job_records if record is not None]
 
     def count(self, kind: EventKind) -> int:
         return sum(event.kind == kind for event in self.ledger)

@@ -107,8 +107,8 @@ def records(folder: Path) -> Counter[int]:
     asyncio.run(follows(folder, max(enough, float((folder / "uptime").read_text()) + 3 * SETTLES)))
     now = float((folder / "uptime").read_text())
     with read_only(folder / "ledger.db") as reader:
-        found = [record_of(one.event) for one in reader.events(kinds=(EventKind.JOB_ENDED,), limit=1_000_000)]
-    of_job = Counter(record.epoch.name for record in found if record is not None)
+        job_records = [record_of(entry.event) for entry in reader.events(kinds=(EventKind.JOB_ENDED,), limit=1_000_000)]
+    of_job = Counter(record.epoch.name for record in job_records if record is not None)
     over = int((now - BEGAN - RUNS - 3 * SETTLES) // EVERY)
     return Counter(of_job[f"slurm/{number}"] for number in range(1, over + 1))
 

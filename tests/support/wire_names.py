@@ -71,9 +71,9 @@ def _modules(package: str) -> Iterator[ModuleType]:
 
 def _module_with(*attributes: str) -> ModuleType:
     """The module that defines all of these functions, classes or tables."""
-    found = [module for module in modules() if all(_defines(module, name) for name in attributes)]
-    assert len(found) == 1, f"{attributes} are in {[module.__name__ for module in found]}"
-    return found[0]
+    owners = [module for module in modules() if all(_defines(module, name) for name in attributes)]
+    assert len(owners) == 1, f"{attributes} are in {[module.__name__ for module in owners]}"
+    return owners[0]
 
 
 def _defines(module: ModuleType, name: str) -> bool:
@@ -116,7 +116,7 @@ def _accepted(hint: Any) -> str:
     if origin is typing.Literal:
         return "|".join(sorted(map(str, arguments)))
     if origin in (typing.Union, UnionType):
-        return "|".join(sorted({_accepted(one) for one in arguments if one is not NoneType}))
+        return "|".join(sorted({_accepted(argument) for argument in arguments if argument is not NoneType}))
     if origin is tuple:
         return f"list of {_accepted(arguments[0])}"
     if origin is Mapping:
@@ -133,7 +133,7 @@ def _wire_classes() -> Iterator[tuple[str, list[str]]]:
     """Fields of every class that a trace can hold. Names of classes are in it where they are tags of a union."""
     records = next(m for m in modules() if "FACTS" in vars(m) and "Record" in vars(m))
     host_event = next(vars(m)["HostEvent"] for m in modules() if "HostEvent" in vars(m))
-    yield "HostEvent (tags)", sorted(one.__name__ for one in typing.get_args(host_event))
+    yield "HostEvent (tags)", sorted(cls.__name__ for cls in typing.get_args(host_event))
     for collector, hint in records.FACTS.items():
         yield from _fields(hint, collector)
     for event in typing.get_args(host_event):
@@ -152,7 +152,7 @@ def _fields(hint: Any, path: str) -> Iterator[tuple[str, list[str]]]:
 def _dataclasses_in(hint: Any) -> list[Any]:
     if dataclasses.is_dataclass(hint):
         return [hint]
-    return [cls for one in typing.get_args(hint) if one is not Ellipsis for cls in _dataclasses_in(one)]
+    return [cls for argument in typing.get_args(hint) if argument is not Ellipsis for cls in _dataclasses_in(argument)]
 
 
 # --- values
@@ -212,16 +212,16 @@ def _documents() -> dict[str, Any]:
     notice = next(m for m in modules() if "notice_document" in vars(m) and "source_document" in vars(m))
     event, key = _class("Event", "boot_id"), _class("Key", "subject")
     snapshot, now = everything(), at(UPTIME)
-    one = event(kind="raised", at=now, boot_id="b", key=key.parse("xid.79@node"), data={})
+    raised_event = event(kind="raised", at=now, boot_id="b", key=key.parse("xid.79@node"), data={})
     messages = next(m for m in modules() if m.__name__ == "gpuwarden.notify.messages")
     sender: Any = next(filter(_has_fields("node", "mode", "boot_id", "runbooks"), vars(messages).values()))
-    _, message = messages.message(one, sender(node="n", mode="observe", boot_id="b"))
+    _, message = messages.message(raised_event, sender(node="n", mode="observe", boot_id="b"))
     return {
         "heartbeat": status.heartbeat(snapshot, now)[1],
         "status": status.status(snapshot, now),
         "gpus": status.gpus(snapshot, now),
         "findings": status.findings(snapshot),
-        "events": status.events(snapshot, [one]),
+        "events": status.events(snapshot, [raised_event]),
         "notice": notice.document(snapshot),
         "verdict": dict(line.split("=", 1) for line in verdict.verdict_text(snapshot, now).splitlines()),
         "notification": json.loads(message.body),
@@ -237,9 +237,9 @@ def _has_fields(*names: str) -> Callable[[Any], bool]:
 def _paths(value: Any, path: str = "") -> set[str]:
     if isinstance(value, Mapping):
         below = {f"{path}.{name}".removeprefix("."): item for name, item in value.items()}
-        return {*below, *(one for here, item in below.items() for one in _paths(item, here))}
+        return {*below, *(inner_path for here, item in below.items() for inner_path in _paths(item, here))}
     if isinstance(value, list | tuple):
-        return {one for below in value for one in _paths(below, f"{path}[]")}
+        return {inner_path for below in value for inner_path in _paths(below, f"{path}[]")}
     return set()
 
 
@@ -260,7 +260,7 @@ def _written() -> Iterator[tuple[str, list[str]]]:
     rooms: dict[str, set[str]] = {}
     for room, tree in _rooms():
         rooms.setdefault(room, set()).update(filter(str.isidentifier, _keys_in(tree)))
-    return ((room, sorted(found)) for room, found in sorted(rooms.items()) if found)
+    return ((room, sorted(room_keys)) for room, room_keys in sorted(rooms.items()) if room_keys)
 
 
 @cache
@@ -308,6 +308,6 @@ def _texts(nodes: Iterable[ast.expr | None]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    found = names()
-    found["keys"] = {room: keys for room, keys in found["keys"].items() if room.startswith(OUTWARD)}
-    sys.stdout.write(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    wire = names()
+    wire["keys"] = {room: keys for room, keys in wire["keys"].items() if room.startswith(OUTWARD)}
+    sys.stdout.write(json.dumps(wire, indent=1, ensure_ascii=False) + "\n")

@@ -58,11 +58,11 @@ async def workers() -> AsyncIterator[Make]:
 
 def _descriptors() -> set[str]:
     """Return what this process has open: of an earlier test something may yet be closed while this one runs, and that is no fault of it."""
-    found = set()
+    descriptors = set()
     for path in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):  # that of the listing itself
-            found.add(f"{path.name} {path.readlink()}")
-    return found
+            descriptors.add(f"{path.name} {path.readlink()}")
+    return descriptors
 
 
 def _tasks() -> set[asyncio.Task[Any]]:

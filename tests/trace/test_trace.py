@@ -136,7 +136,7 @@ def test_a_pass_without_news_is_a_short_line(tmp_path: Path) -> None:
         line for line in lines(write(tmp_path / "t", records)) if line.get("pass") in ("nvml", "pci", "dcgm", "storage")
     ]
     longer = [line for line in passes[4:] if sorted(line) != ["at", "pass", "took"]]
-    fields = {what for line in longer for gpu in line["facts"]["gpus"].values() for what in gpu}
+    fields = {field for line in longer for gpu in line["facts"]["gpus"].values() for field in gpu}
     assert fields == {
         "read_at"
     }  # in one pass of eleven: counters that are read each minute were read, and are what they were
@@ -162,9 +162,9 @@ def test_telemetry_is_written_once_a_minute(tmp_path: Path) -> None:
 def test_a_stalled_job_is_found_in_a_trace_of_it_within_five_minutes_of_its_fall(tmp_path: Path) -> None:
     records = story("a collective that does not end", WORKED_FOR + 360.0)
     fell = records[0].at.boottime + 60.0 + WORKED_FOR
-    found = [(at, kind) for at, kind, key in reported(read(write(tmp_path / "t", records))) if "job_stalled" in key]
-    assert [kind for _, kind in found] == ["raised"]
-    assert found[0][0] - fell <= 300.0
+    reports = [(at, kind) for at, kind, key in reported(read(write(tmp_path / "t", records))) if "job_stalled" in key]
+    assert [kind for _, kind in reports] == ["raised"]
+    assert reports[0][0] - fell <= 300.0
     hidden = read(write(tmp_path / "hidden", records, names=Pseudonyms([])))
     keys = [key for _, _, key in reported(hidden) if "job_stalled" in key]
     assert len(keys) == 1

@@ -105,13 +105,13 @@ def _query(letter: str, query: Query, *, instant: bool, table: bool) -> Dataquer
 
 
 def _stat(panel: Panel) -> Stat:
-    one = len(panel.queries) == 1
+    single_query = len(panel.queries) == 1
     return (
         Stat()
         .reduce_options(c.ReduceDataOptions().calcs(["lastNotNull"]))
-        .color_mode(cm.BigValueColorMode.BACKGROUND if one else cm.BigValueColorMode.VALUE)
+        .color_mode(cm.BigValueColorMode.BACKGROUND if single_query else cm.BigValueColorMode.VALUE)
         .graph_mode(cm.BigValueGraphMode.NONE)
-        .text_mode(cm.BigValueTextMode.VALUE if one else cm.BigValueTextMode.VALUE_AND_NAME)
+        .text_mode(cm.BigValueTextMode.VALUE if single_query else cm.BigValueTextMode.VALUE_AND_NAME)
         .color_scheme(_by_threshold())
         .thresholds(_thresholds(panel.steps))
     )
@@ -191,18 +191,18 @@ def _table(panel: Panel) -> Table:
 
 
 def _column(panel: Panel, column: Column) -> list[dm.DynamicConfigValue]:
-    found: dict[str, object] = {}
+    properties: dict[str, object] = {}
     if column.unit:
-        found["unit"] = column.unit
+        properties["unit"] = column.unit
     if column.width:
-        found["custom.width"] = column.width
+        properties["custom.width"] = column.width
     if column.texts:
-        found["mappings"] = [_mapping(column.texts)]
+        properties["mappings"] = [_mapping(column.texts)]
     if column.texts or (panel.steps and column.field.startswith("Value")):
-        found["custom.cellOptions"] = {"type": "color-text"}
+        properties["custom.cellOptions"] = {"type": "color-text"}
     if column.node:
-        found["links"] = [_link("Open ${__value.text}", "${__value.text}").build()]
-    return _properties(found)
+        properties["links"] = [_link("Open ${__value.text}", "${__value.text}").build()]
+    return _properties(properties)
 
 
 _KINDS: dict[Kind, Callable[[Panel], Any]] = {
@@ -210,8 +210,8 @@ _KINDS: dict[Kind, Callable[[Panel], Any]] = {
 }  # fmt: skip
 
 
-def _properties(found: dict[str, object]) -> list[dm.DynamicConfigValue]:
-    return [dm.DynamicConfigValue(id_val=name, value=value) for name, value in found.items()]
+def _properties(properties: dict[str, object]) -> list[dm.DynamicConfigValue]:
+    return [dm.DynamicConfigValue(id_val=name, value=value) for name, value in properties.items()]
 
 
 def _mapping(texts: Texts) -> dm.ValueMap:

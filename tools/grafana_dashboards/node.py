@@ -140,7 +140,7 @@ HEAT = (
         ),
     ),
 )  # fmt: skip
-_USED, _FREE = (f"DCGM_FI_DEV_FB_{what}{{{GPU}}}" for what in ("USED", "FREE"))
+_USED, _FREE = (f"DCGM_FI_DEV_FB_{part}{{{GPU}}}" for part in ("USED", "FREE"))
 _MEMORY_IN_USE = f"max by (gpu, pci_bus_id) ({_USED} / ({_USED} + {_FREE}))"
 """Of the fullest MIG instance, where there are some."""
 POWER = (

@@ -23,5 +23,5 @@ def address() -> str:
     """
     pages = {page.name: "|".join((*page.checks, *page.families)) for page in PAGES}
     pages |= {alert: check for check, alert in OWN.items()}
-    found = "{{ else if ".join(f'match "^(?:{checks})$" $labels.check }}}}{name}' for name, checks in pages.items())
-    return f"{{{{ if {found}{{{{ else }}}}README{{{{ end }}}}.md#{{{{ $labels.check }}}}"
+    branches = "{{ else if ".join(f'match "^(?:{checks})$" $labels.check }}}}{name}' for name, checks in pages.items())
+    return f"{{{{ if {branches}{{{{ else }}}}README{{{{ end }}}}.md#{{{{ $labels.check }}}}"

@@ -76,17 +76,17 @@ class AcknowledgementFiles:
 
         Takes about 30 us for each file. Raises nothing.
         """
-        found: dict[str, tuple[Acknowledgement, ...]] = {}
+        by_job: dict[str, tuple[Acknowledgement, ...]] = {}
         refused: list[str] = []
         try:
             with self._root() as root:
                 for job, uid in jobs.items():
-                    found[job] = tuple(_folder(root, job, uid, refused))
+                    by_job[job] = tuple(_folder(root, job, uid, refused))
         except FileNotFoundError:
             pass
         except OSError as error:
             refused.append(f"{self._run_dir / FOLDER}: {error.strerror or error}")
-        return FilesRead(acknowledgements=found, refused=tuple(refused[:_REFUSED]))
+        return FilesRead(acknowledgements=by_job, refused=tuple(refused[:_REFUSED]))
 
     def remove(self, job: str) -> str:
         """Removes a job's folder and its files when the evacuation ends. Returns a sentence on what is left, or ""."""

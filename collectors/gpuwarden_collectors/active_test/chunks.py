@@ -34,14 +34,14 @@ class Chunk:
 
 def chunk(records: Sequence[WarpRecord], rounds: int, entry: str, expected: int | None) -> Chunk:
     """Evaluates one launch. `expected` is the known checksum; if it is None, that of most warps counts as right."""
-    known = Counter(record.checksum for record in records).most_common(1)[0][0] if expected is None else expected
+    checksum = Counter(record.checksum for record in records).most_common(1)[0][0] if expected is None else expected
     cycles: dict[int, float] = defaultdict(float)
     for record in records:
         cycles[record.sm] = max(cycles[record.sm], layout.cycles_per_loop(record, rounds))
     nanoseconds = median(record.nanoseconds for record in records) or 1
     operations = layout.OPERATIONS[entry] * layout.LOOPS * rounds * len(records)
     return Chunk(
-        deviating=Counter(record.sm for record in records if record.checksum != known),
+        deviating=Counter(record.sm for record in records if record.checksum != checksum),
         cycles=dict(cycles),
         clock=1000 * median(record.cycles for record in records) / nanoseconds,
         rate=1e9 * operations / nanoseconds,
@@ -110,9 +110,9 @@ class KernelTally:
         return tuple(sorted(set(range(self.sms)) - self._seen))
 
     def _deviations(self) -> tuple[Deviation, ...]:
-        found = (Deviation(sm=sm, chunks=len(warps), warps=sum(warps)) for sm, warps in self._deviating.items())
-        return tuple(sorted(found, key=lambda one: (-one.warps, one.sm))[:MISMATCHES_KEPT])
+        deviations = (Deviation(sm=sm, chunks=len(warps), warps=sum(warps)) for sm, warps in self._deviating.items())
+        return tuple(sorted(deviations, key=lambda deviation: (-deviation.warps, deviation.sm))[:MISMATCHES_KEPT])
 
     def _outliers(self) -> tuple[Outlier, ...]:
-        found = (Outlier(sm=sm, chunks=len(off), worst=max(off, key=abs)) for sm, off in self._off.items())
-        return tuple(sorted(found, key=lambda one: (-abs(one.worst), one.sm))[:MISMATCHES_KEPT])
+        outliers = (Outlier(sm=sm, chunks=len(off), worst=max(off, key=abs)) for sm, off in self._off.items())
+        return tuple(sorted(outliers, key=lambda outlier: (-abs(outlier.worst), outlier.sm))[:MISMATCHES_KEPT])

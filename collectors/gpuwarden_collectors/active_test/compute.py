@@ -52,14 +52,14 @@ class ComputeKernels:
                 f"{device.uuid} did not do its work: {unwritten} of {len(records)} warps of {entry} left no result, and no call "
                 "of the driver failed; see its findings and the kernel log before using it"
             )
-        known = expected(entry, seed, rounds) if entry in layout.TENSOR_ENTRIES else None
+        checksum = expected(entry, seed, rounds) if entry in layout.TENSOR_ENTRIES else None
         results = {record.checksum for record in records}
-        if known is not None and len(results) == 1 and known not in results:
+        if checksum is not None and len(results) == 1 and checksum not in results:
             raise HostError(
                 f"{device.uuid} is not tested: all its {len(records)} warps compute {entry} alike, and not what is known of it: this driver "
                 f"or compute capability {device.capability[0]}.{device.capability[1]} is not supported; report it, with the version of the driver"
             )
-        return seconds, chunk(records, rounds, entry, known)
+        return seconds, chunk(records, rounds, entry, checksum)
 
 
 @contextmanager
@@ -84,11 +84,11 @@ def measure(
     confirming: int | None = None
     while spent < seconds or confirming:
         check()
-        took, found = kernels.run(tally.kernel, SEEDS[number % len(SEEDS)], rounds)
-        tally.add(found, warm=spent >= warm_after)
+        took, new_chunk = kernels.run(tally.kernel, SEEDS[number % len(SEEDS)], rounds)
+        tally.add(new_chunk, warm=spent >= warm_after)
         if confirming:
             confirming -= 1
-        elif confirming is None and found.deviating:
+        elif confirming is None and new_chunk.deviating:
             confirming = CONFIRMING
         spent, number = spent + took, number + 1
         rounds = _next_rounds(rounds, wanted / took if took > 0 else _FASTER)

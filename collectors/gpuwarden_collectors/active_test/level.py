@@ -13,9 +13,9 @@ class Level(StrEnum):
     STANDARD = "standard"
 
 
-def higher(one: Level, other: Level) -> Level:
+def higher(level: Level, other: Level) -> Level:
     """Return the one that tests more."""
-    return max(one, other, key=tuple(Level).index)
+    return max(level, other, key=tuple(Level).index)
 
 
 WITHIN = {Level.GATE: 60.0, Level.QUICK: 90.0, Level.STANDARD: 240.0}

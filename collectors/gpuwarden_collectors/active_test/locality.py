@@ -13,12 +13,12 @@ _CPUS_MOST = 4096
 
 def local_cpus(slot: str, sys: str = "/sys") -> set[int]:
     """Returns the CPUs that the kernel lists as local to this PCI address; empty if it lists none."""
-    found: set[int] = set()
+    cpus: set[int] = set()
     for part in text_or_empty(f"{sys}/bus/pci/devices/{slot_of(slot)}/local_cpulist").split(","):
         first, _, last = part.partition("-")
         with suppress(ValueError):
-            found.update(range(int(first), min(int(last or first), _CPUS_MOST) + 1))
-    return found
+            cpus.update(range(int(first), min(int(last or first), _CPUS_MOST) + 1))
+    return cpus
 
 
 def stay_near(slot: str) -> None:

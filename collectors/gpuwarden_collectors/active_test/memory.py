@@ -63,8 +63,10 @@ class MemoryTally:
     def add(self, run: Run, first: int = 0) -> None:
         """Adds the result of one launch that began at byte `first` of the block."""
         self.mismatches += run.mismatches
-        known = {deviation.offset for deviation in self._first}
-        for record in sorted(run.records, key=lambda record: (first + record.offset not in known, record.offset)):
+        kept_offsets = {deviation.offset for deviation in self._first}
+        for record in sorted(
+            run.records, key=lambda record: (first + record.offset not in kept_offsets, record.offset)
+        ):
             of_march = sum(deviation.march == self.marches for deviation in self._first)
             if of_march < _KEPT_OF_ONE and len(self._first) < MISMATCHES_KEPT:
                 offset = first + record.offset

@@ -86,10 +86,10 @@ class Others:
         return Obstructed(f"{self._uuid} is not tested: {why}; test in the host's PID namespace", Obstacle.UNSUPPORTED)
 
     def _processes(self) -> set[int]:
-        found = {process.pid for process in self._asked(getattr(self._nvml, _COMPUTE), self._handle)}
+        pids = {process.pid for process in self._asked(getattr(self._nvml, _COMPUTE), self._handle)}
         for name in _OTHERS:
-            found.update(process.pid for process in self._asked(getattr(self._nvml, name), self._handle, optional=True))
-        return found
+            pids.update(process.pid for process in self._asked(getattr(self._nvml, name), self._handle, optional=True))
+        return pids
 
     def _asked(self, function: Callable[..., Any], *arguments: Any, optional: bool = False) -> Any:
         try:

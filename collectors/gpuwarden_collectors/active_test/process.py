@@ -76,8 +76,8 @@ class _Parent:
         answer = self._asked("memory")
         return next((allowance for allowance in Allowance if allowance == answer), Allowance.NONE)
 
-    def _asked(self, what: str) -> str:
-        self.write({"asks": what})
+    def _asked(self, question: str) -> str:
+        self.write({"asks": question})
         return self._answers.get()
 
 

@@ -83,10 +83,10 @@ class Aws:
                 reply = await self._session.get(_BASE + path)
             except MetadataError as error:
                 return unknown(str(error))
-            found = read(reply, self._clock())
-            if found.kind is AnswerKind.UNKNOWN and self._session.error:
-                return unknown(f"{found.error}; {self._session.error}")
-            return found
+            parsed = read(reply, self._clock())
+            if parsed.kind is AnswerKind.UNKNOWN and self._session.error:
+                return unknown(f"{parsed.error}; {self._session.error}")
+            return parsed
 
         return ask
 
@@ -103,9 +103,9 @@ def spot(reply: Reply, at: Stamp) -> Answer:
         return NONE
     try:
         reply.expect()
-        found = mapping(reply.json())
-        action = choice_of(found, "action", _ACTIONS)
-        deadline = reply.deadline(time_of(found, "time"), at)
+        document = mapping(reply.json())
+        action = choice_of(document, "action", _ACTIONS)
+        deadline = reply.deadline(time_of(document, "time"), at)
     except ReplyError as error:
         return unknown(f"spot/instance-action: {error}")
     notice = TerminationNotice(
@@ -150,7 +150,7 @@ def maintenance(reply: Reply, at: Stamp) -> Answer:
         items = listing(reply.json())
     except ReplyError as error:
         return unknown(f"maintenance/scheduled: {error}")
-    found: dict[str, TerminationNotice] = {}
+    by_id: dict[str, TerminationNotice] = {}
     problem = ""
     for item in items[:64]:
         try:
@@ -158,9 +158,9 @@ def maintenance(reply: Reply, at: Stamp) -> Answer:
         except ReplyError as error:
             problem = f"maintenance/scheduled: {error}"
         else:
-            if notice is not None and (notice.id not in found or _earlier(notice, found[notice.id])):
-                found[notice.id] = notice
-    return answer(tuple(found.values()), problem)
+            if notice is not None and (notice.id not in by_id or _earlier(notice, by_id[notice.id])):
+                by_id[notice.id] = notice
+    return answer(tuple(by_id.values()), problem)
 
 
 def _event(item: Any, reply: Reply, at: Stamp) -> TerminationNotice | None:
@@ -181,8 +181,8 @@ def _event(item: Any, reply: Reply, at: Stamp) -> TerminationNotice | None:
     )
 
 
-def _earlier(one: TerminationNotice, other: TerminationNotice) -> bool:
-    return one.deadline is not None and other.deadline is not None and one.deadline < other.deadline
+def _earlier(notice: TerminationNotice, other: TerminationNotice) -> bool:
+    return notice.deadline is not None and other.deadline is not None and notice.deadline < other.deadline
 
 
 def lifecycle(reply: Reply, _: Stamp) -> Answer:

@@ -73,9 +73,9 @@ class Azure:
             reply = await self._metadata.get(EVENTS, HEADERS, within=None if self._on else self._first)
         except MetadataError as error:
             return unknown(str(error))
-        found = events(reply, self._clock(), self._own)
+        parsed = events(reply, self._clock(), self._own)
         self._on = self._on or reply.status == 200
-        return found
+        return parsed
 
     async def close(self) -> None:
         await self._metadata.close()
@@ -133,7 +133,7 @@ def events(reply: Reply, at: Stamp, own: str) -> Answer:
         items = listing(mapping(reply.json()).get("Events"))
     except ReplyError as error:
         return unknown(f"scheduledevents: {error}")
-    found: dict[str, TerminationNotice] = {}
+    by_id: dict[str, TerminationNotice] = {}
     problem = "" if len(items) <= _EVENTS_MOST else "scheduledevents: too many events"
     for item in items[:_EVENTS_MOST]:
         try:
@@ -142,8 +142,8 @@ def events(reply: Reply, at: Stamp, own: str) -> Answer:
             problem = f"scheduledevents: {error}"
         else:
             if notice is not None:
-                found[notice.id] = notice
-    return answer(tuple(found.values()), problem)
+                by_id[notice.id] = notice
+    return answer(tuple(by_id.values()), problem)
 
 
 def _event(item: Mapping[str, Any], reply: Reply, at: Stamp, own: str) -> TerminationNotice | None:

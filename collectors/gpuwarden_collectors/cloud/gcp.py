@@ -90,10 +90,10 @@ async def own_type(metadata: Metadata) -> str:
     try:
         reply = await metadata.get(f"{_BASE}machine-type", _FLAVOR)
         _expect_google(reply)
-        found = _TYPE.fullmatch(reply.text())
+        match = _TYPE.fullmatch(reply.text())
     except (MetadataError, ReplyError):
         return ""
-    return f"Google/{found[1]}" if found else ""
+    return f"Google/{match[1]}" if match else ""
 
 
 class Key:
@@ -119,20 +119,20 @@ class Key:
         except MetadataError as error:
             self._etag = ""  # read before waiting again
             return unknown(str(error))
-        found = self._read(reply, self._clock())
-        self._remember(reply, found)
-        return found
+        parsed = self._read(reply, self._clock())
+        self._remember(reply, parsed)
+        return parsed
 
-    def _remember(self, reply: Reply, found: Answer) -> None:
-        if found.kind is AnswerKind.UNKNOWN:
+    def _remember(self, reply: Reply, parsed: Answer) -> None:
+        if parsed.kind is AnswerKind.UNKNOWN:
             self._etag = ""
             return
         etag = reply.headers.get("etag", "")
         self._etag = etag if _ETAG.fullmatch(etag) else ""
-        if self._noticed and found.kind is AnswerKind.NONE:
+        if self._noticed and parsed.kind is AnswerKind.NONE:
             self._plain = _READ_AGAIN
         self._plain = max(0, self._plain - 1)
-        self._noticed = found.kind is AnswerKind.NOTICE
+        self._noticed = parsed.kind is AnswerKind.NOTICE
 
 
 def _expect_google(reply: Reply) -> None:
@@ -183,18 +183,18 @@ def upcoming(reply: Reply, at: Stamp) -> Answer:
     """Machines of types that do not know it answer 404, which says nothing. Two spellings of the keys are about."""
     try:
         _expect_google(reply)
-        found = "NONE" if reply.body.strip() == b"NONE" else reply.json()
-        if found == "NONE":
+        document = "NONE" if reply.body.strip() == b"NONE" else reply.json()
+        if document == "NONE":
             return NONE
-        found = mapping(found)
-        key = next((key for key in _STATUS if key in found), "")
+        document = mapping(document)
+        key = next((key for key in _STATUS if key in document), "")
         if key:
-            choice_of(found, key, ("PENDING", "ONGOING"))
-        start = time_of(found, next((key for key in _STARTS if key in found), _STARTS[0]))
+            choice_of(document, key, ("PENDING", "ONGOING"))
+        start = time_of(document, next((key for key in _STARTS if key in document), _STARTS[0]))
         deadline = reply.deadline(start, at, past_most=30 * 86_400.0)  # a window lasts for a while
     except ReplyError as error:
         return unknown(f"upcoming-maintenance: {error}")
-    details = ", ".join(f"{key}={value}" for key, value in found.items() if isinstance(value, str))
+    details = ", ".join(f"{key}={value}" for key, value in document.items() if isinstance(value, str))
     return answer(
         (
             TerminationNotice(

@@ -41,32 +41,32 @@ class Metadata:
     ) -> Reply:
         """Raises MetadataError. `within`: seconds, where this one may take longer or shorter."""
         limit = self.timeout if within is None else within
-        what = f"{method} {self.endpoint}{path.partition('?')[0]}"
+        request = f"{method} {self.endpoint}{path.partition('?')[0]}"
         try:
             async with asyncio.timeout(limit):
                 return await self._exchange(method, path, dict(headers or {}), body)
         except TimeoutError as error:
-            raise MetadataError(f"{what}: no answer within {limit:g} s") from error
+            raise MetadataError(f"{request}: no answer within {limit:g} s") from error
         except (aiohttp.ClientError, OSError, ValueError, AssertionError) as error:
             text = str(error) or type(error).__name__
-            raise MetadataError(f"{what}: {text[:120]}") from error
+            raise MetadataError(f"{request}: {text[:120]}") from error
 
     async def _exchange(self, method: str, path: str, headers: dict[str, str], body: bytes | None) -> Reply:
         session = self._open()
         async with session.request(
             method, self.endpoint + path, headers=headers, data=body, allow_redirects=False
         ) as response:
-            found = bytearray()
+            received = bytearray()
             async for chunk in response.content.iter_any():
-                found += chunk
-                if len(found) > BODY_MOST:
+                received += chunk
+                if len(received) > BODY_MOST:
                     response.close()
                     raise MetadataError(f"{method} {self.endpoint}{path}: more than {BODY_MOST} bytes")
             encoding = response.headers.get("Content-Encoding", "identity").lower()
             if encoding not in ("identity", ""):
                 raise MetadataError(f"{method} {self.endpoint}{path}: compressed, which was not asked for")
             fields = {name.lower(): value for name, value in response.headers.items()}
-            return Reply(response.status, bytes(found), fields)
+            return Reply(response.status, bytes(received), fields)
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:

@@ -72,10 +72,10 @@ class Reply:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    document = dict(pairs)
+    if len(document) != len(pairs):
         raise ValueError("a key is there twice")
-    return found
+    return document
 
 
 def _no_number(text: str) -> NoReturn:

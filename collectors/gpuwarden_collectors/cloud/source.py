@@ -86,9 +86,9 @@ async def _poll(question: Question, on_answer: OnAnswer, chance: random.Random) 
     backoff = Backoff(RETRY_FIRST, RETRY_MOST if question.main else max(RETRY_MOST, question.interval))
     while True:
         begun = loop.time()
-        found = await question.ask()
-        on_answer(question, found)
-        if found.kind is AnswerKind.UNKNOWN:
+        answer = await question.ask()
+        on_answer(question, answer)
+        if answer.kind is AnswerKind.UNKNOWN:
             await asyncio.sleep(backoff.failed())
         else:
             backoff.succeeded()

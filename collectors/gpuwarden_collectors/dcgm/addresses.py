@@ -50,13 +50,13 @@ def engine_address(options: DcgmOptions) -> Address | None:
     """
     if options.address:
         return parse_address(options.address)
-    found = running_engine(options.probe)
-    if found is None and not options.embedded:
+    address = running_engine(options.probe)
+    if address is None and not options.embedded:
         raise SourceAbsent(
             f"no nv-hostengine of root or of this user listens at {', '.join(options.probe)}; "
             "start nvidia-dcgm.service, or set collectors.dcgm.address to where it listens"
         )
-    return found
+    return address
 
 
 def running_engine(addresses: Iterable[str], net: Path = Path("/proc/net")) -> Address | None:

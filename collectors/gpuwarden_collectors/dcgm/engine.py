@@ -107,12 +107,12 @@ class Engine:
 
     def others(self) -> list[Entity]:
         """Returns the other entities that DCGM watches on this node. A kind whose module is not loaded has none."""
-        found: list[Entity] = []
+        entities: list[Entity] = []
         for kind in (SWITCH, CPU, CONNECTX):
             with self._passable():
                 ids = self._agent.dcgmGetEntityGroupEntities(self._handle, kind, _ONLY_SUPPORTED)
-                found += [(kind, number) for number in ids]
-        return found
+                entities += [(kind, number) for number in ids]
+        return entities
 
     # --- health
 

@@ -65,18 +65,18 @@ def ids(fields: Iterable[Field]) -> list[int]:
 
 def by_entity(values: Iterable[Any]) -> dict[Entity, Values]:
     """Groups by entity the fields that have a value. `values` are c_dcgmFieldValue_v2."""
-    found: dict[Entity, Values] = {}
+    grouped: dict[Entity, Values] = {}
     for value in values:
         field = _BY_ID.get(value.fieldId)
         decoded = None if field is None else _decoded(field, value)
         if field is None or decoded is None:
             continue
         entity = NODE if value.entityGroupId != GPU else (GPU, value.entityId)
-        attributes = found.setdefault(entity, {})
+        attributes = grouped.setdefault(entity, {})
         attributes[field.into] = decoded
         if field.id == _LAST_XID:
             attributes["last_xid_at"] = value.ts / 1_000_000
-    return found
+    return grouped
 
 
 def _decoded(field: Field, value: Any) -> int | float | str | None:

@@ -52,13 +52,13 @@ class Incidents:
         `responses` are c_dcgmHealthResponse, `slots` is by id of the GPU, `checked` has the ids of the GPUs that were
         checked.
         """
-        found = [(raw, _key(raw)) for response in responses for raw in _raw(response)]
-        beginnings = {key: self._begun.get(key) or _Beginning(now, self._was_there(key)) for _, key in found}
+        keyed = [(raw, _key(raw)) for response in responses for raw in _raw(response)]
+        beginnings = {key: self._begun.get(key) or _Beginning(now, self._was_there(key)) for _, key in keyed}
         kept = {key: begun for key, begun in self._begun.items() if _latched(key)}
         self._begun = kept | beginnings
         self._checked.update(checked)
         self._first = False
-        return tuple(_incident(raw, key, beginnings[key], slots) for raw, key in found)
+        return tuple(_incident(raw, key, beginnings[key], slots) for raw, key in keyed)
 
     def _was_there(self, key: _Key) -> bool:
         return key.entity_id not in self._checked if key.entity_kind == GPU else self._first

@@ -44,9 +44,9 @@ class Readings:
     def read(self, gpus: Collection[int]) -> tuple[dict[int, DcgmReadings], Values]:
         """The readings by id of the GPU, and the values that belong to the node by attribute of DcgmFacts."""
         fields = self._gpu_fields + ([] if self.profiling_error else self._profiling)
-        found = self._values([(GPU, gpu) for gpu in gpus], fields) | self._values([NODE], self._node_fields)
-        node = found.pop(NODE, {})
-        return {gpu: DcgmReadings(**values) for (_, gpu), values in found.items()}, node
+        entity_values = self._values([(GPU, gpu) for gpu in gpus], fields) | self._values([NODE], self._node_fields)
+        node = entity_values.pop(NODE, {})
+        return {gpu: DcgmReadings(**values) for (_, gpu), values in entity_values.items()}, node
 
     def _values(self, entities: list[Entity], fields: list[int]) -> dict[Entity, Values]:
         return by_entity(self._engine.values(entities, fields)) if entities and fields else {}

@@ -188,8 +188,8 @@ class InfinibandCollector:
         if inode not in self._paths:
             device = folder.parent.parent / "device"
             guid = text_or_empty(folder.parent.parent / "node_guid")
-            known = guid if _GUID.fullmatch(guid) and guid.strip("0:") else ""
-            self._paths[inode] = (pci_path(device), driver_of(device), known)
+            valid_guid = guid if _GUID.fullmatch(guid) and guid.strip("0:") else ""
+            self._paths[inode] = (pci_path(device), driver_of(device), valid_guid)
         return self._paths[inode]
 
     def _read_adapters(self, ports: Sequence[PortFacts]) -> tuple[AdapterFacts, ...]:
@@ -232,11 +232,11 @@ class InfinibandCollector:
         netdevs = folder.parent.parent / "device/net"
         try:
             with os.scandir(netdevs) as entries:
-                found = sorted(entry.name for entry in islice(entries, _NETDEVS_MOST))
+                names = sorted(entry.name for entry in islice(entries, _NETDEVS_MOST))
         except OSError:
             return ()
         port = int(folder.name) - 1  # some adapters have one function for both ports
-        return [name for name in found if (number(text_or_empty(netdevs / name / "dev_port")) or 0) == port]
+        return [name for name in names if (number(text_or_empty(netdevs / name / "dev_port")) or 0) == port]
 
     def _merged(self, folder: Path, slot: str) -> tuple[str, ...]:
         """Returns the other functions below a bond: the driver makes one RDMA device of their ports (RoCE LAG)."""
@@ -272,10 +272,10 @@ def _numbered(folder: Path) -> Iterator[tuple[Path, int]]:
     """The ports in the folder, with their inodes: the kernel makes a new one when a device comes back."""
     try:
         with os.scandir(folder) as entries:
-            found = [(entry.name, entry.inode()) for entry in entries if number(entry.name) is not None]
+            ports = [(entry.name, entry.inode()) for entry in entries if number(entry.name) is not None]
     except OSError:
         return
-    for name, inode in sorted(found, key=lambda port: int(port[0])):
+    for name, inode in sorted(ports, key=lambda port: int(port[0])):
         yield folder / name, inode
 
 

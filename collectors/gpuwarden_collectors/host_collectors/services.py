@@ -82,12 +82,12 @@ class ServicesCollector:
             raise CollectorError(
                 f"cannot read services: systemctl answered for {len(blocks)} units, asked for {len(self._units)}"
             )
-        found: dict[str, ServiceFacts] = {}
+        by_unit: dict[str, ServiceFacts] = {}
         for asked, block in zip(self._units, blocks, strict=True):
             facts = _service(asked, block, configured=asked in self._configured)
             if facts.installed or facts.configured:
-                found.setdefault(facts.unit, facts)
-        return ServicesFacts(services=tuple(found.values()))
+                by_unit.setdefault(facts.unit, facts)
+        return ServicesFacts(services=tuple(by_unit.values()))
 
     def _show(self) -> str:
         command = (*self._command, "show", f"--property={_PROPERTIES}", "--", *self._units)

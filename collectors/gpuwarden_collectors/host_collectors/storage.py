@@ -85,10 +85,10 @@ class StorageOptions(PolledOptions):
 
     def misfits(self) -> Iterator[Misfit]:
         if self.patience >= self.deadline:
-            found = f"{self.patience:g}s beside {self.deadline:g}s"
+            configured = f"{self.patience:g}s beside {self.deadline:g}s"
             yield (
                 ("patience", "deadline"),
-                f"expected patience to be shorter than deadline, found {found}: one mount that hangs must not hide the others",
+                f"expected patience to be shorter than deadline, found {configured}: one mount that hangs must not hide the others",
             )
         for path in self.expected:
             if not path.startswith("/") or "\0" in path:

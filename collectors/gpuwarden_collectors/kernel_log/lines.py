@@ -78,13 +78,13 @@ def event_of(record: Record, at: Stamp, boot_id: str, *, history: bool = False) 
         if match := pattern.match(record.text):
             origin = LogOrigin(boot_id=boot_id, sequence=record.sequence, facility=record.facility)
             return build(match, _Seen(at=at, history=history, origin=origin))
-    for pattern, what in OTHER_LINES:
+    for pattern, kind in OTHER_LINES:
         if match := pattern.match(record.text):
             origin = LogOrigin(boot_id=boot_id, sequence=record.sequence, facility=record.facility)
             named = match.groupdict()
             slot, part = _slot(named["slot"]) if "slot" in named else "", named.get("part") or ""
             text = _printable(named.get("text", record.text))
-            return KernelLineEvent(at=at, history=history, origin=origin, what=what, slot=slot, part=part, text=text)
+            return KernelLineEvent(at=at, history=history, origin=origin, what=kind, slot=slot, part=part, text=text)
     return None
 
 

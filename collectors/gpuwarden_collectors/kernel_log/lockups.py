@@ -39,10 +39,10 @@ class Lockups:
 
     def named(self, record: Record) -> KernelLineEvent | None:
         """Returns the lockup before this record, with the module that the record names; None for nearly all records."""
-        if self._lockup is None or (found := _MODULE.match(record.text)) is None:
+        if self._lockup is None or (match := _MODULE.match(record.text)) is None:
             return None
         lockup, self._lockup = self._lockup, None
         if not 0 <= record.microseconds - self._at <= WITHIN or lockup.origin is None:
             return None
         origin = replace(lockup.origin, sequence=record.sequence, facility=record.facility)
-        return replace(lockup, part=found["module"], origin=origin)
+        return replace(lockup, part=match["module"], origin=origin)

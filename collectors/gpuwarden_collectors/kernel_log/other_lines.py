@@ -57,5 +57,5 @@ _FORMS: tuple[tuple[str, LineKind], ...] = (
 )
 
 OTHER_LINES: tuple[tuple[re.Pattern[str], LineKind], ...] = tuple(
-    (re.compile(form, re.ASCII | re.DOTALL), what) for form, what in _FORMS
+    (re.compile(form, re.ASCII | re.DOTALL), kind) for form, kind in _FORMS
 )

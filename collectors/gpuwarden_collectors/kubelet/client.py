@@ -65,10 +65,10 @@ class PodsReader:
     def _socket_made(self) -> tuple[int, int] | None:
         """Returns what no later socket has; its number alone may be given again."""
         try:
-            found = self._socket.stat()
+            status = self._socket.stat()
         except OSError:
             return None
-        return found.st_ino, found.st_ctime_ns
+        return status.st_ino, status.st_ctime_ns
 
     async def _asked(self) -> bytes:
         channel = _BoundedChannel(path=str(self._socket), codec=_Codec(), config=_CONFIGURATION)

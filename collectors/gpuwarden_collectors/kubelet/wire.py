@@ -39,18 +39,18 @@ class Malformed(ValueError):  # noqa: N818 - of the answer
 def decoded(response: bytes) -> PodsFacts:
     """Decodes a ListPodResourcesResponse. Raises Malformed."""
     claims = 0
-    found: list[PodContainer] = []
+    containers: list[PodContainer] = []
     for pod in _messages(memoryview(response), 1):
         name, namespace = _text(pod, 1), _text(pod, 2)
         for container in _messages(pod, 3):
             claims += any(True for _ in _messages(container, 5))
             devices = tuple(sorted(set(_gpus(container)))[:DEVICES_MOST])  # kubelet's order is another each time
             if devices:
-                found.append(
+                containers.append(
                     PodContainer(namespace=namespace, pod=name, container=_text(container, 1), devices=devices)
                 )
-    found.sort(key=lambda one: (one.namespace, one.pod, one.container))
-    return PodsFacts(containers=tuple(found[:CONTAINERS_MOST]), claims=claims)
+    containers.sort(key=lambda pod_container: (pod_container.namespace, pod_container.pod, pod_container.container))
+    return PodsFacts(containers=tuple(containers[:CONTAINERS_MOST]), claims=claims)
 
 
 def _gpus(container: memoryview) -> Iterator[str]:

@@ -127,10 +127,10 @@ class InstancesGpm:
         for gone in self._of.keys() - set(here.values()):
             self._of.pop(gone).close()
         values: dict[int, dict[str, Any]] = {}
-        for number, known in here.items():
-            gpm = self._of.get(known)
+        for number, identity in here.items():
+            gpm = self._of.get(identity)
             if gpm is None:
-                gpm = self._of[known] = Gpm(self._calls, GPM_OF_INSTANCES, instance=number)
+                gpm = self._of[identity] = Gpm(self._calls, GPM_OF_INSTANCES, instance=number)
             asked = not gpm.rests(now)
             values[number] = gpm.read(now)
             if asked and gpm.rests(now):

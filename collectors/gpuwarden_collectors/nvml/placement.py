@@ -64,11 +64,11 @@ class PlacementReader:
         return structure
 
 
-def _with(known: Placement, *, cluster_uuid: str) -> Placement:
+def _with(placement: Placement, *, cluster_uuid: str) -> Placement:
     return Placement(
-        module_id=known.module_id,
-        chassis_serial=known.chassis_serial,
-        chassis_slot=known.chassis_slot,
-        chassis_tray=known.chassis_tray,
+        module_id=placement.module_id,
+        chassis_serial=placement.chassis_serial,
+        chassis_slot=placement.chassis_slot,
+        chassis_tray=placement.chassis_tray,
         cluster_uuid=cluster_uuid,
     )

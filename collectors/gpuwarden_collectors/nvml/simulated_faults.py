@@ -118,8 +118,8 @@ def _link_errors(gpu: SimulatedGpu, number: int, age: float) -> None:
 
 def _all(*effects: Effect) -> Effect:
     def effect(gpu: SimulatedGpu, number: int, age: float) -> None:
-        for one in effects:
-            one(gpu, number, age)
+        for single_effect in effects:
+            single_effect(gpu, number, age)
 
     return effect
 

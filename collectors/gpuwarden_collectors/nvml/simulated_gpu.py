@@ -154,10 +154,10 @@ def _warmth(now: float) -> float:
     return (1 - (1 - coolest) * math.exp(-_BUSY / _LAG)) * math.exp(-(since - _BUSY) / _LAG)
 
 
-def _fraction(number: int, now: float, what: str) -> float:
+def _fraction(number: int, now: float, quantity: str) -> float:
     """A number from 0 to 1, another one each second, the same for the same arguments."""
-    return zlib.crc32(f"{number} {int(now)} {what}".encode()) / 0xFFFFFFFF
+    return zlib.crc32(f"{number} {int(now)} {quantity}".encode()) / 0xFFFFFFFF
 
 
-def _noise(number: int, now: float, what: str) -> float:
-    return 2 * _fraction(number, now, what) - 1
+def _noise(number: int, now: float, quantity: str) -> float:
+    return 2 * _fraction(number, now, quantity) - 1

@@ -98,13 +98,13 @@ class _Stream:
 
 
 @contextlib.contextmanager
-def _input(given: bytes | int) -> Iterator[int]:
+def _input(standard_input: bytes | int) -> Iterator[int]:
     """An open file; or one in memory, which, unlike a pipe, never blocks its writer."""
-    if isinstance(given, int) or not given:
-        yield subprocess.DEVNULL if isinstance(given, bytes) else given
+    if isinstance(standard_input, int) or not standard_input:
+        yield subprocess.DEVNULL if isinstance(standard_input, bytes) else standard_input
         return
     with os.fdopen(os.memfd_create("given"), "r+b") as file:
-        file.write(given)
+        file.write(standard_input)
         file.seek(0)
         yield file.fileno()
 
@@ -112,15 +112,19 @@ def _input(given: bytes | int) -> Iterator[int]:
 class Process:
     """A started program. Raises OSError if not even the shell can be started.
 
-    `given` is the content of its standard input, or an open file to be that.
+    `standard_input` is its content, or an open file to be that.
     """
 
     def __init__(
-        self, command: Sequence[str], environment: Mapping[str, str], kept: int = _KEPT, given: bytes | int = b""
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        kept: int = _KEPT,
+        standard_input: bytes | int = b"",
     ) -> None:
         _unreaped[:] = [process for process in _unreaped if process.poll() is None]
         pipe = subprocess.PIPE
-        with _input(given) as stdin:
+        with _input(standard_input) as stdin:
             self._process = subprocess.Popen(  # noqa: S603 - to run what the site configured is the purpose
                 (*_START, *command),
                 stdin=stdin,
@@ -200,7 +204,7 @@ async def run(
     timeout: float,  # noqa: ASYNC109 - a cancelled task could not say what it left
     *,
     kept: int = _KEPT,
-    given: bytes | int = b"",
+    standard_input: bytes | int = b"",
     left: Callable[[Process], object] | None = None,
     whole: bool = False,
 ) -> Run:
@@ -211,7 +215,7 @@ async def run(
     """
     mark = secrets.token_hex(16) if whole else ""
     try:
-        process = Process(command, {**environment, _MARK: mark} if whole else environment, kept, given)
+        process = Process(command, {**environment, _MARK: mark} if whole else environment, kept, standard_input)
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the command
         return Run(None, error=f"cannot be started: {error}")
     in_time = False

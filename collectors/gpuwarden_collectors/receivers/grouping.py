@@ -87,9 +87,11 @@ class Gathering:
         def add(pgroup: ProcessGroup, pid: int, group: Group) -> None:
             member = self._member(pid, group)
             if member is not None:
-                known = process_groups.setdefault((pgroup.job, pgroup.sluid, pgroup.container, pgroup.root), pgroup)
-                known.owner = group.owner if known.owner is None else known.owner
-                known.members[pid] = member
+                process_group = process_groups.setdefault(
+                    (pgroup.job, pgroup.sluid, pgroup.container, pgroup.root), pgroup
+                )
+                process_group.owner = group.owner if process_group.owner is None else process_group.owner
+                process_group.members[pid] = member
 
         for pid, group in groups.items():
             add(ProcessGroup(job=group.job, sluid=group.sluid, container=group.container), pid, group)

@@ -137,5 +137,5 @@ def _part(document: object, key: str) -> object:
 
 
 def _text(document: object, key: str) -> str:
-    found = _part(document, key)
-    return found if isinstance(found, str) else ""
+    part = _part(document, key)
+    return part if isinstance(part, str) else ""

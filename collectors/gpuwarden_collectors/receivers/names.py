@@ -78,8 +78,8 @@ def _python(arguments: Sequence[str]) -> Role | None:
             return None
         elif not argument.startswith("-"):
             dotted = argument.removesuffix(".py").replace("/", ".")
-            known = (role for module, role in _BY_MODULE.items() if "." in module and dotted.endswith("." + module))
-            return next(known, _PROGRAMS.get(_base(argument)))
+            roles = (role for module, role in _BY_MODULE.items() if "." in module and dotted.endswith("." + module))
+            return next(roles, _PROGRAMS.get(_base(argument)))
     return None
 
 

@@ -30,8 +30,8 @@ class OomCount:
     folder: str
     _of: dict[str, int] = field(default_factory=dict)
 
-    def take(self, found: dict[str, int]) -> None:
-        for folder, count in found.items():
+    def take(self, counts: dict[str, int]) -> None:
+        for folder, count in counts.items():
             if folder in self._of or len(self._of) < FOLDERS_MOST:
                 self._of[folder] = max(count, self._of.get(folder, 0))
 
@@ -55,14 +55,14 @@ def _counted(folder: str) -> dict[str, int]:
     """Returns the counts of a folder, and in version 1 of those below it, by folder."""
     if (count := _count(f"{folder}/memory.events")) is not None:
         return {folder: count}
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     level = [folder]
     for _ in range(_DEEP + 1):
         for group in level:
             if (count := _count(f"{group}/memory.oom_control")) is not None:
-                found[group] = count
-        level = [below for group in level for below in _below(group)][: FOLDERS_MOST - len(found)]
-    return found
+                counts[group] = count
+        level = [below for group in level for below in _below(group)][: FOLDERS_MOST - len(counts)]
+    return counts
 
 
 def _below(folder: str) -> list[str]:

@@ -48,8 +48,8 @@ class ReceiversReader:
         anybody asked them. Raises SourceAbsent without /proc, CollectorError if it cannot be listed.
         """
         process_groups = Gathering(self._scanner, frozenset(gpu_pids), slurm_pids or {}, owners or {}).process_groups()
-        found = [(pgroup, roles(pgroup.members, pgroup.owner)) for pgroup in process_groups]
-        working = [(pgroup, named) for pgroup, named in found if pgroup.job is not None or _works(pgroup, named)]
+        with_roles = [(pgroup, roles(pgroup.members, pgroup.owner)) for pgroup in process_groups]
+        working = [(pgroup, named) for pgroup, named in with_roles if pgroup.job is not None or _works(pgroup, named)]
         containers = [pgroup.container for pgroup, _ in working if pgroup.container]
         labels = self._containers.of(containers) if self._containers and containers else {}
         return tuple(sorted(_jobs(working, labels), key=lambda job: (_ORDER.index(job.kind), len(job.id), job.id)))
@@ -66,7 +66,7 @@ def _jobs(
 ) -> Iterator[LocalJob]:
     taken: set[str] = set()
     # A label was set by the runtime: it wins over an environment, should two declare the same name.
-    for pgroup, named in sorted(process_groups, key=lambda found: not labels.get(found[0].container, UNLABELLED).task):
+    for pgroup, named in sorted(process_groups, key=lambda pair: not labels.get(pair[0].container, UNLABELLED).task):
         label = labels.get(pgroup.container, UNLABELLED)
         first = sorted(pgroup.oldest_first(), key=lambda member: named[member.process.pid] is not Role.RANK)
         task = label.task or _first(member.declarations.task for member in first)

@@ -47,8 +47,8 @@ class Member:
 
         They are set in batch scripts and interactive sessions too, where they mean nothing.
         """
-        found = self.declarations.identity
-        return None if found and found[0].startswith("SLURM_") and not self.step.isdecimal() else found
+        declared = self.declarations.identity
+        return None if declared and declared[0].startswith("SLURM_") and not self.step.isdecimal() else declared
 
 
 @dataclass(slots=True)
@@ -79,15 +79,15 @@ def roles(members: Members, owner: int | None = None) -> dict[int, Role]:
         parent = members[pid].process.parent
         if parent in below and parent != pid:
             below[parent].add(members[pid], below[pid])
-    found: dict[int, Role] = {}
+    by_pid: dict[int, Role] = {}
     contexts: dict[int, _Context] = {}
     for pid in order:
         member = members[pid]
         above = contexts.get(member.process.parent)
         role = _known(member, owner) or _placed(member, below[pid], above)
-        found[pid], contexts[pid] = role, _context(member, role, above)
-    _settle(members, found, contexts)
-    return found
+        by_pid[pid], contexts[pid] = role, _context(member, role, above)
+    _settle(members, by_pid, contexts)
+    return by_pid
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,13 +157,13 @@ def _context(member: Member, role: Role, above: _Context | None) -> _Context:
     return _Context(root, _led(member, above) and role in _PASSED, above.rank if above else None)
 
 
-def _settle(members: Members, found: dict[int, Role], contexts: Mapping[int, _Context]) -> None:
+def _settle(members: Members, by_pid: dict[int, Role], contexts: Mapping[int, _Context]) -> None:
     """Reduces several ranks in one place to those that hold a GPU, or else to those that are not orphans.
 
     The others become helpers.
     """
     groups: dict[object, list[int]] = {}
-    ranks = [pid for pid, role in found.items() if role is Role.RANK]
+    ranks = [pid for pid, role in by_pid.items() if role is Role.RANK]
     for pid in ranks:
         member = members[pid]
         groups.setdefault((member.step, member.identity or contexts[pid].root), []).append(pid)
@@ -172,9 +172,9 @@ def _settle(members: Members, found: dict[int, Role], contexts: Mapping[int, _Co
         kept = (
             holders or [pid for pid in group if members[pid].process.parent in members or members[pid].leader] or group
         )
-        found.update((pid, Role.HELPER) for pid in group if pid not in kept)
+        by_pid.update((pid, Role.HELPER) for pid in group if pid not in kept)
     if any(members[pid].step.isdecimal() for pid in ranks):
-        found.update((pid, Role.HELPER) for pid in ranks if _accompanies(members[pid]))
+        by_pid.update((pid, Role.HELPER) for pid in ranks if _accompanies(members[pid]))
 
 
 def _accompanies(member: Member) -> bool:

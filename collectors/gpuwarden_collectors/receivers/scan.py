@@ -65,35 +65,35 @@ class Scanner:
         self._began = self._clock().boottime * _TICKS
         self._folders = RootFolders(Path(self._proc))
         self._pids = process_ids(self._proc, self._max_processes)
-        known: dict[bytes, Group] = {}
-        found: dict[int, Group] = {}
+        by_text: dict[bytes, Group] = {}
+        by_pid: dict[int, Group] = {}
         for pid in self._pids:
-            group = self._group(pid, known)
+            group = self._group(pid, by_text)
             if group is not OUTSIDE:
-                found[pid] = group
-        return found
+                by_pid[pid] = group
+        return by_pid
 
-    def _group(self, pid: int, known: dict[bytes, Group]) -> Group:
+    def _group(self, pid: int, by_text: dict[bytes, Group]) -> Group:
         """Returns the group of a process. Most processes share theirs with others, so that each text is parsed once."""
         try:
             text = read(None, f"{self._proc}/{pid}/cgroup", _GROUPS_MOST)
         except OSError:
             return OUTSIDE
-        if text not in known:
-            found = group_in(text.decode("ascii", "replace"), self._folders)
-            known[text] = OUTSIDE if found == OUTSIDE else found
-        return known[text]
+        if text not in by_text:
+            group = group_in(text.decode("ascii", "replace"), self._folders)
+            by_text[text] = OUTSIDE if group == OUTSIDE else group
+        return by_text[text]
 
     def process(self, pid: int, group: Group = OUTSIDE) -> Process | None:
         """Reads a process; returns None if it is gone, or if its number is now that of a process outside `group`."""
         try:
             with opened(self._proc, pid) as folder:
-                found = process(folder)
+                candidate = process(folder)
         except _GONE:
             return None
-        if found is None or (found.started + 1 >= self._began and self._group(pid, {}) != group):
+        if candidate is None or (candidate.started + 1 >= self._began and self._group(pid, {}) != group):
             return None
-        return found
+        return candidate
 
     def nodes(self, excluded: Collection[int]) -> dict[int, ProcessNode]:
         """Returns the processes of this host by PID, without the `excluded` ones and those that are gone."""
@@ -163,5 +163,5 @@ class _Reader:
         return replace(self._known[environ], command=command_in(command))
 
 
-def _key(one: Process) -> Key:
-    return one.pid, one.started, one.program
+def _key(live_process: Process) -> Key:
+    return live_process.pid, live_process.started, live_process.program

@@ -30,18 +30,18 @@ def trees(
     `nodes` lacks all processes that belong elsewhere, so that a tree ends there, upwards and downwards.
     """
     tree = _Trees(nodes, uid_of)
-    found: dict[int, set[int]] = {}
+    by_root: dict[int, set[int]] = {}
     for holder in sorted(holders):
         if holder in nodes and not tree.is_service(holder):
             way = tree.upwards(holder)
-            found.setdefault(way[-1], set()).update(way, tree.downwards(holder))
+            by_root.setdefault(way[-1], set()).update(way, tree.downwards(holder))
     taken: set[int] = set()
-    for root, pids in found.items():
-        found[root] = (
+    for root, pids in by_root.items():
+        by_root[root] = (
             pids - taken
         )  # numbers that change hands during the scan can make a circle, which has several topmost
         taken |= pids
-    return {root: pids for root, pids in found.items() if pids}
+    return {root: pids for root, pids in by_root.items() if pids}
 
 
 class _Trees:
@@ -65,14 +65,14 @@ class _Trees:
         return way[:top]
 
     def downwards(self, holder: int) -> set[int]:
-        found, todo = set[int](), [holder]
+        descendants, todo = set[int](), [holder]
         while todo:
             parent = todo.pop()
             for pid in self._children.get(parent, ()):
-                if pid not in found and self._are_one(parent, pid):
-                    found.add(pid)
+                if pid not in descendants and self._are_one(parent, pid):
+                    descendants.add(pid)
                     todo.append(pid)
-        return found
+        return descendants
 
     def _are_one(self, parent: int, child: int) -> bool:
         if parent <= 1 or parent not in self._nodes or self.is_service(parent) or self.is_service(child):

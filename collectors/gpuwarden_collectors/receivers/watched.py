@@ -50,8 +50,8 @@ class WatchedReader:
         users = [user for pid in sorted(self._pids())[:PROCESSES_MAX] if (user := process(self._proc, pid))]
         self._cpu.read(users, self._clock().boottime)
         folders = RootFolders(self._proc)
-        known = {(user.pid, user.started): self._of(user, folders) for user in users}
-        self._known = {key: found for key, found in known.items() if found is not None}
+        memberships = {(user.pid, user.started): self._of(user, folders) for user in users}
+        self._known = {key: membership for key, membership in memberships.items() if membership is not None}
         of = {container for container, _, _ in self._known.values()}
         labels = self._labels.of(sorted(of)) if self._labels is not None and of else {}
         watched = {container for container, wishes_it, _ in self._known.values() if wishes_it}
@@ -65,8 +65,8 @@ class WatchedReader:
 
         Returns None outside of containers, and while the process cannot be read safely.
         """
-        if (found := self._known.get((user.pid, user.started))) is not None:
-            return found
+        if (membership := self._known.get((user.pid, user.started))) is not None:
+            return membership
         group = self._group(user, folders)
         if not group.container or user.stuck:
             return None
@@ -81,7 +81,9 @@ class WatchedReader:
 
     def _container(self, name: str, users: Collection[Process]) -> WatchedContainer:
         mine = [
-            (user, known) for user in users if (known := self._known.get((user.pid, user.started))) and known[0] == name
+            (user, membership)
+            for user in users
+            if (membership := self._known.get((user.pid, user.started))) and membership[0] == name
         ]
         processes = (
             JobProcess(pid=user.pid, uid=user.uid, known_from="cgroup", rank=rank, cpu_seconds=self._cpu.of(user))

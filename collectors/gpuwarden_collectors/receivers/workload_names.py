@@ -62,10 +62,10 @@ def member(
     """Returns None for processes of root's that are none of these, for our own, and for what is gone."""
     try:
         uid = (proc / str(stat.pid)).stat().st_uid
-        found = list(lines(read_text(proc / str(stat.pid) / "cgroup", _GROUPS_MAX)))
+        group_lines = list(lines(read_text(proc / str(stat.pid) / "cgroup", _GROUPS_MAX)))
     except OSError:
         return None
-    placed = min(filter(None, (_placed(line, folders, pods) for line in found)), key=_worth, default=None)
+    placed = min(filter(None, (_placed(line, folders, pods) for line in group_lines)), key=_worth, default=None)
     if placed is not None and placed[1].name:
         return replace(placed[1], uid=uid)
     job = jobs.get(stat.pid)
@@ -81,10 +81,10 @@ def pod_names(root: Path) -> dict[str, str]:
     """Returns `namespace/name` by UID, of the pods that have logs on this host; empty without kubelet."""
     try:
         with os.scandir(root / POD_LOGS) as entries:
-            found = [_POD_FOLDER.fullmatch(entry.name) for entry, _ in zip(entries, range(_PODS_MOST), strict=False)]
+            matches = [_POD_FOLDER.fullmatch(entry.name) for entry, _ in zip(entries, range(_PODS_MOST), strict=False)]
     except OSError:
         return {}
-    return {match["uid"]: f"{match['namespace']}/{match['name']}" for match in found if match is not None}
+    return {match["uid"]: f"{match['namespace']}/{match['name']}" for match in matches if match is not None}
 
 
 _Placed = tuple[GroupLine, Member]
@@ -107,15 +107,19 @@ def _placed(line: GroupLine, folders: RootFolders, pods: Mapping[str, str]) -> _
     return None
 
 
-def _at(line: GroupLine, found: Member, end: int, folders: RootFolders) -> _Placed:
-    return line, replace(found, group=line.path[:end], folder=folders.folder(line, end))
+def _at(line: GroupLine, workload: Member, end: int, folders: RootFolders) -> _Placed:
+    return line, replace(workload, group=line.path[:end], folder=folders.folder(line, end))
 
 
 def _worth(placed: _Placed) -> tuple[bool, bool, int]:
     """Sorts the hierarchy that counts memory first: that of version 1 with this controller, else version 2."""
-    line, found = placed
+    line, workload = placed
     controllers = line.controllers.split(",")
-    return not found.name, found.folder is None, 0 if "memory" in controllers else 1 if not line.controllers else 2
+    return (
+        not workload.name,
+        workload.folder is None,
+        0 if "memory" in controllers else 1 if not line.controllers else 2,
+    )
 
 
 def _ours(proc: Path, stat: ProcessStat) -> bool:
@@ -132,6 +136,6 @@ def _ours(proc: Path, stat: ProcessStat) -> bool:
 
 def only(uids: Iterable[int]) -> int | None:
     """The user of these, root only where there is no other; None while they are several users'."""
-    found = set(uids)
-    others = found - {0} or found
+    distinct = set(uids)
+    others = distinct - {0} or distinct
     return others.pop() if len(others) == 1 else None

@@ -85,41 +85,43 @@ class WorkloadsReader:
         now = self._clock().boottime
         self._left_out = 0
         users = self._users()
-        for known in self._there.values():
-            known.alive = {key for key in known.alive if self._is_alive(key)}
-            known.open = {key: workload for key, workload in known.open.items() if users is None and key in known.alive}
+        for tracked in self._there.values():
+            tracked.alive = {key for key in tracked.alive if self._is_alive(key)}
+            tracked.open = {
+                key: workload for key, workload in tracked.open.items() if users is None and key in tracked.alive
+            }
         self._end(now)
         self._take({} if users is None else users)
-        self._counts.read([known.oom for known in self._there.values() if known.oom is not None])
-        self._gone = _newest([known for known in self._gone if now - (known.ended or now) <= KEPT_FOR])
-        found = [_workload(known) for known in (*self._gone, *self._there.values())]
-        found.sort(key=lambda one: (one.name, one.started))
-        return WorkloadsFacts(workloads=tuple(found), left_out=self._left_out)
+        self._counts.read([tracked.oom for tracked in self._there.values() if tracked.oom is not None])
+        self._gone = _newest([tracked for tracked in self._gone if now - (tracked.ended or now) <= KEPT_FOR])
+        workloads = [_workload(tracked) for tracked in (*self._gone, *self._there.values())]
+        workloads.sort(key=lambda workload: (workload.name, workload.started))
+        return WorkloadsFacts(workloads=tuple(workloads), left_out=self._left_out)
 
     def _take(self, users: Mapping[int, tuple[str, ...]]) -> None:
         listed = sorted(users)
         self._left_out += len(listed[PROCESSES_MAX:])
         stats = [stat for pid in listed[:PROCESSES_MAX] if (stat := process_stat(self._proc, pid)) and not stat.over]
         self._identify(stats)
-        sessions = Counter(known.member.uid for known in self._there.values() if known.member.is_session)
+        sessions = Counter(tracked.member.uid for tracked in self._there.values() if tracked.member.is_session)
         for stat in stats:
             key = stat.pid, stat.started
             if (of := self._members.get(key)) is None:
                 continue
-            known = self._there.get(of.name)
+            tracked = self._there.get(of.name)
             is_too_many = of.is_session and sessions[of.uid] >= SESSIONS_MAX
-            if known is None and len(self._there) < WORKLOADS_MAX and not is_too_many:
-                known = self._there[of.name] = self._begun(of, stat)
+            if tracked is None and len(self._there) < WORKLOADS_MAX and not is_too_many:
+                tracked = self._there[of.name] = self._begun(of, stat)
                 sessions[of.uid] += of.is_session
-            if known is None:
+            if tracked is None:
                 self._left_out += 1
                 continue
-            known.started = min(known.started, stat.started / _TICKS)
-            known.alive.add(key)
-            known.slots.update(users[stat.pid])
-            known.uids.add(of.uid)
-            known.also.update(of.also)
-            known.open[key] = WorkloadProcess(pid=stat.pid, uid=of.uid, slots=tuple(sorted(users[stat.pid])))
+            tracked.started = min(tracked.started, stat.started / _TICKS)
+            tracked.alive.add(key)
+            tracked.slots.update(users[stat.pid])
+            tracked.uids.add(of.uid)
+            tracked.also.update(of.also)
+            tracked.open[key] = WorkloadProcess(pid=stat.pid, uid=of.uid, slots=tuple(sorted(users[stat.pid])))
 
     def _identify(self, stats: list[ProcessStat]) -> None:
         """Finds out what each process is part of, once; a job without control groups again, until it is known."""
@@ -129,15 +131,15 @@ class WorkloadsReader:
         pods: dict[str, str] | None = None
         for stat in stats:
             key = stat.pid, stat.started
-            known = before.get(key)
-            late = stat.pid in jobs and (known is None or known.name.startswith(SESSION))
+            earlier = before.get(key)
+            late = stat.pid in jobs and (earlier is None or earlier.name.startswith(SESSION))
             if key in before and not late:
-                self._members[key] = known
+                self._members[key] = earlier
                 continue
             folders = folders or RootFolders(self._proc)
             pods = pod_names(self._root) if pods is None else pods
             self._members[key] = member(self._proc, stat, folders, jobs, pods)
-            if known is not None and (was := self._there.get(known.name)) is not None:
+            if earlier is not None and (was := self._there.get(earlier.name)) is not None:
                 was.alive.discard(key)
                 was.open.pop(key, None)
 
@@ -165,10 +167,10 @@ class WorkloadsReader:
         return stat is not None and stat.started == key[1] and not stat.over
 
     def _end(self, now: float) -> None:
-        for name, known in list(self._there.items()):
-            gone = not known.alive if known.oom is None else _inode(known.oom.folder) != known.inode
+        for name, tracked in list(self._there.items()):
+            gone = not tracked.alive if tracked.oom is None else _inode(tracked.oom.folder) != tracked.inode
             if gone:
-                known.ended, known.open = now, {}
+                tracked.ended, tracked.open = now, {}
                 self._gone.append(self._there.pop(name))
                 moved = {key for key, of in self._members.items() if of is not None and of.name == name}
                 self._members = {key: of for key, of in self._members.items() if key not in moved}
@@ -178,11 +180,11 @@ def _newest(gone: list[_Known]) -> list[_Known]:
     """Return those that are still reported, in their order, which is the oldest first."""
     sessions: Counter[int] = Counter()
     kept = []
-    for known in reversed(gone):
-        of = known.member
+    for tracked in reversed(gone):
+        of = tracked.member
         sessions[of.uid] += of.is_session
         if not of.is_session or sessions[of.uid] <= SESSIONS_MAX:
-            kept.append(known)
+            kept.append(tracked)
     return kept[:WORKLOADS_MAX][::-1]
 
 
@@ -194,16 +196,16 @@ def _inode(folder: str | None) -> int:
         return -1
 
 
-def _workload(known: _Known) -> Workload:
-    of = known.member
+def _workload(tracked: _Known) -> Workload:
+    of = tracked.member
     return Workload(
         name=of.name,
-        also=tuple(sorted(known.also)),
-        uid=only(known.uids) if of.owner is None else of.owner,
-        started=known.started,
-        ended=known.ended,
-        slots=tuple(sorted(known.slots)),
-        processes=tuple(known.open[key] for key in sorted(known.open)),
+        also=tuple(sorted(tracked.also)),
+        uid=only(tracked.uids) if of.owner is None else of.owner,
+        started=tracked.started,
+        ended=tracked.ended,
+        slots=tuple(sorted(tracked.slots)),
+        processes=tuple(tracked.open[key] for key in sorted(tracked.open)),
         group=of.group,
-        oom_kills=None if known.oom is None else known.oom.kills,
+        oom_kills=None if tracked.oom is None else tracked.oom.kills,
     )

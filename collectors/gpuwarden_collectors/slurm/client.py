@@ -180,11 +180,18 @@ class SlurmClient:
         """Runs one command; returns None if it gave way to another call."""
         self.calls += 1
         program = (self._program(command[0]), *command[1:])
-        given: bytes | int = b"" if held is None else held
+        standard_input: bytes | int = b"" if held is None else held
         if record is not None:
-            program, given = (*RECORDED, *program), record
+            program, standard_input = (*RECORDED, *program), record
         running = asyncio.create_task(
-            run(program, self._environment, self._timeout, kept=_MOST_OUTPUT, given=given, left=self._left.append)
+            run(
+                program,
+                self._environment,
+                self._timeout,
+                kept=_MOST_OUTPUT,
+                standard_input=standard_input,
+                left=self._left.append,
+            )
         )
         turn.end = running.cancel
         try:

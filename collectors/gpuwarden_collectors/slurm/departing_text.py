@@ -118,13 +118,13 @@ def listed_pids(text: str) -> dict[int, ListedPid]:
 
     A PID of -1 stands for a step without processes.
     """
-    found = {}
+    by_pid = {}
     for line in text.splitlines()[:_LINES_MAX]:
         columns = line.split()
         if len(columns) == 5 and _is_number(columns[0]) and _is_number(columns[1]) and _STEP.fullmatch(columns[2]):
             local, rank = (int(column) if _is_number(column) else None for column in columns[3:])
-            found[int(columns[0])] = ListedPid(job=int(columns[1]), step=columns[2], local=local, rank=rank)
-    return found
+            by_pid[int(columns[0])] = ListedPid(job=int(columns[1]), step=columns[2], local=local, rank=rank)
+    return by_pid
 
 
 def steps(text: str, job: str) -> tuple[str, ...]:
@@ -134,16 +134,16 @@ def steps(text: str, job: str) -> tuple[str, ...]:
     precedes the first step; what follows may be the rest of a step's name, in which its user can write line breaks.
     """
     before, *shown = _STEP_ID.split(text)
-    found = list[str]()
+    own_steps = list[str]()
     for line in shown[:_LINES_MAX]:
         name = line.partition(" ")[0]
         of, _, step = name.partition(".")
         if of == job and not _STEP.fullmatch(step):
             raise OddAnswer(f"scontrol says that {one_line(name)!r} is a step of job {job}")
-        found += [step] if of == job else []
+        own_steps += [step] if of == job else []
     if before.strip():
         raise OddAnswer(f"scontrol says of the steps of job {job} {one_line(before)!r}")
-    return tuple(found)
+    return tuple(own_steps)
 
 
 def whole_trees(config: str, cgroup_conf: str | None) -> bool | None:

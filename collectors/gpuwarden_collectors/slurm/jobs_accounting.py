@@ -19,8 +19,8 @@ _CANCELLED = re.compile(r"(?P<uid>\d{1,10})\|CANCELLED by (?P<by>\d{1,10})\n?", 
 
 def cancelled_by(text: str, uid: int | None) -> int | None:
     """Parses `sacct -XnP -o UID,State` of one job. None if it names nobody, or the job is of another user than `uid`."""
-    found = _CANCELLED.fullmatch(text)
-    return int(found["by"]) if found and uid in (None, int(found["uid"])) else None
+    match = _CANCELLED.fullmatch(text)
+    return int(match["by"]) if match and uid in (None, int(match["uid"])) else None
 
 
 class Accounting:

@@ -84,31 +84,31 @@ def end_of(text: str, number: int, uid: int | None, ended: float = math.inf) -> 
     `uid`: the user of the job that ended; of another user's it is another job, with the number that comes again. `ended`: when it ended here,
     seconds of wall time: what started later is its next run, which may be over, too.
     """
-    found = dict[str, str]()
+    fields = dict[str, str]()
     records = [record for record in _RECORD.split(text) if re.match(rf"{number}\b", record)]
     for record in records:
         for match in _KEY.finditer(record):
             for name, value in match.groupdict().items():
-                if value is not None and name in found:
+                if value is not None and name in fields:
                     return None
                 if value is not None:
-                    found[name] = value
-    if len(records) != 1 or "state" not in found or (uid is not None and found.get("uid") != str(uid)):
+                    fields[name] = value
+    if len(records) != 1 or "state" not in fields or (uid is not None and fields.get("uid") != str(uid)):
         return None
-    state, nodes = found["state"], found.get("nodes")
-    if state in _RUNS_AGAIN or int(found.get("start", 0)) > ended:
+    state, nodes = fields["state"], fields.get("nodes")
+    if state in _RUNS_AGAIN or int(fields.get("start", 0)) > ended:
         return End(state=AGAIN, nodes=int(nodes) if nodes else None)
     if state not in ENDING:
         return None
-    code, signal = exit_of(found.get("code", ""))
-    step_code, step_signal = exit_of("" if "managed" in found else found.get("step", ""))
+    code, signal = exit_of(fields.get("code", ""))
+    step_code, step_signal = exit_of("" if "managed" in fields else fields.get("step", ""))
     return End(
         state=state,
         exit_code=code if state == COMPLETED or (code and state in _BY_ITSELF) else None,
         signal=None if signal == OUT_OF_MEMORY else signal,
         step_exit_code=step_code,
         step_signal=step_signal,
-        failed_node=found.get("failed", ""),
+        failed_node=fields.get("failed", ""),
         nodes=int(nodes) if nodes else None,
     )
 
@@ -118,8 +118,8 @@ def exit_of(text: str) -> tuple[int | None, int | None]:
     code, colon, signal = text.partition(":")
     if not (colon and code.isdecimal() and signal.isdecimal() and text.isascii() and len(text) <= 7):
         return None, None
-    known = 0 < int(signal) <= _SIGNAL_MOST or int(signal) == OUT_OF_MEMORY
-    return int(code), int(signal) if known else None
+    is_signal = 0 < int(signal) <= _SIGNAL_MOST or int(signal) == OUT_OF_MEMORY
+    return int(code), int(signal) if is_signal else None
 
 
 _Key = tuple[int, float | None, float | None]

@@ -28,9 +28,9 @@ def minors(gres_conf: Path, node: str) -> tuple[int, ...]:
         text = read_bytes(gres_conf, _SIZE_MAX).decode("utf-8", "replace")
     except OSError:
         return ()
-    found = [_minor(path) for path in gpu_files(text, node)]
-    known = tuple(minor for minor in found if minor is not None)
-    return known if len(known) == len(found) == len(set(known)) else ()
+    candidates = [_minor(path) for path in gpu_files(text, node)]
+    valid = tuple(minor for minor in candidates if minor is not None)
+    return valid if len(valid) == len(candidates) == len(set(valid)) else ()
 
 
 def gpu_files(text: str, node: str) -> list[str]:

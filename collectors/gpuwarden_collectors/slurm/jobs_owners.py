@@ -116,8 +116,8 @@ class Owners:
 
     def sluid_of(self, number: int) -> str:
         """The SLUID in whose control group processes of the job are; empty if there is none, or several."""
-        found = {sluid for key, sluid in self._sluids.items() if self._known.get(key, (None, ""))[0] == number}
-        return found.pop() if len(found) == 1 else ""
+        sluids = {sluid for key, sluid in self._sluids.items() if self._known.get(key, (None, ""))[0] == number}
+        return sluids.pop() if len(sluids) == 1 else ""
 
     def job_of(self, user: Process) -> int | None:
         return self._known.get(_key(user), (None, ""))[0]

@@ -71,16 +71,16 @@ def process(proc: Path, pid: int) -> Process | None:
         return None
 
 
-def claim(proc: Path, found: Process) -> Claim | None:
-    return claimed(variables(proc, found))
+def claim(proc: Path, live_process: Process) -> Claim | None:
+    return claimed(variables(proc, live_process))
 
 
-def variables(proc: Path, found: Process) -> Mapping[str, str]:
+def variables(proc: Path, live_process: Process) -> Mapping[str, str]:
     """Returns the environment variables that are used here; none while the process is stuck or may not be read."""
-    if found.stuck:
+    if live_process.stuck:
         return {}
     try:
-        data = read_bytes(proc / str(found.pid) / "environ", _ENVIRON_MAX)
+        data = read_bytes(proc / str(live_process.pid) / "environ", _ENVIRON_MAX)
     except OSError:
         return {}
     return dict(_variables(data))

@@ -38,11 +38,11 @@ def registered(folder: Path, now: float) -> dict[int, Job]:
     """
     try:
         with os.scandir(folder) as entries:
-            found = sorted(int(entry.name) for entry in entries if _is_note(entry.name))
+            job_numbers = sorted(int(entry.name) for entry in entries if _is_note(entry.name))
     except OSError:
         return {}
     jobs = {}
-    for number in found[-FILES_MAX:]:
+    for number in job_numbers[-FILES_MAX:]:
         with contextlib.suppress(OSError):
             job = parse(number, read_text(folder / str(number)))
             if (job.started or job.ended or 0.0) <= now + 1:

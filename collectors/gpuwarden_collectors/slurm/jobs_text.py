@@ -42,7 +42,7 @@ def gpus_of(text: str, node: str) -> tuple[int, ...] | None:
     """Parses the GPUs that a job has on `node` from `scontrol show job -d ID`; None where it does not say."""
     for nodes, gres in _DETAIL.findall(text):
         if in_hostlist(node, nodes):
-            indices = [index for found in _GPUS.findall(gres) for index in numbers(found)]
+            indices = [index for ranges in _GPUS.findall(gres) for index in numbers(ranges)]
             return tuple(sorted(set(indices)))
     return None
 
@@ -53,20 +53,22 @@ def is_exclusive(text: str) -> bool:
     Up to 25.11 it has the word NO as OverSubscribe. From 26.05 on that is the word of most jobs, and a field Exclusive follows. TOPO there
     is not enough: it is shown, too, where the topology does nothing for it (flat, tree; select/cons_tres, job_test.c).
     """
-    found = _SHARING.findall(text)  # a user can write another such line into a comment
-    return bool(found) and all(exclusive == "NODE" if exclusive else shared == "NO" for shared, exclusive in found)
+    settings = _SHARING.findall(text)  # a user can write another such line into a comment
+    return bool(settings) and all(
+        exclusive == "NODE" if exclusive else shared == "NO" for shared, exclusive in settings
+    )
 
 
 def numbers(text: str) -> list[int]:
     """Parses numbers and ranges: `0-2,5` is 0, 1, 2, 5. Skips anything else."""
-    found: list[int] = []
+    expanded: list[int] = []
     for item in text.split(","):
-        if len(found) >= _NUMBERS_MAX:  # a user's environment may repeat a range for ever
+        if len(expanded) >= _NUMBERS_MAX:  # a user's environment may repeat a range for ever
             break
         first, dash, last = item.partition("-")
         if first.isdecimal() and (last.isdecimal() or not dash) and len(item) < 12:
-            found.extend(range(int(first), min(int(last or first), int(first) + _NUMBERS_MAX) + 1))
-    return found[:_NUMBERS_MAX]
+            expanded.extend(range(int(first), min(int(last or first), int(first) + _NUMBERS_MAX) + 1))
+    return expanded[:_NUMBERS_MAX]
 
 
 def _is_number(text: str) -> bool:

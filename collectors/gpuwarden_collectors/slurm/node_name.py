@@ -18,10 +18,10 @@ class NodeName:
     """The configured one, else SLURMD_NODENAME, else the answer of `scontrol show aliases HOSTNAME`, which is asked for once."""
 
     def __init__(self, configured: str = "", *, inherited: Mapping[str, str] = os.environ, hostname: str = "") -> None:
-        given = inherited.get(NAME_VARIABLE, "")
+        from_environment = inherited.get(NAME_VARIABLE, "")
         self.hostname = hostname or os.uname().nodename
         """Host name of this machine."""
-        self.known = configured or (given if is_node_name(given) else "")
+        self.known = configured or (from_environment if is_node_name(from_environment) else "")
         """Empty until it is found."""
 
     async def find(self, commands: Commands) -> str:

@@ -146,8 +146,8 @@ async def _dynamic_name(commands: Commands, undone: str, hosts: Sequence[str], n
         if not set(hosts).intersection((await commands.ask(undone, *listed)).split()):
             continue
         text = await commands.ask(undone, "scontrol", "--local", "show", "node", name)
-        found = _BOOT_TIME.search(text)
-        if found is not None and abs(int(found.group(1)) - (now.wall - now.boottime)) <= BOOTS_APART:
+        match = _BOOT_TIME.search(text)
+        if match is not None and abs(int(match.group(1)) - (now.wall - now.boottime)) <= BOOTS_APART:
             return name
         raise UnknownNode(
             f"{undone}: node {name} is of a machine that booted at another time; set slurm.node to the NodeName of this one"

@@ -55,5 +55,5 @@ class SlurmOptions:
 
 def conf_path(options: SlurmOptions, environment: Mapping[str, str]) -> Path:
     """The path of slurm.conf, or the first default path."""
-    given = options.conf or (Path(environment["SLURM_CONF"]) if environment.get("SLURM_CONF") else None)
-    return given or next((path for path in _CONFS if path.exists()), _CONFS[0])
+    configured = options.conf or (Path(environment["SLURM_CONF"]) if environment.get("SLURM_CONF") else None)
+    return configured or next((path for path in _CONFS if path.exists()), _CONFS[0])

@@ -112,8 +112,8 @@ def shown_node(text: str) -> NodeFacts:
 def _shown_reason(text: str) -> _Reason:
     """Parses the reason: author and time follow its first line; further lines are indented by ten blanks."""
     first, *more = text.splitlines() or [""]
-    given = _SHOWN_REASON.fullmatch(first)
-    reason, by, at = given.groups() if given else (first.strip(), "", "")
+    match = _SHOWN_REASON.fullmatch(first)
+    reason, by, at = match.groups() if match else (first.strip(), "", "")
     others = (line.removeprefix(_MOVED_IN) for line in more if line.startswith(_MOVED_IN))
     return {"reason": "\n".join((reason, *others)), "reason_by": by, "reason_at": _time(at)}
 

@@ -81,14 +81,16 @@ def value_of(keys: Mapping[str, str], key: str) -> str:
 
 def release_of(version: str) -> tuple[int, int] | None:
     """Return the release of a version such as 24.11.5; None for another text."""
-    found = _RELEASE.match(version)
-    return None if found is None else (int(found[1]), int(found[2]))
+    match = _RELEASE.match(version)
+    return None if match is None else (int(match[1]), int(match[2]))
 
 
 def parse_partitions(text: str) -> tuple[PartitionSettings, ...]:
     """Parses `scontrol --oneliner show partition`, sorted by name."""
     lines = (dict(word.split("=", 1) for word in line.split() if "=" in word) for line in text.splitlines())
-    return tuple(sorted((_partition(line) for line in lines if "PartitionName" in line), key=lambda one: one.name))
+    return tuple(
+        sorted((_partition(line) for line in lines if "PartitionName" in line), key=lambda partition: partition.name)
+    )
 
 
 def _partition(keys: Mapping[str, str]) -> PartitionSettings:
@@ -108,10 +110,10 @@ def _partition(keys: Mapping[str, str]) -> PartitionSettings:
 
 def seconds(text: str) -> float | None:
     """Seconds in `[days-]hours:minutes:seconds`; None for another text, such as UNLIMITED."""
-    found = _TIME.fullmatch(text)
-    if found is None:
+    match = _TIME.fullmatch(text)
+    if match is None:
         return None
-    days, hours, minutes, rest = (int(part or 0) for part in found.groups())
+    days, hours, minutes, rest = (int(part or 0) for part in match.groups())
     return float(((days * 24 + hours) * 60 + minutes) * 60 + rest)
 
 

@@ -22,14 +22,14 @@ async def read_leaf_switch(commands: Commands) -> str:
     several (topology.yaml), of which a partition has one; without a name the command shows the default one, which may be flat.
     """
     name = await commands.node_name()
-    if found := leaf_switch(await commands.ask(_UNDONE, *_SHOW), name):
-        return found
+    if switch := leaf_switch(await commands.ask(_UNDONE, *_SHOW), name):
+        return switch
     partitions = await read_partition_settings(commands)
     for topology in dict.fromkeys(
         partition.topology for partition in partitions if partition.topology and partition.has(name)
     ):
-        if found := leaf_switch(await commands.ask(_UNDONE, *_SHOW, topology), name):
-            return found
+        if switch := leaf_switch(await commands.ask(_UNDONE, *_SHOW, topology), name):
+            return switch
     return ""
 
 

@@ -243,8 +243,8 @@ def _end_of(status: int | None) -> str:
         return "broke the stream of frames"
     if status >= 0:
         return f"exited with status {status}"
-    known = {number.value: number.name for number in signal.Signals}
-    return f"died by {known.get(-status, f'signal {-status}')}"
+    signal_names = {number.value: number.name for number in signal.Signals}
+    return f"died by {signal_names.get(-status, f'signal {-status}')}"
 
 
 def in_uninterruptible_sleep(proc: Path, pid: int) -> bool:

@@ -57,13 +57,13 @@ class HungParts:
         """
         if not (at.part and self._limits.deadline / 2 <= now - at.since < inf):
             return
-        known = self._parts.pop(at.part, None)
-        if known is None:
-            known = _Part(at, at.since, Backoff(_FIRST_PAUSE, _LONGEST_PAUSE), pid, now)  # read last, without a pause
+        part = self._parts.pop(at.part, None)
+        if part is None:
+            part = _Part(at, at.since, Backoff(_FIRST_PAUSE, _LONGEST_PAUSE), pid, now)  # read last, without a pause
         else:
-            known.ask_at = now + known.backoff.failed()
-        known.at, known.pid = at, pid
-        self._parts[at.part] = known
+            part.ask_at = now + part.backoff.failed()
+        part.at, part.pid = at, pid
+        self._parts[at.part] = part
         if len(self._parts) > _MOST:
             del self._parts[next(iter(self._parts))]
 

@@ -79,13 +79,13 @@ class WorkerLife:
         self._failed = False
         self._backoff.succeeded()
 
-    def silent_at(self, what: str) -> None:
-        """Records that a worker missed its deadline: `what` was not answered.
+    def silent_at(self, silence: str) -> None:
+        """Records that a worker missed its deadline: `silence` says what was not answered.
 
         Keeps the first since an answer, and the newest.
         """
         first = self.silence.partition("; then ")[0]
-        self.silence = what if first in ("", what) else f"{first}; then {what}"
+        self.silence = silence if first in ("", silence) else f"{first}; then {silence}"
 
     def unanswered(self, now: float) -> None:
         """Records a pass that timed out at `now`.

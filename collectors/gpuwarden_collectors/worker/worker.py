@@ -245,15 +245,15 @@ class Worker(Generic[Facts]):
 
     def _late(self, child: Child, limit: float) -> _Pass[Facts]:
         """Returns a partial or missing answer at the end of a pass; ends the worker if its own time is up as well."""
-        what = "initialisation of the library" if child.connecting else "answer"
+        expected = "initialisation of the library" if child.connecting else "answer"
         now, at = asyncio.get_running_loop().time(), child.in_flight()
         if child.due > limit and (child.connecting or now - at.since < self._limits.deadline):
-            error = f"no {what} yet; worker {child.pid} has {child.due - limit:.1f} s left"
+            error = f"no {expected} yet; worker {child.pid} has {child.due - limit:.1f} s left"
             if child.partial is None and not (child.connecting and self._life.ever_answered):
                 return PassOutcome.TIMED_OUT, None, error  # it goes from part to part
             return self._in_part(child) or self._unanswered(error)
         allowed = self._limits.init_deadline if child.due <= limit and not child.answered else self._limits.deadline
-        error = f"worker {child.pid}: {_silence(what, at)} within {allowed:g} s"
+        error = f"worker {child.pid}: {_silence(expected, at)} within {allowed:g} s"
         self._hung.missed(at, child.pid, now)
         partial = self._in_part(child)
         self._life.failed(now, PassOutcome.TIMED_OUT, error)
@@ -262,7 +262,7 @@ class Worker(Generic[Facts]):
         if partial is not None:
             self._life.timeouts += 1
             return partial
-        self._life.silent_at(_silence(what, at))
+        self._life.silent_at(_silence(expected, at))
         return self._unanswered(error)
 
     def _in_part(self, child: Child) -> _Pass[Facts] | None:
@@ -352,8 +352,8 @@ class Worker(Generic[Facts]):
             )  # a fault in there is the loop's to report, and leaves the stream whole
 
 
-def _silence(what: str, at: InFlight) -> str:
-    return f"no {what} {at}".rstrip()
+def _silence(expected: str, at: InFlight) -> str:
+    return f"no {expected} {at}".rstrip()
 
 
 def _start_frame(options: object) -> bytes:

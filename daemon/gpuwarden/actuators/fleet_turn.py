@@ -116,16 +116,16 @@ class FleetTurn:
         await self._commands.change(undone, "scontrol", "update", f"NodeName={name}", f"{field}={text}")
 
 
-async def read_marks(commands: Commands, what: str) -> dict[str, list[Mark]]:
+async def read_marks(commands: Commands, kind: str) -> dict[str, list[Mark]]:
     """Return the marks of one kind of all nodes of the cluster, by node. One request of the size of the cluster. Raises SlurmError."""
-    undone = f"cannot read the nodes that have a mark of a {what}"
+    undone = f"cannot read the nodes that have a mark of a {kind}"
     text = await commands.ask(undone, "sinfo", "--local", "--all", "--noheader", "--Node", f"--Format={TEXTS_FORMAT}")
-    found: dict[str, list[Mark]] = {}
+    by_node: dict[str, list[Mark]] = {}
     for node in sinfo_texts(text):
-        own = [mark for mark in (*marks(node.comment), *marks(node.extra)) if mark.what == what]
+        own = [mark for mark in (*marks(node.comment), *marks(node.extra)) if mark.what == kind]
         if own:
-            found[node.name] = own
-    return found
+            by_node[node.name] = own
+    return by_node
 
 
 def _texts(node: NodeFacts) -> dict[str, str]:

@@ -183,8 +183,8 @@ def parse_marker(data: bytes, *, actuator: str, node: str) -> Marker | None:
     if len(data) > _LARGEST:
         return None
     try:
-        found = json.loads(data)
-        match found:
+        document = json.loads(data)
+        match document:
             case {
                 "format": 1,
                 "owner": "gpuwarden",

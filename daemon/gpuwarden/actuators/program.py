@@ -111,19 +111,19 @@ class ExecActuator:
             pool=pool,
         )
 
-    async def _call(self, verb: str, given: Mapping[str, Any]) -> bytes:
+    async def _call(self, verb: str, request: Mapping[str, Any]) -> bytes:
         """Run the program and return its standard output. Raises ActuatorError."""
         variables = {
             "GPUWARDEN_VERB": verb,
             "GPUWARDEN_NODE": self._node,
-            "GPUWARDEN_REASON": str(given.get("reason", "")),
+            "GPUWARDEN_REASON": str(request.get("reason", "")),
         }
         done = await self._runs.run(
             self._undone(verb),
             self._program.command,
             {**self._environment, **variables},
             self._program.timeout,
-            json.dumps({"verb": verb, **given}, separators=(",", ":")).encode() + b"\n",
+            json.dumps({"verb": verb, **request}, separators=(",", ":")).encode() + b"\n",
         )
         if done.exit_code == 0:
             return done.stdout
@@ -140,12 +140,12 @@ _SHAPE = 'expected {"excluded":false}, or {"excluded":true,"reason":"...","since
 def _object(output: bytes) -> Mapping[str, Any]:
     """Raises ActuatorUnavailable for anything but a JSON object."""
     try:
-        found = json.loads(output)
+        answer = json.loads(output)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        answer = None
+    if not isinstance(answer, dict):
         raise ActuatorUnavailable(f"the program answers look with {output[:60].decode('latin-1')!r}: {_SHAPE}")
-    return found
+    return answer
 
 
 def _is_time(since: object) -> bool:

@@ -105,12 +105,12 @@ class PrometheusCounter:
         if not self._querying.done():
             raise BudgetUnknown("the credentials of Prometheus cannot be read: does their file system hang?")
         try:
-            found = fleet_count_of(self._querying.result(), self._clock().wall)
+            fleet = fleet_count_of(self._querying.result(), self._clock().wall)
         except (PrometheusError, AccessError, SecretError) as error:
             raise BudgetUnknown(str(error)) from error
-        self._pool, self._pool_due = found.pool, self._clock().boottime + POOL_AGE
-        shared = self._shared.text(found, self._clock().boottime)
-        return replace(found, shared=shared, visible_after=FRESH * self._chance.uniform(1.0, 1.25))
+        self._pool, self._pool_due = fleet.pool, self._clock().boottime + POOL_AGE
+        shared = self._shared.text(fleet, self._clock().boottime)
+        return replace(fleet, shared=shared, visible_after=FRESH * self._chance.uniform(1.0, 1.25))
 
     def _request(self) -> Results:
         return self._ask(self._queries)

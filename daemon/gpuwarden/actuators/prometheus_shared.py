@@ -43,19 +43,19 @@ class Shared:
         self._running: asyncio.Future[str] | None = None
         self._text = ""
 
-    def text(self, found: FleetCount, now: float) -> str:
+    def text(self, fleet: FleetCount, now: float) -> str:
         """Text of the last query that ended; "" where nothing is explained. `now`: seconds of CLOCK_BOOTTIME."""
         if self._running is not None and self._running.done():
             self._text = ""
             with contextlib.suppress(Exception):  # the text only explains
                 self._text = self._running.result()
             self._running = None
-        if self._running is None and now >= self._next and len(found.held) >= MARKED_LEAST:
+        if self._running is None and now >= self._next and len(fleet.held) >= MARKED_LEAST:
             self._next = now + EVERY
-            self._running = detached("prometheus-shared", lambda: self._ask(found))
-        return self._text if len(found.held) >= MARKED_LEAST else ""
+            self._running = detached("prometheus-shared", lambda: self._ask(fleet))
+        return self._text if len(fleet.held) >= MARKED_LEAST else ""
 
-    def _ask(self, found: FleetCount) -> str:
+    def _ask(self, fleet: FleetCount) -> str:
         info = f"gpuwarden_machine_info{{{self._match}}}"
         mine = self._query({"mine": f"{info} and on ({_NODES}) gpuwarden_node_info{{{self._us}}}"}).samples["mine"]
         if not mine:
@@ -63,7 +63,7 @@ class Shared:
         labels = {n: v for n, v in mine[0].labels.items() if v and n not in OF_THE_NODE}
         labels = dict(sorted(labels.items())[:LABELS_MOST])
         counts = self._query({name: text for label in labels.items() for name, text in self._counts(*label).items()})
-        return _best(labels, counts.samples, found)
+        return _best(labels, counts.samples, fleet)
 
     def _counts(self, name: str, value: str) -> dict[str, str]:
         more = f",{self._match}" if self._match else ""
@@ -75,13 +75,13 @@ class Shared:
         }
 
 
-def _best(labels: Mapping[str, str], counts: Mapping[str, list[Sample]], found: FleetCount) -> str:
-    held, best = len(found.held), (CHANCE, "")
+def _best(labels: Mapping[str, str], counts: Mapping[str, list[Sample]], fleet: FleetCount) -> str:
+    held, best = len(fleet.held), (CHANCE, "")
     for name, value in labels.items():
-        having, both = (int(of[0].value) if (of := counts[f"{what} {name}"]) else 0 for what in ("having", "held"))
+        having, both = (int(of[0].value) if (of := counts[f"{prefix} {name}"]) else 0 for prefix in ("having", "held"))
         with contextlib.suppress(ValueError):  # they were counted at two instants
-            p = len(labels) * p_value(both, held, having, found.pool)
-            others = f"{having - both} of {found.pool - held} others"
+            p = len(labels) * p_value(both, held, having, fleet.pool)
+            others = f"{having - both} of {fleet.pool - held} others"
             best = min(
                 best,
                 (p, f"{both} of the {held} excluded have {name}={value[:VALUE_SHOWN]}, as this node has, and {others}"),

@@ -190,18 +190,18 @@ class Reconciler:
         moment ago, if there is one.
         """
         fleet_count = counted or await self._fleet_count()
-        found = answer(intent, await self._read())
-        if found is None:
+        outcome = answer(intent, await self._read())
+        if outcome is None:
             self.held_back = self._refusal(intent, fleet_count)
             if self.held_back:
                 return Outcome(result=Result.RETRY, text=f"the breaker is open: {self.held_back}")
-            found = await self._written(intent)
-        if found.result not in (Result.DONE, Result.ALREADY):
-            return found
+            outcome = await self._written(intent)
+        if outcome.result not in (Result.DONE, Result.ALREADY):
+            return outcome
         await self._stay(intent, max(self.limits.recount_after, fleet_count.visible_after))
-        return await self._recount(intent, found) if self._wanted(intent) else SUPERSEDED
+        return await self._recount(intent, outcome) if self._wanted(intent) else SUPERSEDED
 
-    async def _recount(self, intent: Intent, found: Outcome) -> Outcome:
+    async def _recount(self, intent: Intent, outcome: Outcome) -> Outcome:
         """Count again after the write, and roll back if nodes that were excluded earlier use up the budget.
 
         A scheduler that crashes right after a write may come back without it.
@@ -210,10 +210,10 @@ class Reconciler:
         self.held_back = self._refusal(intent, fleet_count)
         if not self.held_back:
             counted = any(held.node == fleet_count.node for held in fleet_count.held)
-            if not counted and lost(found.since, await self._read()):
+            if not counted and lost(outcome.since, await self._read()):
                 return Outcome(result=Result.RETRY, text="the scheduler was restarted, and has lost it")
-            return found
-        back = await self._write(replace(intent, act=Act.RESTORE, since=found.since))
+            return outcome
+        back = await self._write(replace(intent, act=Act.RESTORE, since=outcome.since))
         done = "rolled back" if back.result in (Result.DONE, Result.ALREADY) else f"cannot roll back ({back.text})"
         return Outcome(result=Result.RETRY, text=f"{done}, the breaker is open: {self.held_back}")
 

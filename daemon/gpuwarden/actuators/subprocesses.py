@@ -20,7 +20,12 @@ class Runs:
         self._hanging: list[Process] = []
 
     async def run(
-        self, undone: str, command: Sequence[str], environment: Mapping[str, str], within: float, given: bytes = b""
+        self,
+        undone: str,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        within: float,
+        standard_input: bytes = b"",
     ) -> Run:
         """Run a program as `plugin_run.run` does. `undone`: the beginning of the error, "cannot …". Raises
         ActuatorUnavailable if too many hang.
@@ -28,7 +33,7 @@ class Runs:
         self._hanging = [process for process in self._hanging if not process.gone()]
         if len(self._hanging) >= _HANGING_MOST:
             raise ActuatorUnavailable(f"{undone}: {len(self._hanging)} earlier runs hang and cannot be ended")
-        done = await run(command, environment, within, kept=self._kept, given=given)
+        done = await run(command, environment, within, kept=self._kept, standard_input=standard_input)
         if done.left is not None:
             self._hanging.append(done.left)
         return done
@@ -38,5 +43,5 @@ def complaint(done: Run) -> str:
     """Return how a run failed, and the first line of its error output."""
     output = (done.stderr.strip() or done.stdout.strip()).decode("utf-8", "replace")
     first = reasons.line(output.split("\n", 1)[0])[:_SHOWN]
-    what = done.error or f"exits with {done.exit_code}"
-    return f"{what}: {first}" if first else what
+    failure = done.error or f"exits with {done.exit_code}"
+    return f"{failure}: {first}" if first else failure

@@ -25,10 +25,10 @@ def faults(hours: tuple[str, ...]) -> Iterator[str]:
 
 def _minutes(text: str) -> tuple[int, int] | None:
     """The first minute of the day, and the one at which they end; None if it is no such text."""
-    found = _HOURS.fullmatch(text)
-    if found is None:
+    match = _HOURS.fullmatch(text)
+    if match is None:
         return None
-    first, last = int(found[1]) * 60 + int(found[2]), int(found[3]) * 60 + int(found[4])
+    first, last = int(match[1]) * 60 + int(match[2]), int(match[3]) * 60 + int(match[4])
     return None if first == last else (first, last)
 
 

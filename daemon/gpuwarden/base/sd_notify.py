@@ -33,13 +33,13 @@ class ServiceManager:
     @classmethod
     def of(cls, environment: MutableMapping[str, str]) -> Self:
         """Takes from `environment` what is meant for this process, and removes what is meant for another one, too."""
-        given = {name: environment.pop(name, "") for name in _VARIABLES}
+        variables = {name: environment.pop(name, "") for name in _VARIABLES}
         here = str(os.getpid())
-        timed = given["WATCHDOG_PID"] in ("", here)
+        timed = variables["WATCHDOG_PID"] in ("", here)
         return cls(
-            address=given["NOTIFY_SOCKET"],
-            watchdog=_number(given["WATCHDOG_USEC"]) / 1e6 if timed else 0.0,
-            sockets=_passed(given) if given["LISTEN_PID"] == here else {},
+            address=variables["NOTIFY_SOCKET"],
+            watchdog=_number(variables["WATCHDOG_USEC"]) / 1e6 if timed else 0.0,
+            sockets=_passed(variables) if variables["LISTEN_PID"] == here else {},
         )
 
     def turn_away(self) -> None:
@@ -59,10 +59,10 @@ class ServiceManager:
             sender.sendto("\n".join(lines).encode(), address)
 
 
-def _passed(given: dict[str, str]) -> dict[str, socket.socket]:
+def _passed(variables: dict[str, str]) -> dict[str, socket.socket]:
     """Sockets without a unique name, and anything but listening Unix sockets, are left out."""
-    count = min(int(_number(given["LISTEN_FDS"])), _PASSED_MOST)
-    names = given["LISTEN_FDNAMES"].split(":") if given["LISTEN_FDNAMES"] else []
+    count = min(int(_number(variables["LISTEN_FDS"])), _PASSED_MOST)
+    names = variables["LISTEN_FDNAMES"].split(":") if variables["LISTEN_FDNAMES"] else []
     passed: dict[str, socket.socket] = {}
     for name, number in zip(names, range(_FIRST_PASSED, _FIRST_PASSED + count), strict=False):
         os.set_inheritable(number, False)

@@ -45,7 +45,7 @@ class Daemon:
     @classmethod
     def chosen(
         cls,
-        given: Path | None,
+        folder: Path | None,
         environment: Mapping[str, str] = os.environ,
         *,
         deadline: float = DEADLINE,
@@ -53,7 +53,7 @@ class Daemon:
     ) -> Daemon:
         """The one that the command line or the environment names, else that of this host's real GPUs."""
         simulated = simulation_home(environment) / "run"
-        return cls(given or run_dir(environment), simulated, deadline=deadline, socket=socket)
+        return cls(folder or run_dir(environment), simulated, deadline=deadline, socket=socket)
 
     def call(self, verb: str, **arguments: object) -> Any:
         """The result of a verb. Raises NoDaemon, or CommandError when there is no response or the daemon refuses."""
@@ -139,9 +139,9 @@ class Daemon:
                 raise CommandError(error, code)
         raise self._nonsense("neither a result nor an error")
 
-    def _nonsense(self, what: str) -> CommandError:
+    def _nonsense(self, fault: str) -> CommandError:
         return CommandError(
-            f"the process that answers at {self.path} is not gpuwarden of this version: {what}", UNAVAILABLE
+            f"the process that answers at {self.path} is not gpuwarden of this version: {fault}", UNAVAILABLE
         )
 
 

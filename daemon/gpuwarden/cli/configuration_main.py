@@ -61,6 +61,6 @@ def main(options: argparse.Namespace) -> int:
         for warning in (*check_web_config(config), *missing_libraries(config)):
             print(f"warning: {warning}")
         check_as_daemon(options, config, identity())
-        given = ", ".join(dict.fromkeys(origins.values()))
-        print(f"the configuration is valid ({given or 'all defaults: nothing is configured'})")
+        origin_names = ", ".join(dict.fromkeys(origins.values()))
+        print(f"the configuration is valid ({origin_names or 'all defaults: nothing is configured'})")
     return 0

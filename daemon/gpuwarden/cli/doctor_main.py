@@ -32,19 +32,19 @@ def main(options: argparse.Namespace) -> int:
         config = Config()
         text = str(faulty(error)).replace("\n", " ")
         rows = [fail("configuration", text, "correct it (gpuwarden config check); the rows below use the defaults")]
-    found = _running(options.run_dir or config.run.dir)
-    rows.append(daemon(found, config))
+    running = _running(options.run_dir or config.run.dir)
+    rows.append(daemon(running, config))
 
     try:
-        if found.status:
-            become_daemon(found.pid, found.uid)
+        if running.status:
+            become_daemon(running.pid, running.uid)
         else:
             become_user_of_unit(identity())
     except (OSError, LookupError, ValueError) as error:
         to_do = "run the doctor as the daemon's user: the rows below are about root"
         rows.append(warn("user", f"cannot judge as the daemon's user: {error}", to_do))
     rows[0] = _read_again(options, rows[0])
-    rows += asyncio.run(examine(config, found))
+    rows += asyncio.run(examine(config, running))
     if options.json:
         document = {"worst": worst(rows).value, "rows": [asdict(row) for row in rows]}
         print(json.dumps(document, indent=2))

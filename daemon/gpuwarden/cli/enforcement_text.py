@@ -95,10 +95,10 @@ _IF_IT_STAYS = "; if it stays, call that off: `gpuwarden notify-termination --ca
 def _shown_only(notice: Document) -> str:
     """A notice that changes nothing yet, or never will."""
     until = f" at {when(notice['deadline'])}" if notice.get("deadline") else ""
-    what = f"{clean(notice['kind'])}{until}, from {clean(notice['source'])}: {clean(notice['reason'])}"
+    description = f"{clean(notice['kind'])}{until}, from {clean(notice['source'])}: {clean(notice['reason'])}"
     if notice.get("called_off"):
-        return f"called off by an operator: {what}"
-    return f"announced: {what}" if notice.get("hard") else f"hint: {what}"
+        return f"called off by an operator: {description}"
+    return f"announced: {description}" if notice.get("hard") else f"hint: {description}"
 
 
 def _scheduler(scheduler: Document) -> str:

@@ -27,12 +27,12 @@ def main(options: argparse.Namespace) -> int:
             state = reduce(fold, ledger.memory().events, PolicyState())
     except LedgerError as error:
         raise CommandError(str(error), UNAVAILABLE) from error
-    found = list(_exclusions(state))
+    exclusions = list(_exclusions(state))
     if options.json:
-        print(json.dumps({"exclusions": found}, indent=2))
+        print(json.dumps({"exclusions": exclusions}, indent=2))
     else:
-        print("\n".join(map(_line, found)) or "gpuwarden excludes this node nowhere")
-    return EXCLUDED if found else 0
+        print("\n".join(map(_line, exclusions)) or "gpuwarden excludes this node nowhere")
+    return EXCLUDED if exclusions else 0
 
 
 def _exclusions(state: PolicyState) -> Iterator[dict[str, Any]]:

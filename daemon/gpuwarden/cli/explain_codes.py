@@ -117,7 +117,7 @@ def dcgm(text: str) -> DcgmCode:
     if row is not None:
         return row
     name = text.strip().upper().replace(" ", "_").removeprefix("DCGM_").removeprefix("FR_")
-    similar = [known.name for known in DCGM_CODES.values() if len(name) > 2 and name in known.name][:5]
+    similar = [code.name for code in DCGM_CODES.values() if len(name) > 2 and name in code.name][:5]
     hint = f"did you mean {' or '.join(similar)}?" if similar else "give its number, or its name in dcgm_errors.h"
     raise CommandError(f"DCGM has no code {text[:60]!r}; {hint}")
 
@@ -197,7 +197,7 @@ def site_checks(rules: Rules, code: str) -> Mapping[str, str]:
     rule = rules.checks.get(code)
     if rule is None:
         return {}
-    given = {
+    settings = {
         "disabled": not rule.enabled,
         "shadow: reported, without effect on health": rule.shadow is True,
         "no shadow: it has effect on health": rule.shadow is False,
@@ -205,5 +205,5 @@ def site_checks(rules: Rules, code: str) -> Mapping[str, str]:
         f"rise {format_duration(rule.rise or 0.0)}": rule.rise is not None,
         f"fall {format_duration(rule.fall or 0.0)}": rule.fall is not None,
     }
-    rule_text = ", ".join(text for text, holds in given.items() if holds)
+    rule_text = ", ".join(text for text, holds in settings.items() if holds)
     return {"here": f"{rule_text} (the site's configuration: checks.{code})"} if rule_text else {}

@@ -72,12 +72,12 @@ def _site(options: argparse.Namespace) -> tuple[Rules, str, str]:
     return Rules(checks=config.checks, xids=config.xids, sxids=config.sxids), config.publish.runbooks, ""
 
 
-def explanation(what: str, rules: Rules | None = None, driver: str = "") -> Iterable[str]:
+def explanation(text: str, rules: Rules | None = None, driver: str = "") -> Iterable[str]:
     """Lines. Raises CommandError for an unknown code."""
     rules = rules or Rules()
-    if codes.LINE.search(what):
-        return _facts(*codes.line(what, rules, driver))
-    code = what.strip().lower().partition("@")[0]
+    if codes.LINE.search(text):
+        return _facts(*codes.line(text, rules, driver))
+    code = text.strip().lower().partition("@")[0]
     if not code:
         return _contents()
     if numbered := _NUMBERED.fullmatch(code):
@@ -85,12 +85,12 @@ def explanation(what: str, rules: Rules | None = None, driver: str = "") -> Iter
         return _facts(*(codes.sxid if numbered[1] == "sxid" else codes.xid)(number, rules))
     if named := _DCGM.fullmatch(code):
         return _dcgm(named["code"], rules)
-    return _of_status(what, code.partition(".")[0], rules)
+    return _of_status(text, code.partition(".")[0], rules)
 
 
-def _of_status(what: str, code: str, rules: Rules) -> Iterator[str]:
-    known = None if code in CONDITIONS or not code.startswith("dcgm_") else dcgm_named(code)
-    if known is not None and known.condition != code:
+def _of_status(text: str, code: str, rules: Rules) -> Iterator[str]:
+    dcgm_code = None if code in CONDITIONS or not code.startswith("dcgm_") else dcgm_named(code)
+    if dcgm_code is not None and dcgm_code.condition != code:
         return _dcgm(code, rules)
     if (row := condition(code)) is not None:
         return _condition(row, rules)
@@ -106,7 +106,7 @@ def _of_status(what: str, code: str, rules: Rules) -> Iterator[str]:
         return _facts(code, facts)
     if code in _OF_FEATURES:
         return _facts(code, _OF_FEATURES[code])
-    raise CommandError(f"no explanation for {what[:60]!r}; {_suggestion(code)}")
+    raise CommandError(f"no explanation for {text[:60]!r}; {_suggestion(code)}")
 
 
 def _dcgm(name: str, rules: Rules) -> Iterator[str]:
@@ -119,8 +119,8 @@ def _dcgm(name: str, rules: Rules) -> Iterator[str]:
 
 
 def _suggestion(code: str) -> str:
-    known = [*CONDITIONS, *UNKNOWN_REASONS, *_OF_FEATURES]
-    similar = [name for name in known if code in name] or get_close_matches(code, known, n=3)
+    names = [*CONDITIONS, *UNKNOWN_REASONS, *_OF_FEATURES]
+    similar = [name for name in names if code in name] or get_close_matches(code, names, n=3)
     return f"did you mean {' or '.join(similar)}?" if similar else "'gpuwarden explain' lists what there is"
 
 

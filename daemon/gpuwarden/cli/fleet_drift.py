@@ -19,34 +19,36 @@ def show_drift(
     rows: Sequence[Row], labels: Mapping[Key, Mapping[str, str]], notes: Sequence[str], *, as_json: bool
 ) -> int:
     """Print what differs and the notes, and return the exit code."""
-    found, lone = drift(rows, labels), sum(not groups(row, labels) for row in rows)
+    outliers, lone = drift(rows, labels), sum(not groups(row, labels) for row in rows)
     if lone:
         notes = [
             *notes,
             f"{lone} of {len(rows)} nodes are compared with none: their machine type or GPU model is not known",
         ]
     if as_json:
-        print(json.dumps({"notes": list(notes), "nodes": len(rows), "drift": [asdict(outlier) for outlier in found]}))
+        print(
+            json.dumps({"notes": list(notes), "nodes": len(rows), "drift": [asdict(outlier) for outlier in outliers]})
+        )
     else:
-        print("\n".join(_text(rows, found)))
+        print("\n".join(_text(rows, outliers)))
         print_notes(notes)
-    return int(bool(found))
+    return int(bool(outliers))
 
 
-def _text(rows: Sequence[Row], found: Sequence[Drift]) -> Iterator[str]:
+def _text(rows: Sequence[Row], outliers: Sequence[Drift]) -> Iterator[str]:
     yield (
-        f"{len(found)} difference{'s' * (len(found) != 1)} among {len(rows)} node{'s' * (len(rows) != 1)} that should be alike"
+        f"{len(outliers)} difference{'s' * (len(outliers) != 1)} among {len(rows)} node{'s' * (len(rows) != 1)} that should be alike"
     )
-    if found:
+    if outliers:
         yield ""
         yield from table(
-            ("GROUP", "ITEM", "MOST HAVE", "OTHERS"), [[clean(cell) for cell in _row(outlier)] for outlier in found]
+            ("GROUP", "ITEM", "MOST HAVE", "OTHERS"), [[clean(cell) for cell in _row(outlier)] for outlier in outliers]
         )
 
 
-def _row(one: Drift) -> tuple[str, ...]:
-    others = (f"{value} on {_names(names)}" for value, names in one.others.items())
-    return one.group, one.item, f"{one.most} on {one.having} of {one.nodes}", "; ".join(others)
+def _row(outlier: Drift) -> tuple[str, ...]:
+    others = (f"{value} on {_names(names)}" for value, names in outlier.others.items())
+    return outlier.group, outlier.item, f"{outlier.most} on {outlier.having} of {outlier.nodes}", "; ".join(others)
 
 
 def _names(names: Sequence[str]) -> str:

@@ -66,11 +66,11 @@ def main(options: argparse.Namespace) -> int:
 
 def _combined(options: argparse.Namespace) -> None:
     """Raise CommandError if options are given together of which one would be ignored."""
-    given = {name for name, value in vars(options).items() if value not in (None, False)}
-    if options.report is None and given & {"until", "by", "html"}:
+    option_names = {name for name, value in vars(options).items() if value not in (None, False)}
+    if options.report is None and option_names & {"until", "by", "html"}:
         raise CommandError("--until, --by and --html are of a report: give --report, too")
     ignored = (
-        given & {"all", "status", "why", "watch", "termination_deadline"}
+        option_names & {"all", "status", "why", "watch", "termination_deadline"}
         if options.report is not None or options.drift
         else set()
     )
@@ -87,21 +87,21 @@ def _show(reached: Access, options: argparse.Namespace) -> int:
     except PrometheusError as error:
         raise CommandError(clean(str(error)), UNKNOWN) from error
     deadline = TERMINATION_DEADLINE if options.termination_deadline is None else options.termination_deadline
-    known = _chosen(rows(results.samples, deadline), options, reached)
+    all_rows = _chosen(rows(results.samples, deadline), options, reached)
     notes = [f"Prometheus warns: {warning}" for warning in results.warnings]
     if options.drift:
-        return show_drift(known, _machines(results), notes, as_json=options.json)
-    shown = [row for row in known if _wanted(row, options)]
+        return show_drift(all_rows, _machines(results), notes, as_json=options.json)
+    shown = [row for row in all_rows if _wanted(row, options)]
     if not results.samples["recorded"]:
         notes.append(
             "gpuwarden's recording rules are not loaded in Prometheus: a node whose target is gone is lost after minutes"
         )
-    explained = _why(results, known, shown, options) if options.why else None
+    explained = _why(results, all_rows, shown, options) if options.why else None
     if options.json:
         document = _document(reached, shown, notes)
         print(json.dumps(document if explained is None else document | {"why": asdict(explained)}))
     else:
-        lines = list(fleet_text(shown, known))
+        lines = list(fleet_text(shown, all_rows))
         if explained is not None:
             lines = [*why_text(explained), "", *lines]
         _print(lines, watched=options.watch is not None)
@@ -115,10 +115,10 @@ def _wanted(row: Row, options: argparse.Namespace) -> bool:
     return options.all or options.json or options.node is not None or row.remarkable
 
 
-def _why(results: Results, known: Sequence[Row], shown: Sequence[Row], options: argparse.Namespace) -> Why:
+def _why(results: Results, all_rows: Sequence[Row], shown: Sequence[Row], options: argparse.Namespace) -> Why:
     """Find what the nodes of `--status` have in common that the others lack; without it, those that fail or do not answer."""
-    failing = shown if options.status else [row for row in known if row.status in _FAILING]
-    return why(known, failing, _machines(results))
+    failing = shown if options.status else [row for row in all_rows if row.status in _FAILING]
+    return why(all_rows, failing, _machines(results))
 
 
 def _machines(results: Results) -> dict[Key, dict[str, str]]:
@@ -126,28 +126,30 @@ def _machines(results: Results) -> dict[Key, dict[str, str]]:
     return labels_of(results.samples["machines_before"], results.samples["machines"])
 
 
-def _chosen(found: Sequence[Row], options: argparse.Namespace, reached: Access) -> list[Row]:
+def _chosen(candidates: Sequence[Row], options: argparse.Namespace, reached: Access) -> list[Row]:
     """Rows of `--cluster` and `--node`. A silent node whose cluster is unknown is in each. Raises CommandError if there is none."""
-    if not found:
+    if not candidates:
         raise CommandError(
             f"{reached.url} has no series of gpuwarden: does it scrape the daemons (port 9839)?", UNKNOWN
         )
     if options.cluster is not None:
-        clusters = sorted({row.cluster for row in found if row.cluster})
+        clusters = sorted({row.cluster for row in candidates if row.cluster})
         if options.cluster not in clusters:
             raise CommandError(f"no node has the cluster {options.cluster!r}; {_clusters(clusters)}", UNKNOWN)
         lost = Status.UNREACHABLE
-        found = [r for r in found if r.cluster == options.cluster or (not r.cluster and r.status is lost)]
+        candidates = [r for r in candidates if r.cluster == options.cluster or (not r.cluster and r.status is lost)]
     if options.node is not None:
-        found = [row for row in found if any(fnmatchcase(name, options.node) for name in (row.node, row.instance))]
-        if not found:
+        candidates = [
+            row for row in candidates if any(fnmatchcase(name, options.node) for name in (row.node, row.instance))
+        ]
+        if not candidates:
             raise CommandError(f"{reached.url} has no node {options.node!r}", UNKNOWN)
-    return list(found)
+    return list(candidates)
 
 
-def _clusters(known: Sequence[str]) -> str:
-    if known:
-        return f"there are {clean(', '.join(known[:20]))}"
+def _clusters(clusters: Sequence[str]) -> str:
+    if clusters:
+        return f"there are {clean(', '.join(clusters[:20]))}"
     return "no series there has a label cluster (external_labels are only added to what leaves a Prometheus)"
 
 

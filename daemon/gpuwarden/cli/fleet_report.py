@@ -55,7 +55,7 @@ def _report(reached: Access, options: argparse.Namespace) -> Report:
 
 def _chosen(nodes: Sequence[Node], options: argparse.Namespace, reached: Access) -> list[Node]:
     """Return the nodes of `--cluster` and `--node`, by any of their names. Raises CommandError if there is none."""
-    found = [
+    chosen = [
         node
         for node in nodes
         if (options.cluster is None or any(key[0] == options.cluster for key in node.keys))
@@ -64,9 +64,9 @@ def _chosen(nodes: Sequence[Node], options: argparse.Namespace, reached: Access)
             or any(fnmatchcase(name, options.node) for name in (*node.names, *(key[2] for key in node.keys)))
         )
     ]
-    if not found:
+    if not chosen:
         raise CommandError(f"{reached.url} has no such node in this period", UNKNOWN)
-    return found
+    return chosen
 
 
 def _progress(at: float | None) -> None:
@@ -98,5 +98,5 @@ def document(made: Report) -> dict[str, Any]:
     }
 
 
-def _event(one: Mapping[str, Any]) -> dict[str, Any]:
-    return {**one, "start": rfc3339(one["start"]), "end": rfc3339(one["end"])}
+def _event(event: Mapping[str, Any]) -> dict[str, Any]:
+    return {**event, "start": rfc3339(event["start"]), "end": rfc3339(event["end"])}

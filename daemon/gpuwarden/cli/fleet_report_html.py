@@ -49,7 +49,9 @@ def _body(made: Report) -> Iterator[str]:
     key = ((plots.FAILED, "failure"), (plots.PLANNED, "out for another reason"), (plots.UNKNOWN, "not known"))
     yield f"<h2>The nodes that lost most, {plots.NODES_MOST} at most</h2>{plots.nodes(made)}"
     yield (
-        '<p class="key">' + "".join(f'<span style="background:{colour}">{what}</span>' for colour, what in key) + "</p>"
+        '<p class="key">'
+        + "".join(f'<span style="background:{colour}">{meaning}</span>' for colour, meaning in key)
+        + "</p>"
     )
     for label, groups in made.groups.items():
         if len(groups) > 1:

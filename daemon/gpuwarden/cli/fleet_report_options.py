@@ -43,9 +43,9 @@ def arguments(parser: Parser) -> None:
 
 def _time(text: str) -> float:
     try:
-        found = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError:
         raise argparse.ArgumentTypeError(
             f"expected a date or a time such as 2026-11-01 or 2026-11-01T06:00, found {text[:60]!r}"
         ) from None
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -62,10 +62,10 @@ def nodes(made: Report) -> str:
         return ""
     scale = (WIDTH - LEFT) / (made.end - made.start)
 
-    def drawn(spans: Spans, y: int, colour: str, what: str) -> Iterator[str]:
+    def drawn(spans: Spans, y: int, colour: str, label: str) -> Iterator[str]:
         for start, end in spans:
             x, wide = LEFT + (start - made.start) * scale, max(1.0, (end - start) * scale)
-            yield bar(x, y + 3, wide, ROW - 6, colour=colour, title=f"{what}, {moment(start)} to {moment(end)}")
+            yield bar(x, y + 3, wide, ROW - 6, colour=colour, title=f"{label}, {moment(start)} to {moment(end)}")
 
     parts = []
     for place, story in enumerate(shown):

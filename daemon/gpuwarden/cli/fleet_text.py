@@ -24,10 +24,10 @@ _OWNERS = {
 _LAST_KNOWN = {Out.FAILURE: "when last recorded, for a failure", Out.PLANNED: "when last recorded, as planned"}
 
 
-def fleet_text(shown: Sequence[Row], known: Sequence[Row]) -> Iterator[str]:
-    yield _headline(known)
-    yield from _domains(known)
-    if len(shown) < len(known):
+def fleet_text(shown: Sequence[Row], all_rows: Sequence[Row]) -> Iterator[str]:
+    yield _headline(all_rows)
+    yield from _domains(all_rows)
+    if len(shown) < len(all_rows):
         yield f"shown: {len(shown)}; --all shows every node"
     if not shown:
         return
@@ -40,14 +40,14 @@ def fleet_text(shown: Sequence[Row], known: Sequence[Row]) -> Iterator[str]:
     yield from table(list(columns), [[clean(column(row)) for column in columns.values()] for row in shown])
 
 
-def why_text(found: Why) -> Iterator[str]:
-    if found.failing < MARKED_LEAST:
-        yield f"why: {found.failing} such nodes are too few to compare with the others; {MARKED_LEAST} are needed"
-    elif not found.causes:
-        yield f"why: no common cause of {found.failing} nodes; {found.tests} values of labels were compared"
+def why_text(comparison: Why) -> Iterator[str]:
+    if comparison.failing < MARKED_LEAST:
+        yield f"why: {comparison.failing} such nodes are too few to compare with the others; {MARKED_LEAST} are needed"
+    elif not comparison.causes:
+        yield f"why: no common cause of {comparison.failing} nodes; {comparison.tests} values of labels were compared"
     else:
-        yield f"why: what {found.failing} nodes have in common, of {found.tests} values of labels that were compared"
-    for cause in found.causes:
+        yield f"why: what {comparison.failing} nodes have in common, of {comparison.tests} values of labels that were compared"
+    for cause in comparison.causes:
         labels = ", ".join(f"{clean(name)}={clean(value)}" for name, value in cause.labels.items())
         others = f"{cause.having - cause.failing_with} of {cause.nodes - cause.failing} others"
         yield f"  {labels}: {cause.failing_with} of {cause.failing} of them, {others} (p = {cause.p:.1g})"
@@ -69,17 +69,17 @@ def span(seconds: float) -> str:
     return f"{hours}h{minutes % 60:02}m" if hours < 48 else f"{hours // 24}d{hours % 24:02}h"
 
 
-def _headline(known: Sequence[Row]) -> str:
-    of = Counter(row.status for row in known)
+def _headline(rows: Sequence[Row]) -> str:
+    of = Counter(row.status for row in rows)
     counts = ", ".join(f"{of[status]} {status}" for status in sorted(of, key=RANK.__getitem__, reverse=True))
-    out = sum(row.out for row in known)
-    return f"{len(known)} node{'s' * (len(known) != 1)}: {counts}; {out} kept out of scheduling"
+    out = sum(row.out for row in rows)
+    return f"{len(rows)} node{'s' * (len(rows) != 1)}: {counts}; {out} kept out of scheduling"
 
 
-def _domains(known: Sequence[Row]) -> Iterator[str]:
+def _domains(all_rows: Sequence[Row]) -> Iterator[str]:
     """Yield a line for each NVLink domain that has a node worth a look, the domains with most of them first."""
     of: dict[str, list[Row]] = {}
-    for row in known:
+    for row in all_rows:
         of.setdefault(row.domain, []).append(row)
     of.pop("", None)
     remarkable = {domain: sum(row.remarkable for row in rows) for domain, rows in of.items()}
@@ -127,8 +127,8 @@ def _checks(findings: Iterable[Finding]) -> Iterator[str]:
             yield f"{check}{detail}{f' on GPU {same[0].gpu}' if same[0].gpu else ''}"
 
 
-def _until(what: str, left: float) -> str:
-    return f"{span(left)} until {what}" if left >= 0 else f"{what} passed {span(-left)} ago"
+def _until(event: str, left: float) -> str:
+    return f"{span(left)} until {event}" if left >= 0 else f"{event} passed {span(-left)} ago"
 
 
 def _excluded(row: Row) -> str:
@@ -137,19 +137,19 @@ def _excluded(row: Row) -> str:
     return "; ".join(_by_whom(exclusion) for exclusion in row.excluded_by)
 
 
-def _by_whom(one: str) -> str:
-    actuator, _, owner = one.rpartition(":")
+def _by_whom(exclusion: str) -> str:
+    actuator, _, owner = exclusion.rpartition(":")
     return f"{_OWNERS.get(owner, owner)}{f' ({actuator})' if actuator else ''}"
 
 
 def _notice(notice: Notice | None) -> str:
     if notice is None:
         return "-"
-    what = " ".join(filter(None, (notice.source, notice.kind))) or "announced"
+    label = " ".join(filter(None, (notice.source, notice.kind))) or "announced"
     left = notice.seconds_left
     if left is None:
-        return what
-    return f"{what}, {span(left)} left" if left >= 0 else f"{what}, {span(-left)} overdue"
+        return label
+    return f"{label}, {span(left)} left" if left >= 0 else f"{label}, {span(-left)} overdue"
 
 
 _COLUMNS: dict[str, Callable[[Row], str]] = {

@@ -25,11 +25,11 @@ examples:
 
 
 def arguments(parser: Parser) -> None:
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument(
+    group = parser.add_mutually_exclusive_group(required=True)
+    group.add_argument(
         "--in", dest="within", metavar="S", type=_seconds, help="time until the end, in seconds or such as 2h"
     )
-    what.add_argument("--cancel", action="store_true", help="cancel the notice")
+    group.add_argument("--cancel", action="store_true", help="cancel the notice")
     parser.add_argument("--reason", metavar="T", default="", help="who announces it, and why")
     parser.add_run_dir()
 

@@ -20,10 +20,12 @@ def prometheus_access(options: argparse.Namespace, environment: Mapping[str, str
         time="--timeout allows more",
     )
     variables = {name: environment.get(f"PROMETHEUS_{name.upper()}_FILE") for name in FILES}
-    given = {name: getattr(options, f"{name}_file") for name in FILES}
-    chosen = {name: given[name] or (Path(variable) if variable else None) for name, variable in variables.items()}
-    if given["token"] or given["basic"]:  # options override the environment
-        chosen |= {name: given[name] for name in ("token", "basic")}
+    option_files = {name: getattr(options, f"{name}_file") for name in FILES}
+    chosen = {
+        name: option_files[name] or (Path(variable) if variable else None) for name, variable in variables.items()
+    }
+    if option_files["token"] or option_files["basic"]:  # options override the environment
+        chosen |= {name: option_files[name] for name in ("token", "basic")}
     try:
         return access(options.prometheus or environment.get("PROMETHEUS_URL") or URL, **chosen, hints=hints)
     except AccessError as error:

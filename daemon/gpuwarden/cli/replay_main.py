@@ -39,9 +39,9 @@ class Side:
     """A configuration, or none, with its judge, its policy, and the sums of both."""
 
     def __init__(self, config: Path | None) -> None:
-        given = None if config is None else _given(config)
-        self.replay = Replay(None if given is None else given.rules)
-        enforcement = None if given is None else given.enforcement
+        site = None if config is None else _given(config)
+        self.replay = Replay(None if site is None else site.rules)
+        enforcement = None if site is None else site.enforcement
         self._dry_run = Rehearsal(
             Settings() if enforcement is None else enforcement.settings,
             Budget() if enforcement is None else enforcement.limits.budget,

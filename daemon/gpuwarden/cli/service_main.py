@@ -19,11 +19,11 @@ _RESPONSE_WITHIN = 120.0
 
 
 def main(options: argparse.Namespace) -> int:
-    found = Executables.of_this()
-    installation = Installation(options.root, local_files(found.command, found.python), __version__)
+    executables = Executables.of_this()
+    installation = Installation(options.root, local_files(executables.command, executables.python), __version__)
     actions: dict[str, Callable[[], int]] = {
-        "show": lambda: _show(installation.states(), found),
-        "install": lambda: _install(options, installation, found),
+        "show": lambda: _show(installation.states(), executables),
+        "install": lambda: _install(options, installation, executables),
         "remove": lambda: _remove(options, installation),
     }
     try:
@@ -38,18 +38,18 @@ def main(options: argparse.Namespace) -> int:
         raise CommandError(f"cannot write {error.filename}: {error.strerror}", UNAVAILABLE) from error
 
 
-def _show(states: dict[str, State], found: Executables) -> int:
-    print(f"starts {found.command}")
+def _show(states: dict[str, State], executables: Executables) -> int:
+    print(f"starts {executables.command}")
     for path, state in states.items():
         print(f"/{path}: {state}")
-    for why in refusals(found):
+    for why in refusals(executables):
         print(f"install would be refused: {why}")
     return 0
 
 
-def _install(options: argparse.Namespace, installation: Installation, found: Executables) -> int:
+def _install(options: argparse.Namespace, installation: Installation, executables: Executables) -> int:
     _as_root()
-    if why := refusals(found):
+    if why := refusals(executables):
         raise CommandError("refused, since the service may run as root:\n  " + "\n  ".join(why))
     for path, state in installation.install().items():
         print(f"/{path}: {_DONE[state]}")

@@ -47,9 +47,9 @@ def configuration(
     return config
 
 
-def loaded(given: Sources) -> Config:
+def loaded(origin: Sources) -> Config:
     """Load the configuration, and check the names of series in it. Raises ConfigError."""
-    return load(given, series=ALL)
+    return load(origin, series=ALL)
 
 
 def faulty(error: ConfigError) -> CommandError:
@@ -99,6 +99,6 @@ def _simulated(options: argparse.Namespace, home: Path) -> Config:
     return replace(config, collectors=replace(config.collectors, nvml=nvml))
 
 
-def _refuse_real(path: Path, what: str) -> None:
+def _refuse_real(path: Path, setting: str) -> None:
     if is_real(path):
-        raise CommandError(f"{what}: {path} is for real GPUs, which --simulate never touches: name another path")
+        raise CommandError(f"{setting}: {path} is for real GPUs, which --simulate never touches: name another path")

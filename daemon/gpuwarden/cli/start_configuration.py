@@ -22,20 +22,20 @@ def start_configuration(options: argparse.Namespace, environment: MutableMapping
         config = configuration(options, environment, secure=make_private)
         check_web_config(config)
         return config
-    given = sources(options, environment)
+    origin = sources(options, environment)
     try:
-        read = given.with_files_read()
+        read = origin.with_files_read()
         config = loaded(read)
     except ConfigError as error:
-        config = _last_good(given, error)
-        _check_web_config(config, given)
+        config = _last_good(origin, error)
+        _check_web_config(config, origin)
         return config
-    _check_web_config(config, given)
+    _check_web_config(config, origin)
     remember(read)
     return config
 
 
-def _check_web_config(config: Config, given: Sources) -> None:
+def _check_web_config(config: Config, origin: Sources) -> None:
     """Refuse only the first start ever for a fault of the web-config file: later ones serve nothing until it is mended.
 
     Raises CommandError.
@@ -44,7 +44,7 @@ def _check_web_config(config: Config, given: Sources) -> None:
         check_web_config(config)
     except CommandError as fault:
         try:
-            kept(given)
+            kept(origin)
         except NoneKept:
             raise fault from None
         print(f"gpuwarden: {fault}\n  started without its web server", file=sys.stderr)
@@ -58,10 +58,10 @@ def remember(read: Sources) -> None:
         print(f"gpuwarden: the last good configuration is not kept: {error}", file=sys.stderr)
 
 
-def _last_good(given: Sources, error: ConfigError) -> Config:
+def _last_good(origin: Sources, error: ConfigError) -> Config:
     fault = str(faulty(error))
     try:
-        config = loaded(kept(given))
+        config = loaded(kept(origin))
     except NoneKept as none:
         raise CommandError(f"{fault}\n  and there is no last good configuration to start with: {none}") from error
     except ConfigError as older:

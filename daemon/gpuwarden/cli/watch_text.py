@@ -72,17 +72,17 @@ def _time(wall: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(wall))
 
 
-def block(known: Known, now: float) -> str:
+def block(state: Known, now: float) -> str:
     """Text of one change, for a file or another program; its first line begins with `==`."""
-    return "\n".join((f"== {_time(now)}", *known.lines(), ""))
+    return "\n".join((f"== {_time(now)}", *state.lines(), ""))
 
 
-def screen(known: Known, now: float, columns: int, rows: int) -> str:
+def screen(state: Known, now: float, columns: int, rows: int) -> str:
     """Text that fills a terminal of that size, drawn over what is there. The terminal's modes are restored."""
-    lines = list(_wrapped(known.lines(columns), columns))
+    lines = list(_wrapped(state.lines(columns), columns))
     room = max(rows - 2, 1)  # one line for the head, one for the shell's prompt
     if len(lines) > room:
-        lines = list(_wrapped(known.lines(columns, only_sick=True), columns))
+        lines = list(_wrapped(state.lines(columns, only_sick=True), columns))
     if len(lines) > room:
         lines = [*lines[: room - 1], f"… {len(lines) - room + 1} more lines; gpuwarden status shows all"]
     drawn = (_HOME, _CUT, *(f"{line}{_TO_END_OF_LINE}\n" for line in (_time(now), *lines)), _REST_AWAY, _NO_CUT)

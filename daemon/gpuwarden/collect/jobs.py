@@ -25,11 +25,11 @@ CONF_FOUND_WITHIN = 2.0
 
 def gpu_users(facts: NvmlFacts) -> Mapping[int, tuple[str, ...]]:
     """The processes that have a GPU open, each with the PCI addresses of its GPUs."""
-    found: dict[int, tuple[str, ...]] = {}
+    slots_by_pid: dict[int, tuple[str, ...]] = {}
     for gpu in facts.gpus:
         for process in gpu.processes:
-            found[process.pid] = (*found.get(process.pid, ()), gpu.slot)
-    return found
+            slots_by_pid[process.pid] = (*slots_by_pid.get(process.pid, ()), gpu.slot)
+    return slots_by_pid
 
 
 def jobs_by_process(facts: JobsFacts | None) -> Mapping[int, int]:

@@ -95,13 +95,13 @@ class NoticeSources:
         """Keep notices from before the daemon started in force until their source withdraws them; those of an earlier boot do not count.
         What a source announced that is configured no more would stand until the boot: it is withdrawn.
         """
-        known = [notice for notice in notices if notice.boot_id == self._boot_id]
-        for notice in known:
+        current = [notice for notice in notices if notice.boot_id == self._boot_id]
+        for notice in current:
             name = notice.id.partition(":")[0]
             polled = self._polled.get(notice.source, {}).get(name)
             if polled is not None and notice.id not in polled.held:
                 polled.held = {**polled.held, **held_before({notice.id: notice})}
-        for source in sorted({notice.source for notice in known} - {OPERATOR, *self._sources}):
+        for source in sorted({notice.source for notice in current} - {OPERATOR, *self._sources}):
             self._changed(source, ())
 
     def run(self) -> None:
@@ -123,8 +123,10 @@ class NoticeSources:
     @property
     def machine_type(self) -> str:
         """Type of this machine as the cloud names it, such as `Azure/` and its size; "" where it is not known, or the firmware names it."""
-        found = [source.machine_type for source in self._sources.values() if isinstance(source, NamesMachineType)]
-        return next(filter(None, found), "")
+        machine_types = [
+            source.machine_type for source in self._sources.values() if isinstance(source, NamesMachineType)
+        ]
+        return next(filter(None, machine_types), "")
 
     def shown(self, now: Stamp) -> tuple[NoticeSource, ...]:
         return tuple(_shown(name, list(polled.values()), now) for name, polled in self._polled.items())

@@ -35,11 +35,11 @@ def allowed(limits: Bounds, kind: type) -> str:
 
 
 def _outside(value: float, limits: Bounds) -> str:
-    found = (
+    shown = (
         format_duration(value) if isinstance(value, float) else value if abs(value) < 10**9 else "a number far beyond"
     )
     why = f": {limits.why}" if limits.why else ""
-    return f"expected {allowed(limits, type(value))}, found {found}{why}"
+    return f"expected {allowed(limits, type(value))}, found {shown}{why}"
 
 
 def _below(path: str, name: str) -> str:

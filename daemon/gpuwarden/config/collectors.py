@@ -81,10 +81,10 @@ def _check_misfits(name: str, check: SiteCheck) -> Iterator[Misfit]:
             "expected a name of lower-case letters, digits and _ such as nhc, since it becomes the check plugin_nhc",
         )
     if not check.command or not check.command[0].startswith("/"):
-        found = repr(check.command[0][:60]) if check.command else "nothing"
+        program = repr(check.command[0][:60]) if check.command else "nothing"
         yield (
             (f"{here}.command",),
-            f'expected a list that begins with the whole path of a program, such as ["/usr/sbin/nhc"], found {found}',
+            f'expected a list that begins with the whole path of a program, such as ["/usr/sbin/nhc"], found {program}',
         )
     elif any("\0" in word for word in check.command):
         yield (f"{here}.command",), "expected words without a zero byte: no program can be given one"

@@ -36,10 +36,10 @@ def exec_misfits(options: ExecOptions) -> Iterator[Misfit]:
 def program_misfits(here: str, command: tuple[str, ...], *, needed: bool = True) -> Iterator[Misfit]:
     """Check a command. `here`: the table that it is in. `needed`: there must be a command."""
     if (command or needed) and not (command and command[0].startswith("/")):
-        found = repr(command[0][:60]) if command else "nothing"
+        program = repr(command[0][:60]) if command else "nothing"
         yield (
             (f"{here}.command",),
-            f'expected a list that begins with the whole path of a program, such as ["/usr/local/sbin/tell"], found {found}',
+            f'expected a list that begins with the whole path of a program, such as ["/usr/local/sbin/tell"], found {program}',
         )
     elif any("\0" in word for word in command):
         yield (f"{here}.command",), "expected words without a zero byte: no program can be given one"

@@ -180,9 +180,9 @@ class Config:
 
     def of(self, table: type[Table]) -> Table:
         """Return the table of a feature, by its class."""
-        tables = (one for feature in _FEATURES.values() for one in feature.TABLES.items())
-        found: Table = getattr(self, next(name for name, its_class in tables if its_class is table))
-        return found
+        tables = (entry for feature in _FEATURES.values() for entry in feature.TABLES.items())
+        options: Table = getattr(self, next(name for name, its_class in tables if its_class is table))
+        return options
 
     def excluding(self, *ways: Excludes) -> tuple[str, ...]:
         """Return the names of the features that exclude this node in one of these ways."""
@@ -226,11 +226,11 @@ def load(sources: Sources, series: Collection[str] | None = None) -> Config:
     config, unfit = structure(tree, Config, parsers=PARSERS)
     faults += [_fault(origins[path], path, message) for path, message in unfit]
     faulty = {".".join(path) for path, _ in unfit}
-    given = {".".join(path): path for path in origins}  # a site's own names may hold dots themselves
+    paths = {".".join(path): path for path in origins}  # a site's own names may hold dots themselves
     for keys, message in (*_misfits(config), *series_misfits(config.publish.series, config.breaker, series)):
         if not faulty.intersection(keys):
-            key = next((key for key in keys if key in given), keys[0])
-            path = given.get(key, tuple(key.split(".")))
+            key = next((key for key in keys if key in paths), keys[0])
+            path = paths.get(key, tuple(key.split(".")))
             faults.append(_fault(origins.get(path, "default"), path, message))
     if faults:
         raise ConfigError(faults)
@@ -248,10 +248,10 @@ def _misfits(config: Config) -> Iterator[Misfit]:
     yield from misfits(config)
     nvml = config.collectors.nvml
     if nvml.init_deadline < nvml.deadline:
-        found = f"{format_duration(nvml.init_deadline)} beside {format_duration(nvml.deadline)}"
+        deadlines = f"{format_duration(nvml.init_deadline)} beside {format_duration(nvml.deadline)}"
         yield (
             ("collectors.nvml.init_deadline", "collectors.nvml.deadline"),
-            f"expected init_deadline to be no shorter than deadline, found {found}: the first pass does more, not less",
+            f"expected init_deadline to be no shorter than deadline, found {deadlines}: the first pass does more, not less",
         )
     yield from exec_misfits(config.exec)
     yield from notify_misfits(config.notify)
@@ -271,8 +271,8 @@ def _uncounted(config: Config) -> Iterator[Misfit]:
     counts = config.counted or config.breaker.prometheus or config.breaker.uncounted == "allow"
     acts = list(_uncounting(config))
     if config.mode == "enforce" and acts and not counts:
-        found = f'mode = "enforce" with {", ".join(acts)} needs a fleet counter for the breaker'
-        yield ("breaker.uncounted", "breaker.prometheus", "mode"), f"{found}: {UNCOUNTED}"
+        need = f'mode = "enforce" with {", ".join(acts)} needs a fleet counter for the breaker'
+        yield ("breaker.uncounted", "breaker.prometheus", "mode"), f"{need}: {UNCOUNTED}"
 
 
 def _uncounting(config: Config) -> Iterator[str]:

@@ -67,10 +67,10 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 def notify_misfits(options: NotifyOptions) -> Iterator[Misfit]:
     """Values that are of the right kind and yet wrong, by their keys."""
     if len(options.webhook) + len(options.exec) > TARGETS_MOST:
-        found = len(options.webhook) + len(options.exec)
+        count = len(options.webhook) + len(options.exec)
         yield (
             ("notify",),
-            f"expected at most {TARGETS_MOST} targets, found {found}: let one of them forward to the others",
+            f"expected at most {TARGETS_MOST} targets, found {count}: let one of them forward to the others",
         )
     for name in (*options.webhook, *options.exec):
         if not _NAME.fullmatch(name):
@@ -84,8 +84,8 @@ def notify_misfits(options: NotifyOptions) -> Iterator[Misfit]:
 
 def _webhook_misfits(here: str, webhook: WebhookOptions) -> Iterator[Misfit]:
     if bool(webhook.url) == (webhook.url_file is not None):
-        found = "both" if webhook.url else "neither"
-        yield (f"{here}.url", f"{here}.url_file"), f"expected url or url_file, found {found}"
+        present = "both" if webhook.url else "neither"
+        yield (f"{here}.url", f"{here}.url_file"), f"expected url or url_file, found {present}"
     elif webhook.url and (fault := address_fault(webhook.url, query=True)):
         yield (f"{here}.url",), fault
     if webhook.token is not None and webhook.basic is not None:

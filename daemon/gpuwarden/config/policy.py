@@ -53,10 +53,10 @@ def breaker_misfits(breaker: BreakerOptions) -> Iterator[Misfit]:
     if breaker.prometheus and (fault := address_fault(breaker.prometheus)):
         yield ("breaker.prometheus",), fault
     if breaker.prometheus_match and not _MATCHERS.fullmatch(breaker.prometheus_match):
-        found = f"found {breaker.prometheus_match[:60]!r}"
+        shown = f"found {breaker.prometheus_match[:60]!r}"
         yield (
             ("breaker.prometheus_match",),
-            f'expected label matchers such as \'cluster="a", job="gpuwarden"\', {found}',
+            f'expected label matchers such as \'cluster="a", job="gpuwarden"\', {shown}',
         )
     if breaker.prometheus_token is not None and breaker.prometheus_basic is not None:
         keys = ("breaker.prometheus_token", "breaker.prometheus_basic")

@@ -48,8 +48,10 @@ class SecretFile:
             return Path(self.where)
         folder = environment.get(VARIABLE, "")
         if not folder.startswith("/"):
-            found = f"cannot read the credential {self.where!r}: systemd gave this process none"
-            raise SecretError(f"{found}; add LoadCredential={self.where}:/path to the unit, or name a file by its path")
+            undone = f"cannot read the credential {self.where!r}: systemd gave this process none"
+            raise SecretError(
+                f"{undone}; add LoadCredential={self.where}:/path to the unit, or name a file by its path"
+            )
         return Path(folder) / self.where
 
     def read(self, environment: Mapping[str, str] = os.environ) -> str:

@@ -19,13 +19,15 @@ COUNTED_BY = (
 _KEY = ("publish.series",)
 
 
-def series_misfits(series: Collection[str], breaker: BreakerOptions, known: Collection[str] | None) -> Iterator[Misfit]:
-    """`known`: the names of all metrics; None: names are not checked."""
+def series_misfits(
+    series: Collection[str], breaker: BreakerOptions, metrics: Collection[str] | None
+) -> Iterator[Misfit]:
+    """`metrics`: the names of all metrics; None: names are not checked."""
     if not series:
         yield _KEY, 'expected "default", "full" or names of metrics, found an empty list'
     named = [name for name in series if name not in SETS]
-    for name in (name for name in named if known is not None and name not in known):
-        hint = near(name, (*SETS, *(known or ()))) or '; `/metrics` with "full" has all of them'
+    for name in (name for name in named if metrics is not None and name not in metrics):
+        hint = near(name, (*SETS, *(metrics or ()))) or '; `/metrics` with "full" has all of them'
         yield _KEY, f"{name[:80]!r} is no metric{hint}"
     missing = [name for name in COUNTED_BY if name not in series]
     if breaker.prometheus and len(named) == len(series) and missing:

@@ -109,8 +109,8 @@ class Sources:
         files: list[Layer | Fault] = list(self.files or ())
         if self.files is None and self.file is not None:
             files = list(_files(self.file, required=self.required))
-        layers = [found for found in files if isinstance(found, Layer)]
-        faults = [found for found in files if isinstance(found, Fault)]
+        layers = [file for file in files if isinstance(file, Layer)]
+        faults = [file for file in files if isinstance(file, Fault)]
         return [
             *self.defaults,
             *_pod(self.environment),

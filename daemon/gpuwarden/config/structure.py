@@ -73,8 +73,8 @@ def _converter(parsers: Parsers) -> Converter:
 
 
 def _table(converter: Converter, cls: type) -> Callable[[Any, Any], Any]:
-    known = {key.name for key in keys(cls)}
-    omitted: Any = {each.name: override(omit=True) for each in dataclasses.fields(cls) if each.name not in known}
+    names = {key.name for key in keys(cls)}
+    omitted: Any = {each.name: override(omit=True) for each in dataclasses.fields(cls) if each.name not in names}
     paths: Any = {key.name: override(struct_hook=_searched) for key in keys(cls) if is_searched(key)}
     lists: Any = {key.name: override(struct_hook=_text_list) for key in keys(cls) if is_text_list(key)}
     fill: Any = make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=True, **omitted, **paths, **lists)
@@ -190,21 +190,21 @@ def _one_of(choices: Sequence[Any], value: Any) -> Any:
     raise _unexpected(f"one of {', '.join(filter(None, choices))}", value, near(str(value), choices))
 
 
-def _unexpected(expected: str, found: object, hint: str = "") -> ValueError:
-    if isinstance(found, dict | list):
-        shown = _KINDS[type(found)]
-    elif isinstance(found, str):
-        shown = repr(found if len(found) <= 60 else f"{found[:60]}…")
+def _unexpected(expected: str, actual: object, hint: str = "") -> ValueError:
+    if isinstance(actual, dict | list):
+        shown = _KINDS[type(actual)]
+    elif isinstance(actual, str):
+        shown = repr(actual if len(actual) <= 60 else f"{actual[:60]}…")
     else:
-        shown = f"{str(found).lower()[:60]} ({_KINDS.get(type(found), 'a date or time')})"
+        shown = f"{str(actual).lower()[:60]} ({_KINDS.get(type(actual), 'a date or time')})"
     return ValueError(f"expected {expected}, found {shown}{hint}")
 
 
-def near(word: str, known: Iterable[str]) -> str:
+def near(word: str, candidates: Iterable[str]) -> str:
     """A hint at what may have been meant, to be appended; empty where nothing is near."""
-    names = {name.lower(): name for name in known}
-    found = get_close_matches(word.lower(), list(names), n=1)
-    return f"; did you mean {names[found[0]]!r}?" if found else ""
+    names = {name.lower(): name for name in candidates}
+    matches = get_close_matches(word.lower(), list(names), n=1)
+    return f"; did you mean {names[matches[0]]!r}?" if matches else ""
 
 
 def _faults(error: BaseException, path: KeyPath) -> Iterator[Keyed]:
@@ -220,9 +220,9 @@ def _faults(error: BaseException, path: KeyPath) -> Iterator[Keyed]:
             for below, message in _faults(inner, ()):
                 yield path, f"item {item.index}: {': '.join((*below, message))}"
     elif isinstance(error, ForbiddenExtraKeysError):
-        known = [key.name for key in keys(error.cl)]
+        names = [key.name for key in keys(error.cl)]
         for key in sorted(error.extra_fields):
-            yield (*path, key), UNKNOWN_KEY + (near(key, known) or f"; known here are {', '.join(known)}")
+            yield (*path, key), UNKNOWN_KEY + (near(key, names) or f"; known here are {', '.join(names)}")
     else:
         yield path, str(error)
 

@@ -87,16 +87,16 @@ def termination_misfits(termination: TerminationOptions) -> Iterator[Misfit]:
         try:
             parse_time(termination.planned_end)
         except TimeError:
-            found = repr(termination.planned_end[:40])
+            shown = repr(termination.planned_end[:40])
             expected = 'expected a time with its zone, such as "2026-12-01T11:30:00Z"'
-            yield ("termination.planned_end",), f"{expected}, found {found}"
+            yield ("termination.planned_end",), f"{expected}, found {shown}"
     for name, cloud in CLOUDS.items():
         options = termination.of(cloud)
         if options.endpoint and not _is_endpoint(options.endpoint):
-            found = repr(options.endpoint[:60])
+            shown = repr(options.endpoint[:60])
             yield (
                 (f"termination.{name}.endpoint",),
-                f'expected http, a host and perhaps a port, such as "http://169.254.169.254", found {found}',
+                f'expected http, a host and perhaps a port, such as "http://169.254.169.254", found {shown}',
             )
 
 

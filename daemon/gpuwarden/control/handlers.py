@@ -82,8 +82,8 @@ class Verbs:
                     await asyncio.wait((self._reading,))
                     if self._reading.exception() is None:
                         return self._reading.result()
-        found = [event for event in self._service.journal.recent if event.at.wall >= since]
-        return found[-limit:] if newest else found[:limit]
+        events = [event for event in self._service.journal.recent if event.at.wall >= since]
+        return events[-limit:] if newest else events[:limit]
 
     def _from_ledger(self, since: float, limit: int, *, newest: bool) -> list[Event]:
         with read_only(self._ledger) as reader:

@@ -26,8 +26,8 @@ def become_daemon(pid: int, uid: int, proc: Path = Path("/proc")) -> None:
     if os.geteuid() != 0 or uid == 0 or pid == 0:
         return
     status = (proc / str(pid) / "status").read_text()
-    found = _EFFECTIVE.search(status)
-    capabilities = int(found[1], 16) if found is not None else 0
+    match = _EFFECTIVE.search(status)
+    capabilities = int(match[1], 16) if match is not None else 0
     _become(uid, int(_line(status, "Gid")[1]), map(int, _line(status, "Groups")), capabilities)
 
 

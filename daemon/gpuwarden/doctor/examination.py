@@ -55,9 +55,9 @@ _CHECKS: dict[str, Check] = {
 async def examine(config: Config, daemon: Running) -> list[Row]:
     """Everything at once, in the order of the table. Takes as long as the check with most time."""
     checks = (_in_time(name, check, daemon, config) for name, check in _CHECKS.items())
-    found = [row for rows in await asyncio.gather(*checks) for row in rows]
-    areas = list(dict.fromkeys(row.area for row in found))
-    return sorted(found, key=lambda row: areas.index(row.area))
+    all_rows = [row for rows in await asyncio.gather(*checks) for row in rows]
+    areas = list(dict.fromkeys(row.area for row in all_rows))
+    return sorted(all_rows, key=lambda row: areas.index(row.area))
 
 
 async def _in_time(name: str, check: Check, daemon: Running, config: Config) -> list[Row]:
@@ -65,8 +65,8 @@ async def _in_time(name: str, check: Check, daemon: Running, config: Config) -> 
         async with asyncio.timeout(check.within):
             rows = await check.rows(daemon, config)
     except TimeoutError:
-        found = f"no response within {check.within:.0f} s"
-        rows = [fail(name, found, "find out what hangs: a file system, the driver or the controller")]
+        state = f"no response within {check.within:.0f} s"
+        rows = [fail(name, state, "find out what hangs: a file system, the driver or the controller")]
     except Exception as error:  # noqa: BLE001 - a bug in one check must not hide the results of the others
         rows = [
             fail(

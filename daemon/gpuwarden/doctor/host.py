@@ -46,11 +46,11 @@ def driver(config: Config) -> Iterator[Row]:
     if version:
         yield ok("driver", f"version {version} is loaded")
     elif functions:
-        found = f"not loaded, with {functions} NVIDIA functions on the bus"
-        yield fail("driver", found, _TO_DO[NvmlProblem.DRIVER_NOT_LOADED])
+        state = f"not loaded, with {functions} NVIDIA functions on the bus"
+        yield fail("driver", state, _TO_DO[NvmlProblem.DRIVER_NOT_LOADED])
     else:
-        found = "not loaded, and no NVIDIA device on the bus"
-        yield warn("driver", found, "if this host has no GPUs, set inventory.expected_gpus = 0")
+        state = "not loaded, and no NVIDIA device on the bus"
+        yield warn("driver", state, "if this host has no GPUs, set inventory.expected_gpus = 0")
 
 
 def pci(config: Config) -> Iterator[Row]:
@@ -138,8 +138,8 @@ def nvml_rows(seen: Observation[NvmlFacts], *, expected: bool, library: str = ""
     else:
         refused = sorted({e.call for gpu in facts.gpus for e in gpu.errors if e.code == _NO_PERMISSION})
         if refused:
-            found = f"{len(facts.gpus)} GPUs; no permission for {', '.join(refused[:4])}"
-            yield warn("nvml", found, "run the daemon as root; otherwise these values are not read")
+            state = f"{len(facts.gpus)} GPUs; no permission for {', '.join(refused[:4])}"
+            yield warn("nvml", state, "run the daemon as root; otherwise these values are not read")
         else:
             version = facts.nvml_version or "of unknown version"
             yield ok("nvml", f"{len(facts.gpus)} GPUs, library {version}{library and f' from {library}'}")
@@ -165,8 +165,8 @@ def kernel_log(config: Config) -> Iterator[Row]:
     if isinstance(source, KmsgDevice | FollowedFile):
         yield ok("kernel log", f"{config.paths.kmsg} can be read")
     else:
-        found = f"{config.paths.kmsg} cannot be opened; read with syslog(2) every {source.poll:g} s"
-        yield ok("kernel log", found)
+        state = f"{config.paths.kmsg} cannot be opened; read with syslog(2) every {source.poll:g} s"
+        yield ok("kernel log", state)
 
 
 def folders(config: Config) -> Iterator[Row]:
@@ -225,5 +225,5 @@ def dcgm_row(seen: Observation[DcgmFacts], address: str, library: str = "") -> R
     if facts is None:
         to_do = "see systemctl status nvidia-dcgm; until it responds only NVML is read"
         return fail("dcgm", f"an engine listens at {address}: {seen.error or 'no response'}", to_do)
-    found = f"engine {facts.engine_version or 'of unknown version'} answers at {facts.address or address}"
-    return ok("dcgm", f"{found}: {len(facts.gpus)} GPUs{library and f', library {library}'}")
+    state = f"engine {facts.engine_version or 'of unknown version'} answers at {facts.address or address}"
+    return ok("dcgm", f"{state}: {len(facts.gpus)} GPUs{library and f', library {library}'}")

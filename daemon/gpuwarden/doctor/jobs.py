@@ -28,9 +28,9 @@ def job_socket(config: Config) -> Iterator[Row]:
     except (FileNotFoundError, ConnectionRefusedError):
         yield _to_be_made(path)
     except TimeoutError:
-        found = f"{path} has not responded within {RESPONSE_WITHIN:g} s"
+        state = f"{path} has not responded within {RESPONSE_WITHIN:g} s"
         yield fail(
-            "job socket", found, "check whether the daemon is stopped or very busy; jobs can write files instead"
+            "job socket", state, "check whether the daemon is stopped or very busy; jobs can write files instead"
         )
     except (OSError, ValueError) as error:
         to_do = "correct run.dir, or set another folder: until then jobs get no notice and cannot acknowledge a save"
@@ -60,8 +60,8 @@ def _status(path: Path) -> str:
 def _reached(path: Path, health: str) -> Row:
     """Root can enter every folder; the users of jobs cannot."""
     if not path.parent.stat().st_mode & stat.S_IXOTH:
-        found = f"{path} answers, but users of jobs may not enter {path.parent}"
-        return warn("job socket", found, f"chmod o+x {path.parent}")
+        state = f"{path} answers, but users of jobs may not enter {path.parent}"
+        return warn("job socket", state, f"chmod o+x {path.parent}")
     return ok("job socket", f"{path} answers: {health}")
 
 

@@ -27,8 +27,8 @@ def pod(config: Config) -> Iterator[Row]:
 
 def _node(config: Config) -> Iterator[Row]:
     """A pod with the host's network has the host's name."""
-    given = config.origins is not None and ("node",) in config.origins
-    if given:
+    configured = config.origins is not None and ("node",) in config.origins
+    if configured:
         yield ok("pod", f"in a pod of node {config.node}")
     else:
         to_do = "set NODE_NAME from spec.nodeName, as the chart does, or the key node"
@@ -37,8 +37,8 @@ def _node(config: Config) -> Iterator[Row]:
 
 def _processes(config: Config) -> Iterator[Row]:
     if _inode(config.paths.proc / "self/ns/pid") != FIRST_PIDS:
-        found = "this pod has its own process namespace: it is unknown which processes use a GPU, and whose they are"
-        yield warn("host processes", found, "values of the chart: hostPID")
+        state = "this pod has its own process namespace: it is unknown which processes use a GPU, and whose they are"
+        yield warn("host processes", state, "values of the chart: hostPID")
     else:
         yield ok("host processes", "the host's processes are visible")
 
@@ -52,8 +52,8 @@ def _inode(path: Path) -> int:
 
 def _user(_: Config) -> Iterator[Row]:
     if os.geteuid() != 0:
-        found = f"uid {os.geteuid()}: Kubernetes gives capabilities only to root, so this process has none"
-        yield warn("pod's user", found, "values of the chart: securityContext.runAsUser=0")
+        state = f"uid {os.geteuid()}: Kubernetes gives capabilities only to root, so this process has none"
+        yield warn("pod's user", state, "values of the chart: securityContext.runAsUser=0")
 
 
 def _mounts(config: Config) -> Iterator[Row]:
@@ -74,9 +74,9 @@ def _below(root: Path, collector: StorageCollector, expected: tuple[str, ...]) -
         return fail("host mounts", str(error), "values of the chart: hostMounts.enabled and hostPID")
     lost = sorted(unseen.intersection(expected))
     if lost:
-        found = f"expected, but not found below {root}: {', '.join(lost[:_SHOWN])}"
+        state = f"expected, but not found below {root}: {', '.join(lost[:_SHOWN])}"
         return fail(
-            "host mounts", found, "mount / of the host with mountPropagation HostToContainer, as the chart does"
+            "host mounts", state, "mount / of the host with mountPropagation HostToContainer, as the chart does"
         )
     return ok("host mounts", f"the host's mounts are read below {root}")
 
@@ -87,21 +87,21 @@ def _signals(config: Config) -> Iterator[Row]:
     if not missing:
         yield ok("signals", "processes of other users can be signalled before the machine ends")
     elif config.mode == "enforce":
-        found = f"no {missing}: processes of other users are not signalled before the machine ends"
-        yield warn("signals", found, "values of the chart: jobs.signal")
+        state = f"no {missing}: processes of other users are not signalled before the machine ends"
+        yield warn("signals", state, "values of the chart: jobs.signal")
     else:
         yield ok("signals", f"no {missing}, and mode observe: nothing is signalled")
 
 
 def _folders(config: Config) -> Iterator[Row]:
     """Rows about the folders of the node: one that is not mounted goes with the container."""
-    for check, path, what, value in (
+    for check, path, contents, value in (
         ("state of the node", config.state.dir, "findings, latches and expected GPUs", "stateDir"),
         ("socket for jobs", config.run.dir, "the sockets and the verdict for jobs", "runDir"),
     ):
         if _on_root(path):
-            found = f"{path} is a folder of this container: {what} are lost with it"
-            yield warn(check, found, f"values of the chart: {value}, a folder of the host")
+            state = f"{path} is a folder of this container: {contents} are lost with it"
+            yield warn(check, state, f"values of the chart: {value}, a folder of the host")
         else:
             yield ok(check, f"{path} is mounted")
 

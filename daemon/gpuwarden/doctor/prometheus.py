@@ -30,12 +30,12 @@ def prometheus(config: Config) -> Iterator[Row]:
         yield fail("prometheus", str(error), to_do)
     else:
         nodes = int(sum(sample.value for sample in results.samples["all"]))
-        found = f"{options.prometheus} responds and has {nodes} nodes"
+        state = f"{options.prometheus} responds and has {nodes} nodes"
         if not results.samples["us"]:
             to_do = "let this Prometheus scrape this node, and check that breaker.prometheus_match matches the node"
-            yield warn("prometheus", f"{found}, but not {config.node}", to_do)
+            yield warn("prometheus", f"{state}, but not {config.node}", to_do)
         else:
-            yield ok("prometheus", found)
+            yield ok("prometheus", state)
     for secret in filter(None, (options.prometheus_token, options.prometheus_basic)):
         try:
             exposed = secret.exposed()

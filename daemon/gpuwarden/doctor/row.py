@@ -29,16 +29,16 @@ class Row:
     to_do: str = ""
 
 
-def ok(check: str, found: str) -> Row:
-    return Row(check, Grade.OK, found)
+def ok(check: str, state: str) -> Row:
+    return Row(check, Grade.OK, state)
 
 
-def warn(check: str, found: str, to_do: str) -> Row:
-    return Row(check, Grade.WARN, found, to_do)
+def warn(check: str, state: str, to_do: str) -> Row:
+    return Row(check, Grade.WARN, state, to_do)
 
 
-def fail(check: str, found: str, to_do: str) -> Row:
-    return Row(check, Grade.FAIL, found, to_do)
+def fail(check: str, state: str, to_do: str) -> Row:
+    return Row(check, Grade.FAIL, state, to_do)
 
 
 def worst(rows: Iterable[Row]) -> Grade:

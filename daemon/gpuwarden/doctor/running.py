@@ -38,17 +38,17 @@ def daemon(running: Running, config: Config) -> Row:
     status = running.status
     if not status:
         return warn("daemon", running.why, _to_do(running))
-    found = f"answers at {running.folder}: {status.get('status', 'unknown')}, mode {status.get('mode', 'unknown')}"
+    state = f"answers at {running.folder}: {status.get('status', 'unknown')}, mode {status.get('mode', 'unknown')}"
     if status.get("version") != __version__:
-        found += f"; it is version {status.get('version')}, installed is {__version__}"
-        return warn("daemon", found, "systemctl restart gpuwarden")
+        state += f"; it is version {status.get('version')}, installed is {__version__}"
+        return warn("daemon", state, "systemctl restart gpuwarden")
     if status.get("mode") != config.mode or status.get("node") != config.node:
-        found += f"; the configuration has mode {config.mode}, node {config.node}"
-        return warn("daemon", found, "if that is intended: systemctl restart gpuwarden")
+        state += f"; the configuration has mode {config.mode}, node {config.node}"
+        return warn("daemon", state, "if that is intended: systemctl restart gpuwarden")
     errors = "; ".join(map(str, status.get("errors", ())))
     if errors:
-        return warn("daemon", f"{found}; errors: {errors}", "see journalctl -u gpuwarden")
-    return ok("daemon", found)
+        return warn("daemon", f"{state}; errors: {errors}", "see journalctl -u gpuwarden")
+    return ok("daemon", state)
 
 
 def _to_do(running: Running) -> str:
@@ -145,5 +145,5 @@ def scraped(running: Running, _: Config) -> Iterator[Row]:
         yield warn("scrapes", "no client has read /metrics since the daemon started", to_do)
         return
     age, by = float(last.get("age_seconds", 0.0)), str(last.get("by") or "a program without a name")
-    found = f"/metrics was read {format_duration(round(age, 0))} ago by {by}"
-    yield ok("scrapes", found) if age <= SCRAPED_WITHIN else warn("scrapes", found, to_do)
+    state = f"/metrics was read {format_duration(round(age, 0))} ago by {by}"
+    yield ok("scrapes", state) if age <= SCRAPED_WITHIN else warn("scrapes", state, to_do)

@@ -27,14 +27,14 @@ _SYSTEMCTL = ("systemctl", "--version")
 
 def versions(_: Config) -> Iterator[Row]:
     """The driver, NVML, DCGM and Slurm have rows of their own."""
-    found = [
+    texts = [
         f"gpuwarden {__version__}",
         f"Python {platform.python_version()}",
         f"Linux {platform.release()} ({platform.machine()})",
         _distribution(),
         _systemd(),
     ]
-    yield ok("versions", ", ".join(filter(None, found)))
+    yield ok("versions", ", ".join(filter(None, texts)))
 
 
 def _distribution() -> str:
@@ -86,8 +86,8 @@ def clock(config: Config) -> Iterator[Row]:
         return
     ahead = time.clock_gettime(time.CLOCK_BOOTTIME) - uptime
     if abs(ahead) > ERROR_MOST:
-        found = f"CLOCK_BOOTTIME is {ahead:+.0f} s beside {config.paths.proc}/uptime: another time namespace"
-        yield fail("boot clock", found, "run the daemon in the host's time namespace: scripts judge it by uptime")
+        text = f"CLOCK_BOOTTIME is {ahead:+.0f} s beside {config.paths.proc}/uptime: another time namespace"
+        yield fail("boot clock", text, "run the daemon in the host's time namespace: scripts judge it by uptime")
 
 
 def wall_clock(now: float, state: int | None, error: float) -> Row:

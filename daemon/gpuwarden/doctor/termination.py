@@ -42,15 +42,15 @@ async def shutdown_budget(config: Config, within: float = LOGIND_WITHIN) -> list
     options = config.termination.shutdown
     enabled = SHUTDOWN in (source.name for source in _chosen(config))
     if not options.bus.exists():
-        found = f"not read: there is no system bus at {options.bus}"
+        state = f"not read: there is no system bus at {options.bus}"
         to_do = "check that dbus and systemd-logind run, and that the daemon can open this socket: until then no shutdown is detected"
-        return [warn("shutdown budget", found, to_do) if enabled else ok("shutdown budget", found)]
+        return [warn("shutdown budget", state, to_do) if enabled else ok("shutdown budget", state)]
     try:
         delay = await longest_delay(str(options.bus), within / 3.0)  # it takes three steps
     except BusError as error:
-        found = f"logind: {error}"
+        state = f"logind: {error}"
         to_do = "see systemctl status systemd-logind, and check that the daemon may use the bus: until then no shutdown is detected"
-        return [fail("shutdown budget", found, to_do) if enabled else ok("shutdown budget", found)]
+        return [fail("shutdown budget", state, to_do) if enabled else ok("shutdown budget", state)]
     return [_budget(delay, options.hold) if enabled else _not_enabled(delay, config)]
 
 
@@ -62,20 +62,20 @@ def _budget(delay: float, hold: float) -> Row:
         )
     else:
         right = "; root may delay it"
-    found = f"{format_duration(min(delay, hold))}: logind waits {_shown(delay)}, gpuwarden delays it {format_duration(hold)}"
+    state = f"{format_duration(min(delay, hold))}: logind waits {_shown(delay)}, gpuwarden delays it {format_duration(hold)}"
     to_do = [text for text, seconds in ((_RAISE, delay), (_HOLD, hold + 1.0)) if seconds < ENOUGH]
     if to_do:
-        return warn("shutdown budget", found + right, "if a save takes longer: " + "; and ".join(to_do))
-    return ok("shutdown budget", found + right)
+        return warn("shutdown budget", state + right, "if a save takes longer: " + "; and ".join(to_do))
+    return ok("shutdown budget", state + right)
 
 
 def _not_enabled(delay: float, config: Config) -> Row:
     cloud = recognise(config.paths.sysfs)
-    found = f"logind would wait {_shown(delay)}; the source shutdown is not used"
+    state = f"logind would wait {_shown(delay)}; the source shutdown is not used"
     if cloud in ONLY_SHUTS_DOWN and config.termination.sources:
         to_do = 'add "shutdown" to termination.sources, and check that termination.shutdown is enabled'
-        return warn("shutdown budget", f"{found}, and {cloud} announces an end in no other way", to_do)
-    return ok("shutdown budget", found)
+        return warn("shutdown budget", f"{state}, and {cloud} announces an end in no other way", to_do)
+    return ok("shutdown budget", state)
 
 
 def _shown(delay: float) -> str:
@@ -102,8 +102,8 @@ async def _metadata(source: CloudSource, here: str, options: TerminationOptions)
     finally:
         await source.close()
     if not why:
-        found = f"{cloud.name} answers at {options.of(cloud).endpoint or cloud.endpoint}"
-        return ok("metadata service", f"{found}; {cloud.unread}" if cloud.unread else found)
+        state = f"{cloud.name} answers at {options.of(cloud).endpoint or cloud.endpoint}"
+        return ok("metadata service", f"{state}; {cloud.unread}" if cloud.unread else state)
     if here and here != cloud.name:
         to_do = f'the firmware names {here}: set termination.sources = ["auto"], or to that name'
     else:
@@ -113,12 +113,12 @@ async def _metadata(source: CloudSource, here: str, options: TerminationOptions)
 
 def _no_source(cloud: str, options: TerminationOptions) -> Iterator[Row]:
     if cloud in CLOUDS:
-        found = f"none is read; the firmware names {cloud}"
+        state = f"none is read; the firmware names {cloud}"
         if options.sources:
             to_do = f'set termination.sources = ["auto"], and check that termination.{cloud} is enabled; to use no source, set []'
-            yield warn("metadata service", found, to_do)
+            yield warn("metadata service", state, to_do)
         else:
-            yield ok("metadata service", f"{found}, and termination.sources is []")
+            yield ok("metadata service", f"{state}, and termination.sources is []")
     elif cloud:
         yield ok("metadata service", f"none is read: the firmware names {cloud}, which only shuts down")
     else:

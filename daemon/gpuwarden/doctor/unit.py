@@ -73,9 +73,9 @@ def _shown(command: tuple[str, ...]) -> dict[str, str]:
 def unit_rows(properties: Mapping[str, str], config: Config) -> Iterator[Row]:
     """Rows from the unit's `properties`, as systemctl shows them."""
     if properties.get("LoadState") != "loaded":
-        found = f"{NAME} is {properties.get('LoadState') or 'unknown'}"
+        state = f"{NAME} is {properties.get('LoadState') or 'unknown'}"
         to_do = _TO_DO.get(properties.get("LoadState", ""), f"see systemctl status {NAME}")
-        yield warn("unit", found, f"{to_do}: until then nothing starts the daemon")
+        yield warn("unit", state, f"{to_do}: until then nothing starts the daemon")
         return
     yield _state(properties)
     yield _profile(properties, config)
@@ -84,42 +84,42 @@ def unit_rows(properties: Mapping[str, str], config: Config) -> Iterator[Row]:
 
 def _state(properties: Mapping[str, str]) -> Row:
     active, enabled = properties.get("ActiveState", ""), properties.get("UnitFileState", "")
-    found = f"{NAME} is {active} ({properties.get('SubState', '')}), {enabled or 'with no file'}"
+    state = f"{NAME} is {active} ({properties.get('SubState', '')}), {enabled or 'with no file'}"
     restarts = properties.get("NRestarts", "0")
     if active == "failed":
-        return fail("unit", f"{found}: {properties.get('Result', '')}", f"see journalctl -u {NAME} -n 50")
+        return fail("unit", f"{state}: {properties.get('Result', '')}", f"see journalctl -u {NAME} -n 50")
     if properties.get("NeedDaemonReload") == "yes":
-        return warn("unit", f"{found}; its files have changed since", "systemctl daemon-reload")
+        return warn("unit", f"{state}; its files have changed since", "systemctl daemon-reload")
     if enabled not in ("enabled", "enabled-runtime", "static", "generated"):
-        return warn("unit", found, f"systemctl enable --now {NAME}: otherwise it does not start after a reboot")
+        return warn("unit", state, f"systemctl enable --now {NAME}: otherwise it does not start after a reboot")
     if restarts.isdecimal() and int(restarts) >= 3:
-        return warn("unit", f"{found}; restarted {restarts} times", f"see journalctl -u {NAME}")
-    return ok("unit", found)
+        return warn("unit", f"{state}; restarted {restarts} times", f"see journalctl -u {NAME}")
+    return ok("unit", state)
 
 
 def _profile(properties: Mapping[str, str], config: Config) -> Row:
     """Drop-ins by the names of what they lead to; docs/use/systemd.md lists the rights of each."""
     names = [Path(path).resolve().stem for path in properties.get("DropInPaths", "").split()]
     user, drains = properties.get("User") or "root", config.mode == "enforce" and config.slurm.enabled
-    found = f"user {user}, drop-ins: {', '.join(names) or 'none'}"
+    state = f"user {user}, drop-ins: {', '.join(names) or 'none'}"
     if not names:
-        return warn("profile", found, "choose a profile for the permissions of the daemon: see docs/use/systemd.md")
+        return warn("profile", state, "choose a profile for the permissions of the daemon: see docs/use/systemd.md")
     if drains and user != "root" and "slurm" not in user:
         to_do = (
             "use the profile enforce (docs/use/systemd.md): only root, SlurmUser and Slurm's administrators may drain"
         )
-        return warn("profile", f"{found}; mode is enforce, with Slurm", to_do)
-    return ok("profile", found)
+        return warn("profile", f"{state}; mode is enforce, with Slurm", to_do)
+    return ok("profile", state)
 
 
 def _shutdown(properties: Mapping[str, str]) -> Row:
     """A unit that starts after others is stopped before them."""
     network = _NETWORK in properties.get("After", "").split()
-    found = f"stops within {properties.get('TimeoutStopUSec') or 'an unknown time'}{', before the network' if network else ''}"
+    state = f"stops within {properties.get('TimeoutStopUSec') or 'an unknown time'}{', before the network' if network else ''}"
     if not network:
         to_do = f"add After={_NETWORK} to the unit: at a shutdown the daemon must still reach the scheduler"
-        return warn("stop order", f"{found}, possibly after the network", to_do)
+        return warn("stop order", f"{state}, possibly after the network", to_do)
     if properties.get("KillMode") == "control-group":
         to_do = "set KillMode=process: a worker that hangs in the driver would delay every restart"
-        return warn("stop order", f"{found}, but waits for its workers", to_do)
-    return ok("stop order", found)
+        return warn("stop order", f"{state}, but waits for its workers", to_do)
+    return ok("stop order", state)

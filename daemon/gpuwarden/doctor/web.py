@@ -22,7 +22,7 @@ def web(config: Config) -> Iterator[Row]:
         )
         return
     try:
-        found = read(path)
+        web_config = read(path)
     except WebConfigError as error:
         for fault in error.faults:
             yield fail(
@@ -31,14 +31,14 @@ def web(config: Config) -> Iterator[Row]:
                 "correct it: a daemon that runs keeps what it read before; one that is started serves nothing, or does not start",
             )
         return
-    users = f"{len(found.users)} with a password" if found.users else "no passwords"
-    if found.tls is None:
+    users = f"{len(web_config.users)} with a password" if web_config.users else "no passwords"
+    if web_config.tls is None:
         yield ok("web", f"{listen}, {path}: no TLS, {users}")
     else:
-        clients = ", client certificates required" if found.tls.verifies else ""
+        clients = ", client certificates required" if web_config.tls.verifies else ""
         yield ok("web", f"{listen}, {path}: TLS{clients}, {users}")
-        yield _certificate(expiry(found.tls, time.time()), rfc3339(found.tls.ends))
-    for warning in found.warnings:
+        yield _certificate(expiry(web_config.tls, time.time()), rfc3339(web_config.tls.ends))
+    for warning in web_config.warnings:
         yield warn("web", warning, f"change it in {path}, if that is not intended")
 
 

@@ -316,9 +316,9 @@ class Enforcement:
 
     def _take(self, source: str, notices: Iterable[Notice]) -> None:
         horizon, now = self._options.settings.horizon, self._clock()
-        news = list(differences(self.state.notices, source, notices, horizon=horizon, now=now))
-        if news:
-            self._append(news, step=Step.NEXT)
+        events = list(differences(self.state.notices, source, notices, horizon=horizon, now=now))
+        if events:
+            self._append(events, step=Step.NEXT)
 
     # --- what is published
 

@@ -121,9 +121,9 @@ class Engine:
                 self.discarded += 1
 
     def set_errors(self, errors: Mapping[str, str], now: Stamp) -> None:
-        if (given := dict(errors)) != self.view.errors:
-            self._took(ErrorsChanged(at=now, errors=given))
-            self.view = replace(self.view, errors=given)
+        if (new_errors := dict(errors)) != self.view.errors:
+            self._took(ErrorsChanged(at=now, errors=new_errors))
+            self.view = replace(self.view, errors=new_errors)
 
     def of_machine_type(self, machine_type: str) -> None:
         """Set the machine type once the cloud has named it, where the firmware does not; "" changes nothing."""

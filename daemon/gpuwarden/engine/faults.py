@@ -33,9 +33,9 @@ class Faults:
         """Take in that a call of a feature raised. Called while the exception is handled."""
         self.counts[feature] = self.counts.get(feature, 0) + 1
         self._standing.setdefault((feature, call), f"{type(error).__name__}: {error}"[:TEXT_MOST])
-        known = (feature, call, type(error), _place(error))
-        if known not in self._logged and len(self._logged) < LOGGED_MOST:
-            self._logged.add(known)
+        signature = (feature, call, type(error), _place(error))
+        if signature not in self._logged and len(self._logged) < LOGGED_MOST:
+            self._logged.add(signature)
             log.error("feature failed: the others go on", feature=feature, call=call, exc_info=error)
 
     def went_well(self, feature: str, call: str) -> None:

@@ -38,8 +38,8 @@ class Outcomes:
 
     def of(self, name: str, key: str) -> Outcome | None:
         """Outcome of this intent, or None if there is none yet."""
-        known, outcome = self._last.get(name, ("", None))
-        return outcome if known == key else None
+        last_key, outcome = self._last.get(name, ("", None))
+        return outcome if last_key == key else None
 
     def forget(self, name: str) -> None:
         self._last.pop(name, None)

@@ -22,8 +22,10 @@ def refusal(failures: Sequence[Finding], verdict: Verdict, *, enforce: bool) -> 
 def stays_out(failures: Sequence[Finding], verdict: Verdict, outcomes: Iterable[str], *, done: bool) -> str:
     """Return what was done, and why the node stays out. `done`: each scheduler has done its part; else the node may be open."""
     stays = "stays" if done else "is to stay"
-    what = "; ".join((f"the operator's exclusion has ended, and the node {stays} out for active failures", *outcomes))
-    return "\n".join((what, *_listed(failures, verdict), _to_do(failures, enforce=True)))
+    summary = "; ".join(
+        (f"the operator's exclusion has ended, and the node {stays} out for active failures", *outcomes)
+    )
+    return "\n".join((summary, *_listed(failures, verdict), _to_do(failures, enforce=True)))
 
 
 def overridden(failures: Sequence[Finding], verdict: Verdict) -> Iterator[str]:

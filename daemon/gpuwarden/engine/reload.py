@@ -44,28 +44,28 @@ class Reloaded:
         return "; ".join(parts) or "nothing has changed"
 
 
-def reloaded(rules: Rules, running: Config, given: Config) -> Reloaded:
-    """`running`: the configuration that is in force, `given`: the one just read."""
-    changed = tuple(_differences(running, given))
+def reloaded(rules: Rules, running: Config, latest: Config) -> Reloaded:
+    """`running`: the configuration that is in force, `latest`: the one just read."""
+    changed = tuple(_differences(running, latest))
     taken = tuple(key for key in changed if key.partition(".")[0] in _TABLES or key in TAKEN_OVER)
     new = replace(
         rules,
-        expected_gpus=given.inventory.expected_gpus,
-        expected=given.expected,
-        checks=given.checks,
-        xids=given.xids,
-        sxids=given.sxids,
-        limits=given.limits,
-        stalled_after=given.jobs.stalled_after,
+        expected_gpus=latest.inventory.expected_gpus,
+        expected=latest.expected,
+        checks=latest.checks,
+        xids=latest.xids,
+        sxids=latest.sxids,
+        limits=latest.limits,
+        stalled_after=latest.jobs.stalled_after,
     )
     return Reloaded(new, taken, tuple(key for key in changed if key not in taken))
 
 
-def in_force(running: Config, given: Config) -> Config:
+def in_force(running: Config, latest: Config) -> Config:
     """The configuration after a reload: of the new one only what was taken over."""
-    values = {table: _with(getattr(running, table), getattr(given, table), names) for table, names in _VALUES.items()}
-    tables = {table: getattr(given, table) for table in _TABLES}
-    return replace(running, **values, **tables, fault=given.fault)
+    values = {table: _with(getattr(running, table), getattr(latest, table), names) for table, names in _VALUES.items()}
+    tables = {table: getattr(latest, table) for table in _TABLES}
+    return replace(running, **values, **tables, fault=latest.fault)
 
 
 def _with(old: Any, new: Any, names: Iterable[str]) -> Any:

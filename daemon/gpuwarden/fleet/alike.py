@@ -18,12 +18,12 @@ AGREE = 0.75
 
 def labels_of(*samples: Iterable[Sample]) -> dict[Key, dict[str, str]]:
     """Labels that each node shares with others, by node. A value of a later one of `samples` counts more, unless it is empty."""
-    found: dict[Key, dict[str, str]] = defaultdict(dict)
+    by_node: dict[Key, dict[str, str]] = defaultdict(dict)
     for of_query in samples:
         for sample in of_query:
-            known = ((name, value) for name, value in sample.labels.items() if value and name not in OF_THE_NODE)
-            found[key_of(sample)].update(known)
-    return dict(found)
+            shared = ((name, value) for name, value in sample.labels.items() if value and name not in OF_THE_NODE)
+            by_node[key_of(sample)].update(shared)
+    return dict(by_node)
 
 
 def incomplete(rows: Iterable[Row], labels: Mapping[Key, Mapping[str, str]]) -> list[Row]:

@@ -31,24 +31,26 @@ def drift(rows: Iterable[Row], labels: Mapping[Key, Mapping[str, str]]) -> list[
     for row in rows:
         for group in groups(row, labels):
             alike[group].append((row.node, labels[row.key]))
-    found = (
-        one
+    differences = (
+        difference
         for (domain, group), nodes in alike.items()
         for item in ITEMS
-        if (one := _compared(group, domain, item, nodes)) is not None
+        if (difference := _compared(group, domain, item, nodes)) is not None
     )
-    return sorted(found, key=lambda one: (not one.domain, one.group, ITEMS.index(one.item)))
+    return sorted(
+        differences, key=lambda difference: (not difference.domain, difference.group, ITEMS.index(difference.item))
+    )
 
 
 def groups(row: Row, labels: Mapping[Key, Mapping[str, str]]) -> list[tuple[bool, str]]:
     """Return the groups with which the node is compared, as in Drift: whether it is an NVLink domain, and the name."""
     of = labels.get(row.key, {})
-    found = []
+    memberships = []
     if of.get("machine_type") and of.get("model"):
-        found.append((False, ", ".join(filter(None, (row.cluster, of["machine_type"], of["model"])))))
+        memberships.append((False, ", ".join(filter(None, (row.cluster, of["machine_type"], of["model"])))))
     if of.get("cluster_uuid"):
-        found.append((True, f"NVLink domain {of['cluster_uuid']} clique {of.get('clique', '')}".rstrip()))
-    return found
+        memberships.append((True, f"NVLink domain {of['cluster_uuid']} clique {of.get('clique', '')}".rstrip()))
+    return memberships
 
 
 def _compared(group: str, domain: bool, item: str, nodes: Iterable[tuple[str, Mapping[str, str]]]) -> Drift | None:

@@ -35,13 +35,13 @@ def rows(samples: Samples, termination_deadline: float) -> list[Row]:
     """Worst first; among equals those that still get work, then by name. `termination_deadline`: seconds of silence."""
     facts = _Facts.of(samples)
     absent = (key for key in {*facts.heartbeats, *facts.seen, *facts.down} if key not in facts.names)
-    found = [_live(facts, key) for key in facts.names] + [
+    all_rows = [_live(facts, key) for key in facts.names] + [
         _not_answering(facts, key) for key in absent if not facts.moved(key)
     ]
-    found = incomplete(found, labels_of(samples["machines"]))
+    all_rows = incomplete(all_rows, labels_of(samples["machines"]))
     domains = labels_of(samples["domains"], samples["machines"])
-    found = [replace(row, domain=domain_of_labels(domains.get(row.key, {}))) for row in found]
-    named = _with_shared_names([_unreachable(row, termination_deadline) for row in found])
+    all_rows = [replace(row, domain=domain_of_labels(domains.get(row.key, {}))) for row in all_rows]
+    named = _with_shared_names([_unreachable(row, termination_deadline) for row in all_rows])
     return sorted(named, key=lambda row: (-RANK[row.status], row.out, row.cluster, row.domain, row.node, row.instance))
 
 
@@ -67,13 +67,13 @@ class _Facts:
     @classmethod
     def of(cls, samples: Samples) -> _Facts:
         names, heartbeats = _names(samples["nodes"]), _values(samples["heartbeats"], min, _age)
-        given = _cluster_given((*names, *heartbeats))
+        with_cluster = _cluster_given((*names, *heartbeats))
         states, numbers = _by_name(samples["states"]), _by_name(samples["numbers"])
-        recorded = _by_name(map(given, samples["recorded"]))
+        recorded = _by_name(map(with_cluster, samples["recorded"]))
         worse: dict[str, Callable[[float, float], float]] = {q.EXPECTED: max, q.BUSY: max}
         seen = _seen(recorded[q.SEEN])
         jobs = {key[1] for key in (*names, *heartbeats, *seen)} | {_JOB}
-        down = {key for sample in samples["down"] if (key := key_of(given(sample)))[1] in jobs}
+        down = {key for sample in samples["down"] if (key := key_of(with_cluster(sample)))[1] in jobs}
         return cls(
             names=names,
             health=_health(states[q.HEALTH]),
@@ -110,10 +110,10 @@ def _age(sample: Sample) -> float:
 
 
 def _by_name(samples: Iterable[Sample]) -> dict[str, list[Sample]]:
-    found: dict[str, list[Sample]] = defaultdict(list)
+    by_name: dict[str, list[Sample]] = defaultdict(list)
     for sample in samples:
-        found[sample.labels.get("__name__", "")].append(sample)
-    return found
+        by_name[sample.labels.get("__name__", "")].append(sample)
+    return by_name
 
 
 def _names(samples: Iterable[Sample]) -> dict[Key, str]:
@@ -130,27 +130,27 @@ def _values(
     choose: Callable[[float, float], float],
     value: Callable[[Sample], float] = lambda sample: sample.value,
 ) -> dict[Key, float]:
-    found: dict[Key, float] = {}
+    by_node: dict[Key, float] = {}
     for sample in samples:
         key, number = key_of(sample), value(sample)
-        found[key] = choose(number, found.get(key, number))
-    return found
+        by_node[key] = choose(number, by_node.get(key, number))
+    return by_node
 
 
 def _health(samples: Iterable[Sample]) -> dict[Key, Status]:
-    found: dict[Key, Status] = {}
+    by_node: dict[Key, Status] = {}
     for sample in samples:
         key = key_of(sample)
         status = _STATES.get(sample.labels.get("state", ""), Status.UNKNOWN)
-        found[key] = max(status, found.get(key, status), key=RANK.__getitem__)
-    return found
+        by_node[key] = max(status, by_node.get(key, status), key=RANK.__getitem__)
+    return by_node
 
 
 def _sets(samples: Iterable[Sample], value: Callable[[Sample], T]) -> dict[Key, set[T]]:
-    found: dict[Key, set[T]] = defaultdict(set)
+    by_node: dict[Key, set[T]] = defaultdict(set)
     for sample in samples:
-        found[key_of(sample)].add(value(sample))
-    return found
+        by_node[key_of(sample)].add(value(sample))
+    return by_node
 
 
 def _cluster_given(keys: Iterable[Key]) -> Callable[[Sample], Sample]:
@@ -162,22 +162,22 @@ def _cluster_given(keys: Iterable[Key]) -> Callable[[Sample], Sample]:
 
     def given(sample: Sample) -> Sample:
         cluster, job, instance = key_of(sample)
-        known = clusters.get((job, instance), ())
-        if cluster or len(known) != 1:
+        candidates = clusters.get((job, instance), ())
+        if cluster or len(candidates) != 1:
             return sample
-        return replace(sample, labels={**sample.labels, "cluster": next(iter(known))})
+        return replace(sample, labels={**sample.labels, "cluster": next(iter(candidates))})
 
     return given
 
 
 def _seen(samples: Iterable[Sample]) -> dict[Key, tuple[float, str]]:
     """Seconds since a scrape last succeeded, and the name that the node had then."""
-    found: dict[Key, tuple[float, str]] = {}
+    by_node: dict[Key, tuple[float, str]] = {}
     for sample in samples:
         key = key_of(sample)
         new = (_age(sample), sample.labels.get("node", ""))
-        found[key] = min(new, found.get(key, new))
-    return found
+        by_node[key] = min(new, by_node.get(key, new))
+    return by_node
 
 
 def _owner(sample: Sample) -> str:
@@ -199,8 +199,8 @@ def _finding(sample: Sample) -> Finding:
 
 
 def _by_severity(finding: Finding) -> tuple[int, Finding]:
-    known = finding.severity in _SEVERITIES
-    return (_SEVERITIES.index(finding.severity) if known else len(_SEVERITIES), finding)
+    ranked = finding.severity in _SEVERITIES
+    return (_SEVERITIES.index(finding.severity) if ranked else len(_SEVERITIES), finding)
 
 
 def _live(facts: _Facts, key: Key) -> Row:
@@ -271,13 +271,13 @@ def _unreachable(row: Row, deadline: float) -> Row:
     return replace(row, seconds_left=deadline - row.age_seconds)
 
 
-def _with_shared_names(found: Iterable[Row]) -> Iterator[Row]:
+def _with_shared_names(all_rows: Iterable[Row]) -> Iterator[Row]:
     """Add a reason where two rows have one name: both are shown, since either may be the faulty one."""
-    found = list(found)
+    all_rows = list(all_rows)
     of_name: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for row in found:
+    for row in all_rows:
         of_name[row.cluster, row.node].append(row.instance)
-    for row in found:
+    for row in all_rows:
         others = [instance for instance in of_name[row.cluster, row.node] if instance != row.instance]
         if others:
             shared = f"shares its name with {', '.join(others[:3])}"

@@ -45,9 +45,9 @@ class Why:
     causes: tuple[Cause, ...]
 
 
-def why(known: Sequence[Row], failing: Iterable[Row], labels: Mapping[Key, Mapping[str, str]]) -> Why:
-    """Find what the `failing` ones of all `known` nodes have in common."""
-    keys = {row.key for row in known}
+def why(rows: Sequence[Row], failing: Iterable[Row], labels: Mapping[Key, Mapping[str, str]]) -> Why:
+    """Find what the `failing` ones of all `rows` have in common."""
+    keys = {row.key for row in rows}
     marked = {row.key for row in failing} & keys
     values: dict[str, dict[str, set[Key]]] = defaultdict(lambda: defaultdict(set))
     for key in keys:
@@ -60,12 +60,13 @@ def why(known: Sequence[Row], failing: Iterable[Row], labels: Mapping[Key, Mappi
         for value, having in having_of.items()
         if 2 <= len(having) < len(of)
     ]
-    found: dict[tuple[frozenset[Key], frozenset[Key]], dict[str, str]] = defaultdict(dict)
+    labels_by_nodes: dict[tuple[frozenset[Key], frozenset[Key]], dict[str, str]] = defaultdict(dict)
     for name, value, having, of in sorted(tables, key=lambda table: table[:2]):
-        found[frozenset(having), of][name] = value
-    causes = [_cause(names, having, of, marked, len(tables)) for (having, of), names in found.items()]
+        labels_by_nodes[frozenset(having), of][name] = value
+    causes = [_cause(names, having, of, marked, len(tables)) for (having, of), names in labels_by_nodes.items()]
     best = sorted(
-        (cause for cause in causes if cause.p <= CHANCE), key=lambda one: (one.p, -one.failing_with, str(one.labels))
+        (cause for cause in causes if cause.p <= CHANCE),
+        key=lambda cause: (cause.p, -cause.failing_with, str(cause.labels)),
     )
     enough = len(marked) >= MARKED_LEAST
     return Why(

@@ -118,5 +118,5 @@ def _counts(state: State, now: Stamp) -> Iterator[Event]:
         failed = " ".join(map(repr, done.failed))
         treated = Treated(case=case, reset=done.reset, reboot=done.reboot, failed=failed)
         yield summed(key=Key("treatments", Subject("board", part=owner)), data=write(treated))
-    for (owner, what), days in state.lemons.items():
-        yield summed(key=Key("lemons", Subject("board", part=owner)), data={what: " ".join(map(str, days))})
+    for (owner, kind), days in state.lemons.items():
+        yield summed(key=Key("lemons", Subject("board", part=owner)), data={kind: " ".join(map(str, days))})

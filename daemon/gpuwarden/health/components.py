@@ -64,14 +64,14 @@ class ComponentErrors:
         self._sources = {
             component: [source[component] for source in sources if component in source] for component in Component
         }
-        if missing := [component for component, found in self._sources.items() if not found]:
+        if missing := [component for component, error_sources in self._sources.items() if not error_sources]:
             raise ValueError(f"no source for the state of {', '.join(sorted(missing))}")
 
     def at(self, now: Stamp) -> dict[str, str]:
         """Errors at `now` of the components that do not work, by component."""
         texts = {
-            component: "; ".join(filter(None, (source(now) for source in found)))
-            for component, found in self._sources.items()
+            component: "; ".join(filter(None, (source(now) for source in error_sources)))
+            for component, error_sources in self._sources.items()
         }
         return {component.value: text for component, text in texts.items() if text}
 

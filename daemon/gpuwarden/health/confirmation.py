@@ -26,8 +26,8 @@ OF_LINES = frozenset({"xid", "sxid", "pcie_aer_fatal"}) | LINE_CODES
 
 def remembered(state: State, live: State) -> Unconfirmed:
     """Unconfirmed findings: those raised in `state`, folded from the ledger, that `live`, the state before it, had not found itself."""
-    found = {key for key, track in live.tracks.items() if track.raised and key not in live.moments.unconfirmed}
-    return {key: None for key, track in state.tracks.items() if track.raised and key not in found}
+    raised_live = {key for key, track in live.tracks.items() if track.raised and key not in live.moments.unconfirmed}
+    return {key: None for key, track in state.tracks.items() if track.raised and key not in raised_live}
 
 
 def confirmed(state: State, sight: Sight, sighted: Mapping[Key, float]) -> Unconfirmed:

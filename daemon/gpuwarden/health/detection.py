@@ -43,8 +43,8 @@ _NODE_WELL = Detection((), _THE_NODE)
 
 
 def node_detection(sightings: Iterable[Sighting]) -> Detection:
-    found = tuple(sightings)
-    return Detection(found, _THE_NODE) if found else _NODE_WELL
+    all_sightings = tuple(sightings)
+    return Detection(all_sightings, _THE_NODE) if all_sightings else _NODE_WELL
 
 
 def tracked_detection(
@@ -86,8 +86,8 @@ def per_gpu(check: Callable[[State, Sight, GpuFacts], Sighting | None], needs: s
     reading = attrgetter(f"readings.{needs}")
 
     def detect(state: State, sight: Sight) -> Detection:
-        given = [facts for facts in sight.answering if reading(facts) is not None]
-        sightings = [sighting for facts in given if (sighting := check(state, sight, facts)) is not None]
-        return gpu_detection(sightings, given)
+        examined = [facts for facts in sight.answering if reading(facts) is not None]
+        sightings = [sighting for facts in examined if (sighting := check(state, sight, facts)) is not None]
+        return gpu_detection(sightings, examined)
 
     return detect

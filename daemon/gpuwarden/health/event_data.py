@@ -133,7 +133,7 @@ def _class(kind: Any) -> _Class:
         for field in all_fields
         if Stamp in get_args(hints[field.name])
     ]
-    plain = [one for one in all_fields if one.name not in (others, *(field for field, *_ in stamps))]
+    plain = [candidate for candidate in all_fields if candidate.name not in (others, *(field for field, *_ in stamps))]
     times = {name: (name, *form_of(float)) for _, *names in stamps for name in names}
     return _Class(
         written=tuple((field.name, keys[field.name], _omitted(field)) for field in all_fields),
@@ -145,17 +145,17 @@ def _class(kind: Any) -> _Class:
     )
 
 
-def _omitted(one: Field[Any]) -> tuple[object, ...]:
-    if "null" in one.metadata:
+def _omitted(field: Field[Any]) -> tuple[object, ...]:
+    if "null" in field.metadata:
         return ()
-    return (None,) if one.default is MISSING or "always" in one.metadata else (None, one.default)
+    return (None,) if field.default is MISSING or "always" in field.metadata else (None, field.default)
 
 
-def _fallback(one: Field[Any], hint: Any) -> object:
-    if one.default is not MISSING:
-        return one.default
+def _fallback(field: Field[Any], hint: Any) -> object:
+    if field.default is not MISSING:
+        return field.default
     hint = get_args(hint)[0] if get_origin(hint) is Annotated else hint
-    return None if NoneType in get_args(hint) else one.metadata.get("otherwise", _EMPTY.get(hint))
+    return None if NoneType in get_args(hint) else field.metadata.get("otherwise", _EMPTY.get(hint))
 
 
 def _form(hint: Any) -> tuple[frozenset[type], Callable[[Any], Any]]:

@@ -66,20 +66,20 @@ def with_follows(state: State, shadows: frozenset[str]) -> State:
             if state.moments.follows_of
             else state
         )
-    what = tuple([(track.key, track.severity, track.first_seen) for track in raised])
+    identities = tuple([(track.key, track.severity, track.first_seen) for track in raised])
     before = state.moments.follows_of
     sources = (state.records, state.resets, state.moments.fabrics)
-    if before and all(map(is_, before[0], sources)) and before[1] == what:
-        found = before[2]
+    if before and all(map(is_, before[0], sources)) and before[1] == identities:
+        current = before[2]
     else:
-        found = _found(state, raised, shadows)
-        state = replace(state, moments=replace(state.moments, follows_of=(sources, what, found)))
-    if found is state.moments.follows:
+        current = _found(state, raised, shadows)
+        state = replace(state, moments=replace(state.moments, follows_of=(sources, identities, current)))
+    if current is state.moments.follows:
         return state
     left = {
-        key: of for key, of in state.moments.follows.items() if key not in found and _is_ending(state.tracks.get(key))
+        key: of for key, of in state.moments.follows.items() if key not in current and _is_ending(state.tracks.get(key))
     }
-    follows = {**found, **left} if left else found
+    follows = {**current, **left} if left else current
     return replace(state, moments=replace(state.moments, follows=follows, incidents=_incidents(raised, follows)))
 
 
@@ -161,8 +161,8 @@ def _follows(signs: Sequence[_Sign], state: State) -> Follows:
     for sign in signs:
         if sign.silenced is not None:
             direct[sign.key] = sign.silenced, False
-        elif (found := _cause(sign, causes, state)) is not None:
-            direct[sign.key] = found
+        elif (cause := _cause(sign, causes, state)) is not None:
+            direct[sign.key] = cause
     return {key: _first(key, direct) for key in sorted(direct)}
 
 
@@ -192,16 +192,16 @@ def _rules(code: str, detail: str) -> tuple[Rule, ...]:
 def _cause(sign: _Sign, causes: _Causes, state: State) -> tuple[Key, bool] | None:
     """The nearest in time of those that it can follow from, and whether it ends with it."""
     key, severity = sign.key, sign.severity
-    found = [
+    candidates = [
         (_apart(cause, sign), cause.key, rule.ends)
         for rule in _rules(key.code, key.detail)
         for cause in causes.get((rule.cause, key.subject.slot if rule.where is Where.SAME_SLOT else _ANYWHERE), ())
         if cause.key != key and (severity is None or as_severe(cause.severity, severity))
         if _there(rule.where, cause.key, key, state) and _then(rule, cause, sign)
     ]
-    if not found:
+    if not candidates:
         return None
-    _, nearest, ends = min(found)
+    _, nearest, ends = min(candidates)
     return nearest, ends
 
 

@@ -18,14 +18,14 @@ from gpuwarden.health.model import Key, Severity
 @lru_cache(maxsize=1024)
 def causes(code: str) -> frozenset[str]:
     """Every condition of which `code` can be a consequence, at whatever distance."""
-    found: set[str] = set()
+    upstream: set[str] = set()
     ahead = [code]
     while ahead:
         row = condition(ahead.pop())
-        new = set(row.depends_on if row is not None else ()) - found
-        found |= new
+        new = set(row.depends_on if row is not None else ()) - upstream
+        upstream |= new
         ahead += new
-    return frozenset(found - {code})
+    return frozenset(upstream - {code})
 
 
 def root_causes(raised: Sequence[Track], shadows: Iterable[str]) -> Mapping[Key, Key]:

@@ -74,8 +74,8 @@ def judge(state: State, view: View, host_events: Sequence[HostEvent], rules: Rul
     """Make one step. `host_events`, those since the last step, are taken before the conditions are examined."""
     sight = Sight.of(view, rules, now)
     is_booted = view.boot_id != state.boot_id
-    known = replace(state, moments=Moments(unconfirmed=state.moments.unconfirmed)) if is_booted else state
-    steps = Steps(followed_fabrics(observed(known, sight), sight), now, view.boot_id)
+    carried_over = replace(state, moments=Moments(unconfirmed=state.moments.unconfirmed)) if is_booted else state
+    steps = Steps(followed_fabrics(observed(carried_over, sight), sight), now, view.boot_id)
     if is_booted:
         steps.emit(EventKind.BOOT)
     learned = (
@@ -92,10 +92,10 @@ def judge(state: State, view: View, host_events: Sequence[HostEvent], rules: Rul
     steps.state, recorded = records(steps.state, taken, view.boot_id)
     for event in (*recorded, *resets.recognised(steps.state, sight)):
         steps.take(event)
-    news = frozenset([e.key for e in recorded if e.key is not None and e.kind != EventKind.TEST_XID])
-    if news != steps.state.moments.news:
-        asked = {**steps.state.moments.asked, **dict.fromkeys(filter(is_fallen, news), now.boottime)}
-        steps.state = replace(steps.state, moments=replace(steps.state.moments, news=news, asked=asked))
+    recorded_keys = frozenset([e.key for e in recorded if e.key is not None and e.kind != EventKind.TEST_XID])
+    if recorded_keys != steps.state.moments.news:
+        asked = {**steps.state.moments.asked, **dict.fromkeys(filter(is_fallen, recorded_keys), now.boottime)}
+        steps.state = replace(steps.state, moments=replace(steps.state.moments, news=recorded_keys, asked=asked))
     counted = counted_host(followed_readings(_counted(steps.state, sight), sight), sight)
     steps.state = followed_links(followed_reading_time(counted, sight), sight)
     broken = _follow_features(steps, sight)
@@ -231,7 +231,7 @@ def _follow(steps: Steps, code: str, detection: Detection, sight: Sight) -> None
 def _seen(steps: Steps, row: Condition, sighting: Sighting, sight: Sight) -> None:
     rule = sight.rules.checks.get(row.code, NO_RULE)
     key, now, track = sighting.key, sight.now, steps.track(sighting.key)
-    wait, assessment = rise(row, rule, sighting), assess(steps.state, row, rule, sighting, known=track, sight=sight)
+    wait, assessment = rise(row, rule, sighting), assess(steps.state, row, rule, sighting, track=track, sight=sight)
     if track is None:
         if not buried(steps.state, key):
             kind = EventKind.RISING if wait > 0 else EventKind.RAISED

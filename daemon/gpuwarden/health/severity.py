@@ -55,18 +55,18 @@ def fall(state: State, row: Condition, rule: CheckRule, track: Track) -> float:
 
 
 def assess(
-    state: State, row: Condition, rule: CheckRule, sighting: Sighting, *, known: Track | None, sight: Sight
+    state: State, row: Condition, rule: CheckRule, sighting: Sighting, *, track: Track | None, sight: Sight
 ) -> Assessment:
     severity = rule.severity or sighting.severity or row.severity
     advice, key = sighting.advice or row.advice, sighting.key
     failure = severity is Severity.FAILURE
-    before, slot = known.evidence if known else None, key.subject.slot
+    before, slot = track.evidence if track else None, key.subject.slot
     evidence = with_pods(under(sighting.evidence, before, sight, state.pins, slot), before, sight, state.pins, slot)
     if failure and state.repairs and key.subject.slot:
-        first = sight.now if known is None else known.first_seen
+        first = sight.now if track is None else track.first_seen
         advice, why = escalated(advice, state.repairs.get(case(state, key)), first.wall, sight.now.wall)
         evidence = {**evidence, **why} if why else evidence
     if held := flaps.evidence(state.raises, key, row.flaps):
         evidence = {**evidence, **held}
-    old_latch = Latch.NONE if known is None else known.latch
+    old_latch = Latch.NONE if track is None else track.latch
     return Assessment(severity, advice, row.latch if failure else old_latch, evidence)

@@ -42,7 +42,7 @@ def _raise(state: State, event: Event, *, raised: bool) -> State:
     key = event.key
     if key is None or (row := condition(key.code)) is None:  # of another version, which wrote this ledger
         return state
-    known, data = state.tracks.get(key), read(Raised, event)
+    before, data = state.tracks.get(key), read(Raised, event)
     track = Track(
         key=key,
         severity=data.severity or row.severity,
@@ -51,12 +51,12 @@ def _raise(state: State, event: Event, *, raised: bool) -> State:
         evidence=data.evidence,
         first_seen=data.first or event.at,
         last_seen=event.at,
-        raised=raised or (known is not None and known.raised),
-        count=data.count if known is None else known.count,
-        counters=data.counters or ("" if known is None else known.counters),
+        raised=raised or (before is not None and before.raised),
+        count=data.count if before is None else before.count,
+        counters=data.counters or ("" if before is None else before.counters),
     )
     raises, repairs = state.raises, state.repairs
-    if raised and (known is None or not known.raised):
+    if raised and (before is None or not before.raised):
         raises = raised_once_more(raises, key, event.at.boottime)
         if track.severity is Severity.FAILURE and key.subject.slot in state.pins:
             repairs = failed_again(repairs, case(state, key), event.at.wall)
@@ -70,26 +70,26 @@ def _record(state: State, event: Event) -> State:
     key = event.key
     if key is None or not (key.code in _UNNUMBERED or (key.code in ("xid", "sxid") and key.detail.isdecimal())):
         return state
-    known, data = state.records.get(key), read(Lines, event)
-    same_boot = known is not None and known.boot_id == event.boot_id
-    history = data.history and (not same_boot or (known is not None and known.history))
+    before, data = state.records.get(key), read(Lines, event)
+    same_boot = before is not None and before.boot_id == event.boot_id
+    history = data.history and (not same_boot or (before is not None and before.history))
     count, sequence = data.count, -1 if data.sequence is None else data.sequence
-    later_line = known is not None and -1 < known.sequence < sequence  # whatever the log's clock shows, which drifts
+    later_line = before is not None and -1 < before.sequence < sequence  # whatever the log's clock shows, which drifts
     record = Record(
         key=key,
-        count=(0 if known is None else known.count) + count,
-        batch=count or (1 if known is None else known.batch),
+        count=(0 if before is None else before.count) + count,
+        batch=count or (1 if before is None else before.batch),
         last=event.at,
         boot_id=event.boot_id,
         history=history,
         fatal=data.fatal is True,
         nonfatal=data.nonfatal is True,
         text=data.text,
-        sequence=max(sequence, known.sequence if known is not None and same_boot else -1),
-        acknowledged=known.acknowledged if known is not None and same_boot and not later_line else None,
-        bursts=_bursts(state, data, event.at, known if same_boot else None),
-        ports=_ports(state, data, known if same_boot else None),
-        nvml=known.nvml if data.nvml is None and known is not None and same_boot else data.nvml,
+        sequence=max(sequence, before.sequence if before is not None and same_boot else -1),
+        acknowledged=before.acknowledged if before is not None and same_boot and not later_line else None,
+        bursts=_bursts(state, data, event.at, before if same_boot else None),
+        ports=_ports(state, data, before if same_boot else None),
+        nvml=before.nvml if data.nvml is None and before is not None and same_boot else data.nvml,
     )
     tracks = state.tracks
     if (track := tracks.get(key)) is not None:
@@ -98,25 +98,25 @@ def _record(state: State, event: Event) -> State:
     return replace(state, records={**state.records, key: record}, tracks=tracks)
 
 
-def _bursts(state: State, data: Lines, at: Stamp, known: Record | None) -> Bursts:
+def _bursts(state: State, data: Lines, at: Stamp, record: Record | None) -> Bursts:
     """After a reset, an acknowledgement or a recovery another burst begins: what was reported before is dealt with."""
     if data.bursts:
         return from_text(data.bursts)
     signs, pid = signs_of(data.signs or ""), data.pid if data.pid is not None and data.pid >= 0 else None
-    if known is None:
+    if record is None:
         return extended((), at.boottime, signs, pid=pid)
-    recovered = bool(known.bursts) and not ENDS.isdisjoint(known.bursts[-1].signs[-1:])
-    return extended(known.bursts, at.boottime, signs, pid=pid, separate=recovered or _dealt_with(state, known))
+    recovered = bool(record.bursts) and not ENDS.isdisjoint(record.bursts[-1].signs[-1:])
+    return extended(record.bursts, at.boottime, signs, pid=pid, separate=recovered or _dealt_with(state, record))
 
 
-def _ports(state: State, data: Lines, known: Record | None) -> Ports:
-    if not data.ports and known is None:
+def _ports(state: State, data: Lines, record: Record | None) -> Ports:
+    if not data.ports and record is None:
         return {}
-    return with_lines({} if known is None or _dealt_with(state, known) else known.ports, data.ports or "")
+    return with_lines({} if record is None or _dealt_with(state, record) else record.ports, data.ports or "")
 
 
-def _dealt_with(state: State, known: Record) -> bool:
-    return not counts(state, known) or (known.acknowledged is not None and known.acknowledged >= known.last)
+def _dealt_with(state: State, record: Record) -> bool:
+    return not counts(state, record) or (record.acknowledged is not None and record.acknowledged >= record.last)
 
 
 def _released(state: State, at: Stamp, slot: str | None, latches: tuple[Latch, ...]) -> State:
@@ -156,7 +156,7 @@ def _pinned(state: State, event: Event) -> State:
     state = replace(state, pins={**state.pins, slot: pin}, given_up=state.given_up - {slot})
     if event.kind == EventKind.GPU_REPLACED:  # the fault went away with the board, and so did what it had counted
         windows = {key: series for key, series in state.moments.windows.items() if key[0] != slot}
-        links = {of: known for of, known in state.links.items() if of != slot}
+        links = {of: counters for of, counters in state.links.items() if of != slot}
         state = replace(state, moments=replace(state.moments, windows=windows), links=links)
         state = _released(state, event.at, slot, (Latch.RESET, Latch.REBOOT, Latch.ACKNOWLEDGE))
     return state
@@ -171,7 +171,7 @@ def _unpinned(state: State, event: Event) -> State:
         pins={s: p for s, p in state.pins.items() if s != slot},
         tracks={k: t for k, t in state.tracks.items() if k.subject.slot != slot},
         given_up=state.given_up if moved else state.given_up | {slot},
-        links={of: known for of, known in state.links.items() if of != slot},
+        links={of: counters for of, counters in state.links.items() if of != slot},
     )
 
 
@@ -234,7 +234,7 @@ def _summed(state: State, event: Event) -> State:
     owner = key.subject.part
     match key.code:
         case "lemons":
-            days = {(owner, what): _days(text) for what, text in event.data.items()}
+            days = {(owner, kind): _days(text) for kind, text in event.data.items()}
             return replace(state, lemons={**state.lemons, **days})
         case "treatments":
             done = read(Treated, event)

@@ -240,8 +240,8 @@ def of_sxid(advice: Advice) -> str:
 
 def of_recovery(value: object, advice: Advice) -> str:
     """The text for a recovery action that the driver asks for; of one without a value as DCGM says it, that of the condition."""
-    known = RECOVERY.get(value) if isinstance(value, int) else None
-    return known or (TO_DO["gpu_recovery_action"] if value is None else COMMON[advice])
+    wording = RECOVERY.get(value) if isinstance(value, int) else None
+    return wording or (TO_DO["gpu_recovery_action"] if value is None else COMMON[advice])
 
 
 def _text(key: Key, advice: Advice, evidence: Evidence) -> str:

@@ -91,5 +91,5 @@ def added(
 
 
 def kept(windows: Windows, slots: frozenset[str]) -> Windows:
-    known = {slot for slot, _ in windows}
-    return windows if known <= slots else {k: v for k, v in windows.items() if k[0] in slots}
+    window_slots = {slot for slot, _ in windows}
+    return windows if window_slots <= slots else {k: v for k, v in windows.items() if k[0] in slots}

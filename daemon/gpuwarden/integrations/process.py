@@ -41,14 +41,14 @@ class Settings:
 
     def value(self, *keys: str) -> Any:
         """Value of the key at this path; None if it is not set."""
-        found: Any = self.tree
+        branch: Any = self.tree
         for key in keys:
-            found = found.get(key) if isinstance(found, Mapping) else None
-        return found
+            branch = branch.get(key) if isinstance(branch, Mapping) else None
+        return branch
 
     def run_dir(self, default: Path) -> Path:
-        found = self.value("run", "dir")
-        return Path(found) if isinstance(found, str) and found.startswith("/") else default
+        configured = self.value("run", "dir")
+        return Path(configured) if isinstance(configured, str) and configured.startswith("/") else default
 
     @property
     def mode(self) -> str:

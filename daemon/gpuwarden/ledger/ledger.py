@@ -118,9 +118,9 @@ class Ledger:
             return self._ledger_writer.error
         if self._late and not self._ledger_writer.memories:
             return f"ledger {self._path} was not read in time: findings from before this start are not judged yet"
-        found_at, what = self._ledger_writer.damage or (None, "")
+        found_at, damage = self._ledger_writer.damage or (None, "")
         if found_at is not None and now.boottime - found_at.boottime < _DAMAGE_SHOWN:
-            return f"ledger {self._path} {what}"
+            return f"ledger {self._path} {damage}"
         return ""
 
     async def flush(self, timeout: float) -> bool:  # noqa: ASYNC109 - returns False at the deadline, which is no error here

@@ -18,19 +18,21 @@ def of_text(text: str) -> MachineIdentity:
     )
 
 
-def same_machine(one: MachineIdentity, other: MachineIdentity) -> bool:
+def same_machine(first: MachineIdentity, second: MachineIdentity) -> bool:
     """Equal in the DMI UUID, or in the machine id where one has no DMI UUID; and in the instance where both have one.
 
     True if they have no name in common.
     """
-    boards = (one.dmi, other.dmi) if one.dmi and other.dmi else (one.machine_id, other.machine_id)
-    return all(one == two or not one or not two for one, two in (boards, (one.instance, other.instance)))
+    boards = (first.dmi, second.dmi) if first.dmi and second.dmi else (first.machine_id, second.machine_id)
+    return all(
+        first == second or not first or not second for first, second in (boards, (first.instance, second.instance))
+    )
 
 
-def completed(machine: MachineIdentity, known: MachineIdentity) -> MachineIdentity:
-    """The names of `machine`, missing ones taken from `known`: a name that cannot be read once is not forgotten."""
+def completed(machine: MachineIdentity, recorded: MachineIdentity) -> MachineIdentity:
+    """The names of `machine`, missing ones taken from `recorded`: a name that cannot be read once is not forgotten."""
     return MachineIdentity(
-        dmi=machine.dmi or known.dmi,
-        machine_id=machine.machine_id or known.machine_id,
-        instance=machine.instance or known.instance,
+        dmi=machine.dmi or recorded.dmi,
+        machine_id=machine.machine_id or recorded.machine_id,
+        instance=machine.instance or recorded.instance,
     )

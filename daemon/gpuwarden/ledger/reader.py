@@ -78,8 +78,8 @@ class Reader:
         bounds = {"since": float("-inf") if since is None else since, "after": after, "limit": limit}
         with reading(self.path):
             rows = self._db.execute(query, {**names, **parts, **bounds, "era": self.era()})
-            found = [Recorded(number, event_of(row)) for number, *row in rows]
-        return found[::-1] if newest else found
+            recorded = [Recorded(number, event_of(row)) for number, *row in rows]
+        return recorded[::-1] if newest else recorded
 
     def memory(self) -> Memory:
         """The events from which the state is rebuilt."""

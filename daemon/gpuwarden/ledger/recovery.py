@@ -117,8 +117,8 @@ def _check_machine(store: Store, sealed: seal.Seal, here: MachineIdentity) -> No
 
 def _settle_in(store: Store, opener: Opener) -> None:
     """Bind the ledger to this machine; what another machine left in it is set aside."""
-    known, here = store.machine(), opener.machine
-    if not same_machine(known, here):
-        store.archive(here, opener.event(EventKind.MACHINE_CHANGED, was=str(known), now=str(here)))
-    elif completed(here, known) != known:
-        store.set_machine(completed(here, known))
+    recorded, here = store.machine(), opener.machine
+    if not same_machine(recorded, here):
+        store.archive(here, opener.event(EventKind.MACHINE_CHANGED, was=str(recorded), now=str(here)))
+    elif completed(here, recorded) != recorded:
+        store.set_machine(completed(here, recorded))

@@ -47,10 +47,10 @@ class Grouping:
     def again(self, state: State, shadowed: Shadowed = lambda _: False) -> list[Event]:
         """Findings that were raised before this run, found again, and not yet notified in it: failures first."""
         tracks = [track for key, track in state.tracks.items() if key not in self._held]
-        found = [event for event in self._raised(tracks, state) if not shadowed(event)]
-        found.sort(key=lambda event: event.data["severity"] != Severity.FAILURE)
-        singly = [_named(event, state.moments.follows) for event in found[:SINGLY_MOST]]
-        return [*singly, *_listed(found[SINGLY_MOST:])]
+        events = [event for event in self._raised(tracks, state) if not shadowed(event)]
+        events.sort(key=lambda event: event.data["severity"] != Severity.FAILURE)
+        singly = [_named(event, state.moments.follows) for event in events[:SINGLY_MOST]]
+        return [*singly, *_listed(events[SINGLY_MOST:])]
 
     def _kept(self, event: Event, follows: Follows) -> bool:
         key = event.key

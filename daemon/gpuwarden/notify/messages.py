@@ -154,10 +154,10 @@ def _text(event: Event, name: str) -> str:
 def _data(event: Event, *, names: bool) -> dict[str, Json] | None:
     """Return the data that are notified; None if the event is not."""
     group, of_feature = _OF_FEATURES.get(event.kind, ("", _whole))
-    if (given := of_feature(event)) is None or (group == "job" and not names):
+    if (details := of_feature(event)) is None or (group == "job" and not names):
         return None
     hidden = _HIDDEN if names else (*_HIDDEN, "pod")
-    shown = [(name, value) for name, value in given.items() if name not in hidden][:_FIELDS_MOST]
+    shown = [(name, value) for name, value in details.items() if name not in hidden][:_FIELDS_MOST]
     return {name[:_TEXT_MOST]: value[:_TEXT_MOST] if isinstance(value, str) else value for name, value in shown}
 
 

@@ -111,10 +111,10 @@ class Notifications:
         if self._tasks and self._spacing.over(self._clock()) and (again := self._again(state, shadowed, overridden)):
             self._spacing.sent()
             made += again
-        for group, one in made:
+        for group, notification in made:
             for worker in self._workers:
                 if group in self._groups[worker.target]:
-                    worker.put(one)
+                    worker.put(notification)
 
     def _again(
         self, state: State, shadowed: Callable[[Event], bool], overridden: Collection[Key]
@@ -133,8 +133,8 @@ class Notifications:
         made = []
         for event in events:
             request = repair(event, self._origin.node, state, shadowed, overridden)
-            if (found := message(event, self._origin, names=self._names, repair=request)) is not None:
-                made.append(found)
+            if (notification := message(event, self._origin, names=self._names, repair=request)) is not None:
+                made.append(notification)
         return made
 
     # --- what is published

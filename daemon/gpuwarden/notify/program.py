@@ -31,7 +31,7 @@ class ProgramReceiver:
         if self._hanging is not None and not self._hanging.gone():
             return Delivery(Result.LATER, f"an earlier run of {program} hangs and cannot be ended")
         done = await run(
-            self._options.command, self._environment, self._options.timeout, given=f"{message.body}\n".encode()
+            self._options.command, self._environment, self._options.timeout, standard_input=f"{message.body}\n".encode()
         )
         self._hanging = done.left
         if done.exit_code == 0:

@@ -78,12 +78,12 @@ async def _check(site: Site) -> dict[str, Any]:
 
 def _errors(site: Site, ledger: str, kernel_log: str) -> dict[str, str]:
     """Errors of the components that one pass has, by component."""
-    found = {
+    texts = {
         Component.LEDGER: ledger,
         Component.KERNEL_LOG: kernel_log,
         Component.CONFIG_FAULTY: site.config.fault,
     }
-    return {component.value: text for component, text in found.items() if text}
+    return {component.value: text for component, text in texts.items() if text}
 
 
 async def _remembered(site: Site) -> tuple[Memory, str]:

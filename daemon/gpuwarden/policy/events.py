@@ -61,8 +61,8 @@ class ExcludedByOthers:
     """When it was written, by the scheduler's clock; 0 if unknown."""
 
 
-def excluded_by_others(actuator: str, found: NodeState) -> ExcludedByOthers:
-    return ExcludedByOthers(actuator=actuator, reason=" ".join(found.reason.split())[:200], since=found.since)
+def excluded_by_others(actuator: str, node_state: NodeState) -> ExcludedByOthers:
+    return ExcludedByOthers(actuator=actuator, reason=" ".join(node_state.reason.split())[:200], since=node_state.since)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,11 +74,11 @@ def _counted(state: PolicyState, seen: Situation, now: Stamp) -> PolicyState:
     if unconfirmed(state, seen.verdict):
         health = Health.UNKNOWN
     clean = health in (Health.HEALTHY, Health.WARNING)
-    news = seen.sequence > state.sequence
+    is_new = seen.sequence > state.sequence
     since = (state.unknown_since or now) if health is Health.UNKNOWN else None
     return replace(
         state,
-        clean=state.clean + news if clean else 0,
+        clean=state.clean + is_new if clean else 0,
         sequence=max(state.sequence, seen.sequence),
         unknown_since=since,
     )
@@ -110,15 +110,15 @@ class _Steps:
     def decide(self) -> Decision:
         for name in self._seen.actuators:
             node_state = self._seen.node_states.get(name)
-            known = node_state if node_state is not None and node_state.reachable else None
-            self._reconcile(name, known)
-            self._foreign(name, known)
+            reachable = node_state if node_state is not None and node_state.reachable else None
+            self._reconcile(name, reachable)
+            self._foreign(name, reachable)
             want = self._wanted(name)  # only now: the end of an operator's exclusion ended the order too
             if name in self.state.pending:
-                self._supersede(name, want, known)
+                self._supersede(name, want, reachable)
             if name not in self.state.pending:
-                self._difference(name, want, known)
-            if self._is_past(self.state.pending.get(name), want, known):
+                self._difference(name, want, reachable)
+            if self._is_past(self.state.pending.get(name), want, reachable):
                 self._waiting.add(name)
             if want is None and self._unconfirmed and name not in self.state.holds:
                 self._blocked[name] = not_confirmed(self._unconfirmed)
@@ -142,29 +142,29 @@ class _Steps:
 
     # --- one actuator
 
-    def _reconcile(self, name: str, known: NodeState | None) -> None:
+    def _reconcile(self, name: str, node_state: NodeState | None) -> None:
         """Check that an exclusion of ours still stands. If it does not, somebody else ended it or took it over, or the
         scheduler lost it.
         """
         hold = self.state.holds.get(name)
-        if hold is None or known is None or name in self.state.pending:
+        if hold is None or node_state is None or name in self.state.pending:
             return
-        if hold.boot_id == self._seen.boot_id and known.at <= hold.at:  # the read is older than our write
+        if hold.boot_id == self._seen.boot_id and node_state.at <= hold.at:  # the read is older than our write
             return
         earlier = hold.boot_id != self._seen.boot_id
-        if stands(hold.reason, hold.since, known):
-            cycled, others = not _CYCLES.isdisjoint(known.flags), self.state.cycled - {name}
+        if stands(hold.reason, hold.since, node_state):
+            cycled, others = not _CYCLES.isdisjoint(node_state.flags), self.state.cycled - {name}
             self.state = replace(self.state, cycled=others | {name} if cycled else others)
             if earlier:  # an end in this boot is another party's act
                 self._event(EventKind.HELD, write(replace(hold, rebooted=True)))
             return
-        gone = known.owner is Owner.NONE
+        gone = node_state.owner is Owner.NONE
         by, nobody = ("lifted", False) if gone else ("taken over", False)
-        if lost(hold.since or hold.at.wall, known):
+        if lost(hold.since or hold.at.wall, node_state):
             by, nobody = "lost by the scheduler, which was restarted", True
         elif gone and earlier:
             by, nobody = "gone since an earlier boot", True
-        elif gone and (Flag.POWER in known.flags or (hold.rebooted and name in self.state.cycled)):
+        elif gone and (Flag.POWER in node_state.flags or (hold.rebooted and name in self.state.cycled)):
             by, nobody = "dropped by the scheduler, which reboots the node or switches it off", True
         lifted = Lifted(
             actuator=name,
@@ -176,24 +176,24 @@ class _Steps:
         )
         self._event(EventKind.LIFTED, write(lifted))
 
-    def _foreign(self, name: str, known: NodeState | None) -> None:
+    def _foreign(self, name: str, node_state: NodeState | None) -> None:
         """Record another party's exclusion, and its end: a person who ends it has seen the node, as one who ends ours.
 
         An exclusion that ends with a flag it had from its beginning is the scheduler's own doing: a node is down while
         it boots.
         """
-        if known is None:
+        if node_state is None:
             return
         before = name in self.state.foreign
-        theirs = known.owner is Owner.FOREIGN and (before or not known.flags)
+        theirs = node_state.owner is Owner.FOREIGN and (before or not node_state.flags)
         if theirs != before:
             self.state = replace(self.state, foreign=self.state.foreign ^ {name})
         if theirs and not before:
-            self._event(EventKind.EXCLUDED_BY_OTHERS, write(excluded_by_others(name, known)))
-        if before and known.owner is Owner.NONE:
+            self._event(EventKind.EXCLUDED_BY_OTHERS, write(excluded_by_others(name, node_state)))
+        if before and node_state.owner is Owner.NONE:
             self._event(EventKind.LIFTED, write(Lifted(actuator=name, by="theirs ended")))
 
-    def _supersede(self, name: str, want: Want | None, known: NodeState | None) -> None:
+    def _supersede(self, name: str, want: Want | None, node_state: NodeState | None) -> None:
         """Keep the pending intent, unless something else is wanted by now."""
         pending = self.state.pending[name]
         if not self._settings.enforce and not pending.force:
@@ -203,7 +203,7 @@ class _Steps:
         elif want is not None:
             if RANK[want.why] > RANK[pending.why]:
                 self._drop(pending, f"{want.why.value} takes precedence over {pending.why.value}")
-        elif self._over(pending.why) and not self._becomes_held(pending, known):
+        elif self._over(pending.why) and not self._becomes_held(pending, node_state):
             person = pending.why is not Why.OPERATOR and bool(self.state.person)
             stays = person or self._replaces_failure(pending)
             self._drop(pending, "no longer wanted")
@@ -242,7 +242,7 @@ class _Steps:
         intent = replace(self._intent(Act.EXCLUDE, name, want.why, first, force=want.force), replaces=stale_text(hold))
         self._event(EventKind.INTENDED, write(intent))
 
-    def _becomes_held(self, pending: Intent, known: NodeState | None) -> bool:
+    def _becomes_held(self, pending: Intent, node_state: NodeState | None) -> bool:
         """True if an exclusion that may be written already is to become one that is held, since its end takes more than
         clean passes.
         """
@@ -251,14 +251,14 @@ class _Steps:
         more = more or (pending.why is Why.TERMINATION and bool(self.state.person))
         if pending.why is Why.OPERATOR or not (gated or more):
             return False
-        return known is None or same(pending.reason, 0.0, known)
+        return node_state is None or same(pending.reason, 0.0, node_state)
 
     def _replaces_failure(self, pending: Intent) -> bool:
         """True if the pending exclusion is to replace one of ours that is for a failure by now."""
         hold = self.state.holds.get(pending.actuator)
         return (pending.why is Why.TERMINATION or bool(pending.replaces)) and hold is not None and hold.by_failure
 
-    def _is_past(self, pending: Intent | None, want: Want | None, known: NodeState | None) -> bool:
+    def _is_past(self, pending: Intent | None, want: Want | None, node_state: NodeState | None) -> bool:
         """True if the pending intent must wait. An exclusion is written only while its cause is observed, and given up once that has
         ended: a node that was repaired does not go out for what it had. A restoration waits while a failure is only remembered.
 
@@ -268,7 +268,7 @@ class _Steps:
             return False
         if pending.act is Act.RESTORE:
             return bool(self._unconfirmed)
-        return not pending.force and (known is None or not same(pending.reason, 0.0, known))
+        return not pending.force and (node_state is None or not same(pending.reason, 0.0, node_state))
 
     def _over(self, why: Why) -> bool:
         """True if the cause of a pending exclusion has ended."""
@@ -279,39 +279,39 @@ class _Steps:
                 return self._imminent() is None and self._way_back.clean()
         return self._way_back.clean()
 
-    def _difference(self, name: str, want: Want | None, known: NodeState | None) -> None:
+    def _difference(self, name: str, want: Want | None, node_state: NodeState | None) -> None:
         hold = self.state.holds.get(name)
         if want is not None:
             if hold is None or RANK[hold.why] < RANK[want.why] or stale_text(hold):
-                self._exclude(name, want, known)
+                self._exclude(name, want, node_state)
             elif want.why is Why.TERMINATION and hold.released:  # announced again before it was lifted
                 self._event(EventKind.HELD, write(replace(hold, released=False)))
-        elif known is not None and self._seen.remembered:
+        elif node_state is not None and self._seen.remembered:
             would = self._way_back.would(name)
             if hold is not None and not self._way_back.bars(hold):
                 rebooted = hold.rebooted or hold.boot_id != self._seen.boot_id
-                self._restore(name, known, hold.why, hold.reason, hold.since, rebooted=rebooted)
-            elif self._way_back.replaces(known):
-                self._restore(name, known, Why.TERMINATION, known.reason, known.since)
+                self._restore(name, node_state, hold.why, hold.reason, hold.since, rebooted=rebooted)
+            elif self._way_back.replaces(node_state):
+                self._restore(name, node_state, Why.TERMINATION, node_state.reason, node_state.since)
             elif would is not None and not self._way_back.bars(would):
-                self._restore(name, known, would.why, "", 0.0)
+                self._restore(name, node_state, would.why, "", 0.0)
             elif hold is not None:
                 self._blocked[name] = self._way_back.bars(hold)
-            elif known.owner is Owner.OURS:
-                self._not_held(name, known)
+            elif node_state.owner is Owner.OURS:
+                self._not_held(name, node_state)
 
-    def _not_held(self, name: str, known: NodeState) -> None:
+    def _not_held(self, name: str, node_state: NodeState) -> None:
         """Handle an exclusion of ours that the ledger does not hold: the ledger lost it, or the scheduler's crash undid
         a restoration.
         """
-        if (before := self._way_back.shown_again(name, known)) is not None:
+        if (before := self._way_back.shown_again(name, node_state)) is not None:
             if self._way_back.clean():
-                self._restore(name, known, before.why or Why.FAILURE, before.reason or "", before.since or 0.0)
+                self._restore(name, node_state, before.why or Why.FAILURE, before.reason or "", before.since or 0.0)
             else:
                 self._blocked[name] = (
                     "it was restored, and the scheduler shows it again: it comes back after clean passes"
                 )
-        elif known.why is Why.OPERATOR:
+        elif node_state.why is Why.OPERATOR:
             self._blocked[name] = f"an operator excluded it: {ONLY_A_PERSON}"
         else:
             self._wait_for_person(name, f"the ledger does not know this exclusion: {ONLY_A_PERSON}")
@@ -321,7 +321,7 @@ class _Steps:
         if self.state.clean:
             self._stuck[name] = why
 
-    def _exclude(self, name: str, want: Want, known: NodeState | None) -> None:
+    def _exclude(self, name: str, want: Want, node_state: NodeState | None) -> None:
         lifted = self.state.lifted.get(name)
         waits = self._settings.lifted_for if want.why is Why.FAILURE else 0.0
         if lifted is not None and self._now.boottime - lifted.boottime < waits:
@@ -330,43 +330,43 @@ class _Steps:
         reason = want.reason
         if (
             want.why is Why.FAILURE
-            and known is not None
-            and known.why is Why.FAILURE
-            and self._way_back.shown_again(name, known)
+            and node_state is not None
+            and node_state.why is Why.FAILURE
+            and self._way_back.shown_again(name, node_state)
         ):
-            reason = known.reason  # the text stays; the exclusion is for this failure now, and ends by its rules
+            reason = node_state.reason  # the text stays; the exclusion is for this failure now, and ends by its rules
         intent = self._intent(Act.EXCLUDE, name, want.why, reason, force=want.force)
-        self._unless_refused(replace(intent, replaces=stale_text(self.state.holds.get(name))), known)
+        self._unless_refused(replace(intent, replaces=stale_text(self.state.holds.get(name))), node_state)
 
     def _restore(
-        self, name: str, known: NodeState, why: Why, reason: str, since: float, *, rebooted: bool = False
+        self, name: str, node_state: NodeState, why: Why, reason: str, since: float, *, rebooted: bool = False
     ) -> None:
-        self._unless_refused(self._intent(Act.RESTORE, name, why, reason, since=since, rebooted=rebooted), known)
+        self._unless_refused(self._intent(Act.RESTORE, name, why, reason, since=since, rebooted=rebooted), node_state)
 
     def _persons(self) -> None:
         """Remember findings that need a person while this node is excluded: their end does not restore it."""
         if not (self.state.holds or self.state.pending or self.state.would):
             return
         for finding in failing(self.state, self._seen.verdict):
-            news = finding.key not in self.state.person and len(self.state.person) < KEYS_MOST
-            if news and finding.advice in NEEDS_PERSON:
+            is_new = finding.key not in self.state.person and len(self.state.person) < KEYS_MOST
+            if is_new and finding.advice in NEEDS_PERSON:
                 often = finding.evidence.get(OFTEN_KEY)
                 why = {"why": f"{finding.key} came {often} times within a day, whatever ended it"} if often else {}
                 self._event(EventKind.NEEDS_PERSON, {"advice": finding.advice.value, **why}, finding.key)
 
     # --- events
 
-    def _unless_refused(self, intent: Intent, known: NodeState | None) -> None:
+    def _unless_refused(self, intent: Intent, node_state: NodeState | None) -> None:
         """Issue the intent unless the last read rules it out. An operator's is issued anyway, so that a person is shown
         the result of a fresh read.
         """
-        outcome = None if known is None else answer(intent, known)
+        outcome = None if node_state is None else answer(intent, node_state)
         if outcome is not None and outcome.result in (Result.DROPPED, Result.RETRY) and not intent.force:
             if (
                 intent.act is Act.RESTORE
                 and outcome.result is Result.DROPPED
-                and known is not None
-                and known.owner is Owner.OURS
+                and node_state is not None
+                and node_state.owner is Owner.OURS
             ):
                 self._wait_for_person(intent.actuator, outcome.text)
             else:

@@ -48,7 +48,7 @@ def marks(text: str) -> tuple[Mark, ...]:
     """Return the marks in a field; none if it is somebody else's."""
     if not is_free(text):
         return ()
-    return tuple(Mark(what, float(since), float(until)) for what, since, until in _MARK.findall(text))
+    return tuple(Mark(kind, float(since), float(until)) for kind, since, until in _MARK.findall(text))
 
 
 def with_mark(text: str, mark: Mark, kept: float = 0.0) -> str:
@@ -56,14 +56,14 @@ def with_mark(text: str, mark: Mark, kept: float = 0.0) -> str:
     return _text((*_others(marks(text), mark.what, mark.since - kept if kept else None), mark))
 
 
-def without(text: str, what: str) -> str:
+def without(text: str, kind: str) -> str:
     """Return the field without the marks of one kind."""
-    return _text(_others(marks(text), what, None))
+    return _text(_others(marks(text), kind, None))
 
 
-def _others(found: Iterable[Mark], what: str, since: float | None) -> list[Mark]:
-    return [mark for mark in found if mark.what != what or (since is not None and mark.since > since)]
+def _others(all_marks: Iterable[Mark], kind: str, since: float | None) -> list[Mark]:
+    return [mark for mark in all_marks if mark.what != kind or (since is not None and mark.since > since)]
 
 
-def _text(found: Iterable[Mark]) -> str:
-    return " ".join(map(str, list(found)[-MARKS_MOST:]))
+def _text(all_marks: Iterable[Mark]) -> str:
+    return " ".join(map(str, list(all_marks)[-MARKS_MOST:]))

@@ -113,9 +113,10 @@ def _counted(state: PolicyState, act: Act, result: Result) -> PolicyState:
 def _tried(state: PolicyState, event: Event) -> PolicyState:
     """Restore, from a checkpoint, the counts for each pair of an intent and its outcome."""
     counts = {f"{act.value}_{result.value}": 0 for act in Act for result in Result}
-    given = {name: event.data.get(name) for name in counts}
+    recorded = {name: event.data.get(name) for name in counts}
     return replace(
-        state, tried={name: int(count) for name, count in given.items() if isinstance(count, int | float) and count > 0}
+        state,
+        tried={name: int(count) for name, count in recorded.items() if isinstance(count, int | float) and count > 0},
     )
 
 

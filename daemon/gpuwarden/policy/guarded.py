@@ -98,11 +98,11 @@ class Guarded:
             return f"not restored: {self._objection()}; or bring it back as it is: gpuwarden restore --untested"
         return text
 
-    def _asked(self, what: str, *arguments: object) -> Any:
+    def _asked(self, method: str, *arguments: object) -> Any:
         """Return the answer of the demand, or None if it cannot be had."""
         if self.demand is None or self._in_doubt():
             return None
-        return self.guard.call(f"requirement.{what}", None, getattr(self.demand, what), *arguments)
+        return self.guard.call(f"requirement.{method}", None, getattr(self.demand, method), *arguments)
 
     def _in_doubt(self) -> bool:
         """Return True while a call fails on which its answers depend."""

@@ -49,22 +49,22 @@ def _end(notice: Notice) -> float:
 
 
 def differences(
-    known: Notices, source: str, announced: Iterable[Notice], *, horizon: float, now: Stamp
+    notices: Notices, source: str, announced: Iterable[Notice], *, horizon: float, now: Stamp
 ) -> Iterator[Event]:
     """Events for notices that are new, moved or withdrawn. `announced`: all that `source` announces now. A notice that
     moves out of the horizon is withdrawn first.
     """
     seen = {
-        notice.name: replace(notice, called_off=notice.name in known and known[notice.name].called_off)
+        notice.name: replace(notice, called_off=notice.name in notices and notices[notice.name].called_off)
         for notice in announced
     }
-    others = {name: notice for name, notice in known.items() if notice.source != source}
+    others = {name: notice for name, notice in notices.items() if notice.source != source}
     released = imminent({**others, **seen}, horizon, now) is None
-    for name, notice in known.items():
+    for name, notice in notices.items():
         if notice.source == source and name not in seen:
             yield _ended(notice, now, released=released)
     for name, notice in seen.items():
-        before = known.get(name)
+        before = notices.get(name)
         if before is None:
             yield noticed(notice)
         elif _changed(before, notice):

@@ -156,20 +156,20 @@ def announce(within: float, text: str, by: str, boot_id: str, now: Stamp) -> Eve
 
 def is_announced(state: PolicyState, within: float, text: str, by: str, now: Stamp) -> bool:
     """True if the same end was announced before, at the same time."""
-    known = state.notices.get(f"{OPERATOR}/")
-    if known is None or known.called_off or known.deadline is None or known.reason != _reason_of(text, by):
+    notice = state.notices.get(f"{OPERATOR}/")
+    if notice is None or notice.called_off or notice.deadline is None or notice.reason != _reason_of(text, by):
         return False
-    return abs(known.deadline.boottime - now.boottime - within) <= MOVED
+    return abs(notice.deadline.boottime - now.boottime - within) <= MOVED
 
 
 def is_sooner(state: PolicyState, within: float, now: Stamp) -> bool:
     """True if the new end halves the time that was left, or if there was no end: such a change must not wait, and cannot
     come often.
     """
-    known = state.notices.get(f"{OPERATOR}/")
-    if known is None or known.deadline is None:
+    notice = state.notices.get(f"{OPERATOR}/")
+    if notice is None or notice.deadline is None:
         return True
-    return within <= (known.deadline.boottime - now.boottime) / 2.0
+    return within <= (notice.deadline.boottime - now.boottime) / 2.0
 
 
 def _reason_of(text: str, by: str) -> str:

@@ -58,7 +58,7 @@ def failure(findings: Iterable[Finding], gpus: Mapping[str, GpuVerdict], domain:
     by_subject: dict[str, list[str]] = {}
     for finding in findings:
         by_subject.setdefault(_subject(finding, gpus), []).append(_what(finding))
-    groups = [" ".join(filter(None, (subject, *dict.fromkeys(what)))) for subject, what in by_subject.items()]
+    groups = [" ".join(filter(None, (subject, *dict.fromkeys(texts)))) for subject, texts in by_subject.items()]
     return _with_action(_fitting(_kind(domain), groups), findings)
 
 

@@ -88,14 +88,14 @@ class WayBack:
             return self.now.boottime - hold.at.boottime
         return self.now.wall - hold.at.wall
 
-    def replaces(self, known: NodeState) -> bool:
+    def replaces(self, node_state: NodeState) -> bool:
         """True if the termination that stands was another machine's, which this one has replaced, and this one is
         healthy.
         """
         boot, instance = reasons.boot_name(self.seen.boot_id), reasons.instance_name(self.seen.instance)
-        others = bool(known.boot and boot and known.boot != boot)
-        others = others and bool(known.instance and instance and known.instance != instance)
-        return known.why is Why.TERMINATION and others and self.seen.ready and self.state.clean > 0
+        others = bool(node_state.boot and boot and node_state.boot != boot)
+        others = others and bool(node_state.instance and instance and node_state.instance != instance)
+        return node_state.why is Why.TERMINATION and others and self.seen.ready and self.state.clean > 0
 
     def would(self, name: str) -> Hold | None:
         """The exclusion that would be held if mode observe did not prevent it."""
@@ -107,10 +107,12 @@ class WayBack:
         )
         return Hold(actuator=name, why=would.why, reason=would.reason, at=would.at, boot_id="", released=released)
 
-    def shown_again(self, name: str, known: NodeState) -> Lifted | None:
+    def shown_again(self, name: str, node_state: NodeState) -> Lifted | None:
         """The exclusion that was lifted last, if the scheduler shows it once more."""
         before = self.state.restored.get(name)
-        again = before is not None and not known.suffix and same(before.reason or "", before.since or 0.0, known)
+        again = (
+            before is not None and not node_state.suffix and same(before.reason or "", before.since or 0.0, node_state)
+        )
         return before if again else None
 
 

@@ -110,10 +110,10 @@ def _read(file: Path) -> bytes:
         raise AccessError(f"cannot read {file}: {error.strerror}") from error
 
 
-def _secret(file: Path, what: str) -> str:
+def _secret(file: Path, content: str) -> str:
     text = _read(file).decode("latin-1").strip()
     if len(text) > _SECRET_MAX or not _PRINTABLE.fullmatch(text):
-        raise AccessError(f"{file} does not hold {what}: expected one line of printable characters without spaces")
+        raise AccessError(f"{file} does not hold {content}: expected one line of printable characters without spaces")
     return text
 
 

@@ -233,32 +233,32 @@ def evidence_text(evidence: Mapping[str, Any], *, without: tuple[str, ...] = ())
 
 def named(key: str) -> Shown | None:
     """Return how evidence with this key is shown; None if nobody has named it."""
-    if (known := NAMES.get(key)) is not None:
-        return known
+    if (label := NAMES.get(key)) is not None:
+        return label
     for end, words in COMPARED.items():
         if (same := NAMES.get(key.removesuffix(end))) is not None:
             return Shown(f"{same.name}{words}", same.unit)
-    if found := COUNTED.fullmatch(key):
-        return Shown(f"{found[1]} in {found[2]} minutes")
+    if match := COUNTED.fullmatch(key):
+        return Shown(f"{match[1]} in {match[2]} minutes")
     return None
 
 
 def _sentences(shown: Mapping[str, Any]) -> Iterator[str]:
     for key, value in shown.items():
-        known = NAMES.get(key)
-        if known is not None and known.unit == SENTENCE:
-            yield f"{known.name}{clean(value)}"
+        label = NAMES.get(key)
+        if label is not None and label.unit == SENTENCE:
+            yield f"{label.name}{clean(value)}"
 
 
 def _values(shown: Mapping[str, Any]) -> Iterator[str]:
     for key, value in shown.items():
-        known = named(key) or Shown(clean(key).replace("_", " "))
+        label = named(key) or Shown(clean(key).replace("_", " "))
         if (
-            known.unit != SENTENCE
+            label.unit != SENTENCE
             and not (key == "source" and "dcgm" in shown)
             and not (key == "value" and "action" in shown)
         ):
-            yield f"{known.name}: {_value(value, known.unit)}"
+            yield f"{label.name}: {_value(value, label.unit)}"
 
 
 def _value(value: object, unit: str) -> str:

@@ -153,9 +153,9 @@ def _of_features(snapshot: Snapshot) -> tuple[Document, list[str]]:
 
 def _unknown_because(snapshot: Snapshot, now: Stamp) -> Iterable[Document]:
     """Why the health is unknown, with what to do; without what a finding says already."""
-    found = {finding.key.code for finding in snapshot.verdict.findings}
+    codes = {finding.key.code for finding in snapshot.verdict.findings}
     for code in dict.fromkeys((*snapshot.verdict.unknown, *_reasons(snapshot, now))):
-        if code in UNKNOWN_REASONS and code not in found:
+        if code in UNKNOWN_REASONS and code not in codes:
             reason, runbook = UNKNOWN_REASONS[code], f"{snapshot.service.runbooks}/{UNKNOWN_RUNBOOK}"
             yield {"reason": code, "meaning": reason.meaning, "to_do": reason.to_do, "runbook": runbook}
 
@@ -188,29 +188,29 @@ def incidents(snapshot: Snapshot) -> list[Document]:
     ]
 
 
-def events(snapshot: Snapshot, found: Iterable[Event]) -> Document:
-    return {"simulated": snapshot.service.simulated, "events": [event(entry) for entry in found]}
+def events(snapshot: Snapshot, recorded: Iterable[Event]) -> Document:
+    return {"simulated": snapshot.service.simulated, "events": [event(entry) for entry in recorded]}
 
 
-def public_events(snapshot: Snapshot, found: Iterable[Event]) -> Document:
+def public_events(snapshot: Snapshot, recorded: Iterable[Event]) -> Document:
     """Return events for everyone who can connect: names of users and jobs only where they may be published."""
-    return events(snapshot, found if snapshot.service.publish_jobs else map(_nameless, found))
+    return events(snapshot, recorded if snapshot.service.publish_jobs else map(_nameless, recorded))
 
 
-def _nameless(one: Event) -> Event:
-    without_names = _NAMELESS.get(one.kind)
-    return one if without_names is None else without_names(one)
+def _nameless(entry: Event) -> Event:
+    without_names = _NAMELESS.get(entry.kind)
+    return entry if without_names is None else without_names(entry)
 
 
-def event(one: Event) -> Document:
+def event(entry: Event) -> Document:
     return {
-        "at": rfc3339(one.at.wall),
-        "kind": str(one.kind),
-        "id": None if one.key is None else str(one.key),
-        "check": None if one.key is None else one.key.code,
-        "pci_bus_id": None if one.key is None else one.key.subject.slot or None,
-        "boot_id": one.boot_id,
-        "data": _plain(one.data),
+        "at": rfc3339(entry.at.wall),
+        "kind": str(entry.kind),
+        "id": None if entry.key is None else str(entry.key),
+        "check": None if entry.key is None else entry.key.code,
+        "pci_bus_id": None if entry.key is None else entry.key.subject.slot or None,
+        "boot_id": entry.boot_id,
+        "data": _plain(entry.data),
     }
 
 
@@ -321,9 +321,9 @@ def _errors(snapshot: Snapshot) -> Iterable[str]:
     for component, text in snapshot.errors.items():
         if component not in named:  # the kernel log is a collector, too
             yield f"{component.replace('_', ' ')}: {text}"
-    for what, count in snapshot.dropped.items():
+    for destination, count in snapshot.dropped.items():
         if count:
-            yield f"{what}: {count} writes dropped, because they were not taken in time"
+            yield f"{destination}: {count} writes dropped, because they were not taken in time"
     if snapshot.log_gaps:
         yield f"kernel log: {snapshot.log_lost} records lost in {snapshot.log_gaps} gaps"
     yield from _disbelieved(snapshot)

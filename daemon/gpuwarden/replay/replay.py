@@ -83,8 +83,8 @@ class Replay:
         """Hand it to the desk; whether it asks for a step."""
         match record:
             case Passed(observation):
-                news = self.engine.observed(observation)
-                return news or observation.collector == "nvml" or self.engine.undecided(record.at)
+                differs = self.engine.observed(observation)
+                return differs or observation.collector == "nvml" or self.engine.undecided(record.at)
             case HostEventsSeen(events=events):
                 self.engine.ingest(events, record.at)
             case ErrorsChanged(errors=errors):

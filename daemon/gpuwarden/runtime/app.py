@@ -227,13 +227,13 @@ class Daemon:
     # --- what comes in
 
     def _observed(self, observation: Observation[Any]) -> None:
-        news = self.engine.observed(observation)
+        differs = self.engine.observed(observation)
         self.manager.observed(observation)
         if observation.collector == "nvml":
             self._step()
             if self._somebody_is_away():
                 self.readers.read_bus.set()
-        elif news or self.engine.undecided(self._clock()):
+        elif differs or self.engine.undecided(self._clock()):
             self.request_step()
 
     def _ingest(self, events: Iterable[HostEvent]) -> None:
@@ -243,8 +243,8 @@ class Daemon:
     def _somebody_is_away(self) -> bool:
         """NVML misses a GPU: the bus is asked at once instead of at its next turn. Once for each GPU."""
         away = self.engine.away(self._clock())
-        news, self._away = away - self._away, away
-        return bool(news)
+        newly_away, self._away = away - self._away, away
+        return bool(newly_away)
 
     async def reload(self) -> str:
         """Take over what changed in the configuration, and say so. Raises ReloadError, and then nothing has changed.
@@ -256,14 +256,14 @@ class Daemon:
             await asyncio.wait((reading,), timeout=CONFIGURATION_READ_WITHIN)
             if not reading.done():
                 raise ReloadError(f"the configuration could not be read within {CONFIGURATION_READ_WITHIN:g} s")
-            given = reading.result()
-            news = reloaded(self.engine.rules, self._config, given)
-            self._config, self.engine.rules = in_force(self._config, given), news.rules
+            loaded = reading.result()
+            changes = reloaded(self.engine.rules, self._config, loaded)
+            self._config, self.engine.rules = in_force(self._config, loaded), changes.rules
         self.enforcement.adopt(replace(self._site, config=self._config).enforcement)
         self._parts.reloaded()
-        log.info("configuration reloaded", taken_over=news.taken, waiting_for_a_restart=news.waiting)
+        log.info("configuration reloaded", taken_over=changes.taken, waiting_for_a_restart=changes.waiting)
         self._step()
-        return str(news)
+        return str(changes)
 
     def reload_soon(self) -> None:
         """Reload in the background, for SIGHUP; errors go to the log.

@@ -58,9 +58,9 @@ class Installation:
 
     def states(self) -> dict[str, State]:
         """State of all that belongs here or was installed, by path. Raises ServiceError."""
-        known = self._manifest()
-        files = {path: self._file(path, known) for path in (*self._files, *known.files)}
-        return files | {path: self._link(path, known) for path in (*LINKS, *known.links)}
+        manifest = self._manifest()
+        files = {path: self._file(path, manifest) for path in (*self._files, *manifest.files)}
+        return files | {path: self._link(path, manifest) for path in (*LINKS, *manifest.links)}
 
     def install(self) -> dict[str, State]:
         """Writes what is missing or of another version. Returns the states before. Raises ServiceError, before anything is written, if a
@@ -76,14 +76,14 @@ class Installation:
         foreign = [path for path, state in before.items() if state is State.FOREIGN]
         if foreign:
             raise ServiceError(f"not installed by gpuwarden: /{', /'.join(foreign)}; move it away, then try again")
-        known = self._manifest()
+        manifest = self._manifest()
         written = [path for path in self._files if before[path] is not State.CHANGED]
-        left = {path: known.files[path] for path in known.files if before[path] is State.CHANGED}
+        left = {path: manifest.files[path] for path in manifest.files if before[path] is State.CHANGED}
         linked = {path: target for path, target in LINKS.items() if before[path] is not State.CHANGED}
-        kept = {path: known.links[path] for path in known.links if before[path] is State.CHANGED}
+        kept = {path: manifest.links[path] for path in manifest.links if before[path] is State.CHANGED}
         hashes = {path: _hash(self._files[path].content) for path in written}
         # first, so that what an installation that was killed has written is known; what it has not replaced has the hash from before
-        self._write_manifest(Manifest(self._version, {**hashes, **known.files}, {**linked, **kept}))
+        self._write_manifest(Manifest(self._version, {**hashes, **manifest.files}, {**linked, **kept}))
         for path in written:
             file = self._files[path]
             self._put(path, file.content, file.mode)
@@ -91,7 +91,7 @@ class Installation:
             self._folder((self._root / path).parent)
             with contextlib.suppress(FileExistsError):
                 (self._root / path).symlink_to(target)
-        for path in known.files.keys() - self._files.keys():  # of an earlier version
+        for path in manifest.files.keys() - self._files.keys():  # of an earlier version
             if before[path] is not State.CHANGED:
                 self._drop(path)
         self._write_manifest(Manifest(self._version, {**hashes, **left}, {**linked, **kept}))
@@ -99,10 +99,12 @@ class Installation:
 
     def installed(self) -> dict[str, State]:
         """The states of what was installed. Raises ServiceError if nothing was: units that a package has are not to be stopped."""
-        known = self._manifest()
-        if not known.files:
+        manifest = self._manifest()
+        if not manifest.files:
             raise ServiceError("nothing was installed by gpuwarden service install")
-        return {path: state for path, state in self.states().items() if path in known.files or path in known.links}
+        return {
+            path: state for path, state in self.states().items() if path in manifest.files or path in manifest.links
+        }
 
     def remove(self) -> dict[str, State]:
         """Deletes what was installed and is as it was. Returns the states before. Raises ServiceError if nothing was installed."""
@@ -114,7 +116,7 @@ class Installation:
         self._tidy(MANIFEST)
         return before
 
-    def _file(self, path: str, known: Manifest) -> State:
+    def _file(self, path: str, manifest: Manifest) -> State:
         here = self._root / path
         if not os.path.lexists(here):
             return State.MISSING
@@ -122,17 +124,17 @@ class Installation:
         wanted = self._files.get(path)
         if wanted is not None and content == wanted.content:
             return State.SAME
-        if path not in known.files:
+        if path not in manifest.files:
             return State.FOREIGN
-        return State.OUTDATED if _hash(content) == known.files[path] else State.CHANGED
+        return State.OUTDATED if _hash(content) == manifest.files[path] else State.CHANGED
 
-    def _link(self, path: str, known: Manifest) -> State:
+    def _link(self, path: str, manifest: Manifest) -> State:
         """A link to another profile is the administrator's choice, also before the first installation."""
         here = self._root / path
         if not os.path.lexists(here):
             return State.MISSING
         target = str(here.readlink()) if here.is_symlink() else ""
-        return State.SAME if target == known.links.get(path, LINKS.get(path)) else State.CHANGED
+        return State.SAME if target == manifest.links.get(path, LINKS.get(path)) else State.CHANGED
 
     def _manifest(self) -> Manifest:
         path = self._root / MANIFEST

@@ -104,18 +104,18 @@ class Pseudonyms:
     def _value(self, name: str, value: Any) -> Any:
         if name in ("jobs", "containers", "workloads"):
             return self._identified(value)
-        given = self._by_name.get(name)
-        if given is None or isinstance(value, dict | list):
+        replacer = self._by_name.get(name)
+        if replacer is None or isinstance(value, dict | list):
             return self(value)
-        return given(value) if value else value  # "", 0 and null identify nothing
+        return replacer(value) if value else value  # "", 0 and null identify nothing
 
     def _text(self, text: str) -> str:
-        text = _JOB.sub(lambda found: f"job/{self._job(found[1])}", text)  # the name of a pod may be a UUID
-        text = _UUID.sub(lambda found: self._uuid(found[0]), text)
-        text = _PID.sub(lambda found: f"pid={self._pid(int(found[1]))}", text)
+        text = _JOB.sub(lambda match: f"job/{self._job(match[1])}", text)  # the name of a pod may be a UUID
+        text = _UUID.sub(lambda match: self._uuid(match[0]), text)
+        text = _PID.sub(lambda match: f"pid={self._pid(int(match[1]))}", text)
         for form in (_V4, _V6):
-            text = form.sub(lambda found: self._address(found[0]), text)
-        return text if self._hosts is None else self._hosts.sub(lambda found: f"host{found[1] or ''}", text)
+            text = form.sub(lambda match: self._address(match[0]), text)
+        return text if self._hosts is None else self._hosts.sub(lambda match: f"host{match[1] or ''}", text)
 
     def _uuid(self, name: str) -> str:
         digest = self._digest(name.lower()).hex()
@@ -124,10 +124,10 @@ class Pseudonyms:
     def _address(self, text: str) -> str:
         """Replace an IP address, but not what only looks like one, as a PCI address, nor one of every host."""
         try:
-            found = ipaddress.ip_address(text.rstrip(".:") if not text.endswith("::") else text)
+            address = ipaddress.ip_address(text.rstrip(".:") if not text.endswith("::") else text)
         except ValueError:
             return text
-        return text if found.is_loopback or found.is_unspecified else self._pseudonym(str(found))
+        return text if address.is_loopback or address.is_unspecified else self._pseudonym(str(address))
 
     def _serial(self, name: str) -> str:
         return f"{int.from_bytes(self._digest(name)) % 10**13:013d}"
@@ -146,8 +146,8 @@ class Pseudonyms:
             kind, *parts = name.split("/")
             return "/".join((kind, *map(self._job_name, parts)))
         head, container, number = name.rpartition("container-")
-        known = number.isascii() and number.isdecimal() and not container
-        return head + container + (str(self._pid(int(number))) if known else self._pseudonym(number))
+        is_pid = number.isascii() and number.isdecimal() and not container
+        return head + container + (str(self._pid(int(number))) if is_pid else self._pseudonym(number))
 
     def _pids(self, text: str) -> str:
         """Replace the pids of the workers of an active test."""

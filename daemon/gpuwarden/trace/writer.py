@@ -219,8 +219,8 @@ def _gpu_with(gpu: GpuFacts, of: GpuFacts, readings: Sequence[str], of_instances
     return replace(gpu, readings=_taking(gpu.readings, of.readings, readings), mig=mig if of_instances else gpu.mig)
 
 
-def _taking(one: Reading, other: Reading, names: Sequence[str]) -> Reading:
-    return replace(one, **{name: getattr(other, name) for name in names})
+def _taking(reading: Reading, other: Reading, names: Sequence[str]) -> Reading:
+    return replace(reading, **{name: getattr(other, name) for name in names})
 
 
 def _event_line(event: Event) -> dict[str, Any]:

@@ -33,14 +33,14 @@ def warp(sm: int, *, checksum: int = 7, cycles: float = 1000, nanoseconds: int =
 
 
 def test_sm_is_as_slow_as_its_slowest_warp() -> None:
-    found = chunk([warp(0), warp(0, cycles=1010), warp(1), warp(1)], ROUNDS, "int8", 7)
-    assert found.cycles == {0: 1010, 1: 1000}
+    measured = chunk([warp(0), warp(0, cycles=1010), warp(1), warp(1)], ROUNDS, "int8", 7)
+    assert measured.cycles == {0: 1010, 1: 1000}
 
 
 def test_clock_and_rate_come_from_the_kernels_own_timers() -> None:
-    found = chunk([warp(sm) for sm in range(4)], ROUNDS, "int8", 7)
-    assert found.clock == pytest.approx(2000)  # MHz: 1000 cycles in 500 ns
-    assert found.rate == pytest.approx(layout.OPERATIONS["int8"] * 4 / 500e-9)
+    measured = chunk([warp(sm) for sm in range(4)], ROUNDS, "int8", 7)
+    assert measured.clock == pytest.approx(2000)  # MHz: 1000 cycles in 500 ns
+    assert measured.rate == pytest.approx(layout.OPERATIONS["int8"] * 4 / 500e-9)
     assert chunk([warp(0)], ROUNDS, "alu", 7).rate == 0
 
 
@@ -48,8 +48,8 @@ def test_clock_and_rate_come_from_the_kernels_own_timers() -> None:
 def test_result_is_compared_with_the_known_one_or_with_most_warps(
     expected: int | None, deviating: dict[int, int]
 ) -> None:
-    found = chunk([warp(1), warp(1), warp(2, checksum=8), warp(2)], ROUNDS, "fp64", expected)
-    assert found.deviating == deviating
+    measured = chunk([warp(1), warp(1), warp(2, checksum=8), warp(2)], ROUNDS, "fp64", expected)
+    assert measured.deviating == deviating
 
 
 def test_chunks_that_warm_up_count_for_results_only() -> None:
@@ -59,7 +59,7 @@ def test_chunks_that_warm_up_count_for_results_only() -> None:
     facts = tally.facts()
     assert facts is not None
     assert (facts.chunks, facts.cycles, facts.cycles_most, facts.outliers) == (1, 1000, 1000, ())
-    assert [(one.sm, one.chunks) for one in facts.deviations] == [(1, 1)]
+    assert [(deviation.sm, deviation.chunks) for deviation in facts.deviations] == [(1, 1)]
 
 
 def test_a_chunk_with_two_wrong_sms_is_one_wrong_chunk() -> None:
@@ -118,9 +118,9 @@ def test_environment_shows_cuda_one_gpu_and_no_mps_server() -> None:
     assert "CUDA_CACHE_DISABLE" not in environment
 
 
-@pytest.mark.parametrize("given", [{}, {"CUDA_CACHE_PATH": ""}])
-def test_kernels_of_a_users_cache_are_never_run(given: dict[str, str]) -> None:
-    environment = dict(given)
+@pytest.mark.parametrize("variables", [{}, {"CUDA_CACHE_PATH": ""}])
+def test_kernels_of_a_users_cache_are_never_run(variables: dict[str, str]) -> None:
+    environment = dict(variables)
     prepare(environment, ("GPU-a",))
     assert environment["CUDA_CACHE_DISABLE"] == "1"
 
@@ -144,7 +144,7 @@ def test_each_level_does_all_that_the_one_before_does() -> None:
 
 
 def test_patterns_of_both_kinds_come_plain_and_inverted() -> None:
-    assert {(one.kind, one.complement) for one in (pattern(5, number) for number in range(4))} == {
+    assert {(memory_pattern.kind, memory_pattern.complement) for memory_pattern in (pattern(5, number) for number in range(4))} == {
         (layout.ADDRESS, 0), (layout.HASH, 0), (layout.ADDRESS, 1), (layout.HASH, 1),
     }  # fmt: skip
 
@@ -155,9 +155,9 @@ def test_fake_memory_kernels_write_the_pattern_of_the_python_function(tmp_path: 
     measured = run(FakeCuda.build(tmp_path).add(f"stuck {offset} 0 1"), "quick", seed=(5 << 32) + 77)
     assert measured.memory is not None
     wanted = {
-        word(offset // 4, one.seed, one.kind, complement)
-        for one in (pattern((5 << 32) + 77, number) for number in range(9))
+        word(offset // 4, memory_pattern.seed, memory_pattern.kind, complement)
+        for memory_pattern in (pattern((5 << 32) + 77, number) for number in range(9))
         for complement in (0, 1)
     }
-    assert {one.expected for one in measured.memory.first} <= wanted
-    assert len({one.march for one in measured.memory.first}) >= 5
+    assert {mismatch.expected for mismatch in measured.memory.first} <= wanted
+    assert len({mismatch.march for mismatch in measured.memory.first}) >= 5

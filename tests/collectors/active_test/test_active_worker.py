@@ -26,8 +26,8 @@ def fake(tmp_path: Path) -> FakeCuda:
 
 
 def kernel(measured: GpuMeasured, name: str) -> KernelMeasured:
-    (found,) = (kernel for kernel in measured.kernels if kernel.kernel == name)
-    return found
+    (measured_kernel,) = (kernel for kernel in measured.kernels if kernel.kernel == name)
+    return measured_kernel
 
 
 # --- A GPU on which nothing is to be found ---------------------------------------------------------------------------
@@ -36,7 +36,7 @@ def kernel(measured: GpuMeasured, name: str) -> KernelMeasured:
 def test_gate_runs_int8_and_one_march(fake: FakeCuda) -> None:
     measured = run(fake, "gate")
     assert (measured.obstacle, measured.text) == (None, "")
-    assert [one.kernel for one in measured.kernels] == ["int8"]
+    assert [kernel.kernel for kernel in measured.kernels] == ["int8"]
     assert measured.memory is not None
     assert measured.memory.marches == 1
     assert (measured.pcie, measured.peers) == (None, ())
@@ -46,11 +46,16 @@ def test_gate_runs_int8_and_one_march(fake: FakeCuda) -> None:
 def test_quick_measures_everything_of_one_gpu(fake: FakeCuda) -> None:
     measured = run(fake, "quick")
     assert measured.obstacle is None
-    assert [one.kernel for one in measured.kernels] == ["int8", "bf16", "fp64", "alu"]
-    for one in measured.kernels:
-        assert (one.sms, one.missing, one.deviating, one.outliers) == (132, (), 0, ())
-        assert one.chunks >= 5
-        assert one.clock == pytest.approx(1850, rel=1e-6)
+    assert [measured_kernel.kernel for measured_kernel in measured.kernels] == ["int8", "bf16", "fp64", "alu"]
+    for measured_kernel in measured.kernels:
+        assert (measured_kernel.sms, measured_kernel.missing, measured_kernel.deviating, measured_kernel.outliers) == (
+            132,
+            (),
+            0,
+            (),
+        )
+        assert measured_kernel.chunks >= 5
+        assert measured_kernel.clock == pytest.approx(1850, rel=1e-6)
     assert kernel(measured, "int8").cycles == pytest.approx(3378)
     assert kernel(measured, "int8").rate == pytest.approx(1.2128e15, rel=1e-3)
     assert measured.memory is not None
@@ -70,9 +75,9 @@ def test_standard_reads_every_peer(tmp_path: Path) -> None:
     )  # each march takes long on the GPU
     measured = run(fake, "standard", peers=fake.uuids[1:])
     assert measured.obstacle is None
-    assert [one.peer for one in measured.peers] == list(fake.uuids[1:])
-    assert [one.speed for one in measured.peers] == pytest.approx([380e9, 380e9], rel=1e-3)
-    assert [one.mismatches for one in measured.peers] == [0, 0]
+    assert [peer.peer for peer in measured.peers] == list(fake.uuids[1:])
+    assert [peer.speed for peer in measured.peers] == pytest.approx([380e9, 380e9], rel=1e-3)
+    assert [peer.mismatches for peer in measured.peers] == [0, 0]
     assert [fake.holders(gpu) for gpu in (1, 2)] == [set(), set()]  # the contexts on them were released
 
 
@@ -208,11 +213,13 @@ def test_slow_gpu_is_marched_over_in_parts_each_held_for_200_ms_at_most(fake: Fa
     assert len(held) == 3
     assert all(seconds <= 0.2 for seconds in held[1:])  # the first has found out how fast it is
     fake.add(*(f"stuck {BEYOND_PCIE + 4 * number} 3 1" for number in range(3)))  # from where each write begins
-    found = run(fake, "gate").memory
-    assert found is not None
+    faulty_memory = run(fake, "gate").memory
+    assert faulty_memory is not None
     third = memory.tested // 3
-    assert {one.offset // third for one in found.first} == {0, 1, 2}
-    assert {one.offset % third - BEYOND_PCIE for one in found.first} <= set(range(-(1 << 16), 1 << 16))
+    assert {mismatch.offset // third for mismatch in faulty_memory.first} == {0, 1, 2}
+    assert {mismatch.offset % third - BEYOND_PCIE for mismatch in faulty_memory.first} <= set(
+        range(-(1 << 16), 1 << 16)
+    )
 
 
 def test_gpu_with_less_memory_than_stays_free_says_so(fake: FakeCuda) -> None:
@@ -237,9 +244,9 @@ def test_stuck_bit_is_found_again_at_its_place_by_a_second_march(fake: FakeCuda)
     assert memory is not None
     assert memory.marches == 2
     assert memory.mismatches == sum(1 for _ in memory.first)
-    assert {one.offset for one in memory.first} == {BEYOND_PCIE}
-    assert {one.march for one in memory.first} == {0, 1}
-    assert {one.expected ^ one.found for one in memory.first} == {1 << 3}
+    assert {mismatch.offset for mismatch in memory.first} == {BEYOND_PCIE}
+    assert {mismatch.march for mismatch in memory.first} == {0, 1}
+    assert {mismatch.expected ^ mismatch.found for mismatch in memory.first} == {1 << 3}
 
 
 def test_many_wrong_words_are_counted_exactly_and_few_are_kept(fake: FakeCuda) -> None:
@@ -267,7 +274,7 @@ def test_wrong_result_names_its_sm(fake: FakeCuda, name: str) -> None:
     fake.add(f"wrong {name} 17 4 5")
     measured = run(fake, "quick", "none")
     assert kernel(measured, name).deviations == (Deviation(sm=17, chunks=1, warps=1),)
-    assert [one.deviating for one in measured.kernels if one.kernel != name] == [0, 0, 0]
+    assert [other_kernel.deviating for other_kernel in measured.kernels if other_kernel.kernel != name] == [0, 0, 0]
 
 
 def test_wrong_result_while_the_gpu_warms_up_counts(fake: FakeCuda) -> None:
@@ -277,23 +284,23 @@ def test_wrong_result_while_the_gpu_warms_up_counts(fake: FakeCuda) -> None:
 
 def test_sm_that_is_always_wrong_deviates_in_every_chunk(fake: FakeCuda) -> None:
     fake.add("wrong int8 131 0 1000")
-    found = kernel(run(fake, memory="none"), "int8")
-    assert found.deviations[0].sm == 131
-    assert found.deviations[0].chunks > found.chunks  # those that warm up too
+    int8_kernel = kernel(run(fake, memory="none"), "int8")
+    assert int8_kernel.deviations[0].sm == 131
+    assert int8_kernel.deviations[0].chunks > int8_kernel.chunks  # those that warm up too
 
 
 def test_three_chunks_follow_a_wrong_result(fake: FakeCuda, tmp_path: Path) -> None:
     usual = kernel(run(fake, memory="none"), "int8").chunks
     (tmp_path / "again").mkdir()
     again = FakeCuda.build(tmp_path / "again").add(f"wrong int8 17 {usual + 2} {usual + 3}")  # the last: three warm up
-    found = kernel(run(again, memory="none"), "int8")
-    assert (found.chunks, found.deviations[0].chunks) == (usual + 3, 1)
+    int8_kernel = kernel(run(again, memory="none"), "int8")
+    assert (int8_kernel.chunks, int8_kernel.deviations[0].chunks) == (usual + 3, 1)
 
 
 def test_more_wrong_sms_than_are_kept_are_counted(fake: FakeCuda) -> None:
     fake.add(*(f"wrong int8 {sm} 3 6" for sm in range(20)))
-    found = kernel(run(fake, memory="none"), "int8")
-    assert (len(found.deviations), found.deviating) == (16, 20)
+    int8_kernel = kernel(run(fake, memory="none"), "int8")
+    assert (len(int8_kernel.deviations), int8_kernel.deviating) == (16, 20)
 
 
 @pytest.mark.parametrize("name", ["int8", "bf16"])
@@ -303,17 +310,17 @@ def test_result_that_all_warps_agree_on_accuses_no_gpu(fake: FakeCuda, name: str
     measured = run(fake, "quick")
     assert measured.obstacle is Obstacle.UNSUPPORTED
     assert f"compute {name} alike" in measured.text
-    assert not any(one.deviating for one in measured.kernels)
+    assert not any(kernel.deviating for kernel in measured.kernels)
 
 
 @pytest.mark.parametrize("percent", [0.2, -0.43, 25])
 def test_slow_or_fast_sm_is_an_outlier(fake: FakeCuda, percent: float) -> None:
     fake.add(f"slow int8 99 {percent}")
-    found = kernel(run(fake, memory="none"), "int8")
-    (outlier,) = found.outliers
-    assert (outlier.sm, outlier.chunks) == (99, found.chunks)
+    int8_kernel = kernel(run(fake, memory="none"), "int8")
+    (outlier,) = int8_kernel.outliers
+    assert (outlier.sm, outlier.chunks) == (99, int8_kernel.chunks)
     assert outlier.worst == pytest.approx(percent / 100, rel=1e-3)
-    assert found.deviating == 0
+    assert int8_kernel.deviating == 0
 
 
 def test_noise_of_healthy_sms_makes_no_outlier(fake: FakeCuda) -> None:
@@ -323,9 +330,9 @@ def test_noise_of_healthy_sms_makes_no_outlier(fake: FakeCuda) -> None:
 
 def test_all_sms_that_become_slower_together_are_no_outliers_but_show(fake: FakeCuda) -> None:
     fake.add("slow int8 * 6 7")
-    found = kernel(run(fake, memory="none"), "int8")
-    assert found.outliers == ()
-    assert found.cycles_most / found.cycles_least == pytest.approx(1.06)
+    int8_kernel = kernel(run(fake, memory="none"), "int8")
+    assert int8_kernel.outliers == ()
+    assert int8_kernel.cycles_most / int8_kernel.cycles_least == pytest.approx(1.06)
 
 
 def test_sms_that_no_block_ran_on_are_named(fake: FakeCuda) -> None:
@@ -392,4 +399,4 @@ def test_wrong_word_of_a_peer_is_counted_once(tmp_path: Path) -> None:
     bit = word(4096 // 4, written.seed, written.kind, written.complement) & 1
     fake = FakeCuda.build(tmp_path, gpus=2).add("write_speed 3e8", "verify_speed 3e8", f"stuck 4096 0 {1 - bit}")
     measured = run(fake, "standard", "none", peers=fake.uuids[1:])
-    assert [one.mismatches for one in measured.peers] == [1]
+    assert [peer.mismatches for peer in measured.peers] == [1]

@@ -124,7 +124,11 @@ def test_every_weight_is_odd_so_that_no_bit_of_a_sum_is_lost() -> None:
 @pytest.mark.parametrize("entry", layout.MIX_ENTRIES)
 def test_the_time_is_that_of_all_rounds(entry: str) -> None:
     """The interpreter's clock counts instructions, its timer seven for each."""
-    one, two, three = (warp(entry, rounds=rounds) for rounds in (1, 2, 3))
-    assert three.cycles - two.cycles == two.cycles - one.cycles == pytest.approx(one.cycles, abs=3)
-    assert one.nanoseconds == pytest.approx(7 * one.cycles, abs=7 * 4)
-    assert layout.cycles_per_loop(two, 2) == pytest.approx(layout.cycles_per_loop(three, 3), rel=0.001)
+    one_round, two_rounds, three_rounds = (warp(entry, rounds=rounds) for rounds in (1, 2, 3))
+    assert (
+        three_rounds.cycles - two_rounds.cycles
+        == two_rounds.cycles - one_round.cycles
+        == pytest.approx(one_round.cycles, abs=3)
+    )
+    assert one_round.nanoseconds == pytest.approx(7 * one_round.cycles, abs=7 * 4)
+    assert layout.cycles_per_loop(two_rounds, 2) == pytest.approx(layout.cycles_per_loop(three_rounds, 3), rel=0.001)

@@ -98,5 +98,5 @@ def test_shared_memory_keeps_a_second_block_off_the_sm_and_is_granted(
 
 
 def only(code: tuple[str, ...], part: str) -> int:
-    (found,) = (at for at, line in enumerate(code) if part in line)
-    return found
+    (index,) = (at for at, line in enumerate(code) if part in line)
+    return index

@@ -180,7 +180,7 @@ def test_counters_that_grew_meanwhile_are_in_the_result(host: ActiveHost) -> Non
     host.fake.reading(0, "ecc_uncorrected_volatile_dram", 2).reading(0, "ecc_uncorrected_volatile", 2)
     grew.touch()
     code, document = ended(process)
-    grown = {one["reading"]: one["by"] for one in gpu_of(document, 0)["tests"][0]["growth"]}
+    grown = {growth["reading"]: growth["by"] for growth in gpu_of(document, 0)["tests"][0]["growth"]}
     assert grown["ecc_uncorrected_volatile"] == 2
     assert (code, gpu_of(document, 0)["verdict"], gpu_of(document, 1)["verdict"]) == (2, "failure", "nothing_found")
 
@@ -235,9 +235,9 @@ def test_a_worker_has_an_environment_that_is_made_for_it_and_nothing_of_the_call
     }  # fmt: skip
     code, _ = host.alone()
     assert code == 0
-    given = host.note(1)["environment"]
-    assert given["CUDA_CACHE_PATH"] == f"{host.state_dir}-test"
-    assert not given.keys() & {
+    variables = host.note(1)["environment"]
+    assert variables["CUDA_CACHE_PATH"] == f"{host.state_dir}-test"
+    assert not variables.keys() & {
         "LD_PRELOAD",
         "NVIDIA_VISIBLE_DEVICES",
         "CUDA_LAUNCH_BLOCKING",
@@ -261,9 +261,9 @@ def test_a_cache_that_others_may_write_is_not_used(host: ActiveHost) -> None:
     cache.mkdir(parents=True)
     cache.chmod(0o777)
     host.alone()
-    given = host.note(0)["environment"]
-    assert given["CUDA_CACHE_PATH"] != str(cache)
-    assert not Path(given["CUDA_CACHE_PATH"]).exists()  # of this run alone
+    variables = host.note(0)["environment"]
+    assert variables["CUDA_CACHE_PATH"] != str(cache)
+    assert not Path(variables["CUDA_CACHE_PATH"]).exists()  # of this run alone
 
 
 @pytest.mark.slow
@@ -332,7 +332,7 @@ def test_an_error_of_a_peer_costs_the_reader_no_verdict_and_is_that_peer_s(tmp_p
     assert (code, gpu_of(document, 1)["text"]) == (3, f"read by {uuid_of(0)}: 214")
     assert [host.note(0, number)["plan"]["peers"] for number in (0, 1)] == [[uuid_of(1), uuid_of(2)], [uuid_of(2)]]
     (tested,) = gpu_of(document, 0)["tests"]
-    assert [one["peer"] for one in tested["peers"]] == [uuid_of(1), uuid_of(2)]
+    assert [peer["peer"] for peer in tested["peers"]] == [uuid_of(1), uuid_of(2)]
 
 
 # --- how much memory
@@ -402,8 +402,8 @@ def test_who_has_gpus_by_the_record_of_kubelet_says_how_much_memory_a_test_may_t
 ) -> None:
     pods(tmp_path, entries, age=age)
     asked = Asked(slurm=None, excluded_by=lambda: (), kubelet=tmp_path, now=time.time, environment={"POD_UID": own})
-    found = asyncio.run(occupancy(asked, 2))
-    assert (found.memory, expected[1] in found.why) == (expected[0], True), found
+    allowed = asyncio.run(occupancy(asked, 2))
+    assert (allowed.memory, expected[1] in allowed.why) == (expected[0], True), allowed
 
 
 @pytest.mark.slow
@@ -496,7 +496,7 @@ def test_a_worker_that_sleeps_in_the_kernel_is_left_behind_and_named(host: Activ
         assert not gone(pid)
         assert gpu_of(document, 1)["obstacle"] == "hung"
         assert f"left behind (pid {pid})" in gpu_of(document, 1)["text"]
-        assert [one["check"] for one in gpu_of(document, 1)["findings"]] == ["test_hung"]
+        assert [finding["check"] for finding in gpu_of(document, 1)["findings"]] == ["test_hung"]
 
         host.forget_notes()
         code, document = host.alone()

@@ -73,7 +73,7 @@ def test_an_old_architecture_is_tested_for_memory_alone_and_it_says_so(cuda: Cud
 def test_a_slow_sm_is_a_warning(cuda: CudaHost) -> None:
     cuda.cuda.add("slow * 17 1")
     code, document = cuda.alone("--gpu", "1")
-    assert (code, [one["check"] for one in document["gpus"][0]["findings"]]) == (1, ["gpu_sm_slow"])
+    assert (code, [finding["check"] for finding in document["gpus"][0]["findings"]]) == (1, ["gpu_sm_slow"])
     assert "17" in document["gpus"][0]["findings"][0]["text"]
 
 

@@ -47,11 +47,13 @@ def test_the_command_at_its_head_puts_in_the_name_of_the_node_and_leaves_the_var
     assert job["metadata"]["name"] == "gpuwarden-test-10.0.0.7"
     assert spec["nodeSelector"] == {"kubernetes.io/hostname": "10.0.0.7"}
     assert spec["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == 2
-    assert [one["name"] for one in spec["containers"][0]["env"]] == [one["name"] for one in CONTAINER["env"]]
+    assert [variable["name"] for variable in spec["containers"][0]["env"]] == [
+        variable["name"] for variable in CONTAINER["env"]
+    ]
 
 
 def test_of_taints_it_tolerates_gpuwardens_own_alone() -> None:
-    assert [one["key"] for one in SPEC["tolerations"]] == [KubernetesOptions().key]
+    assert [toleration["key"] for toleration in SPEC["tolerations"]] == [KubernetesOptions().key]
 
 
 def test_its_image_is_the_one_of_the_chart() -> None:
@@ -62,15 +64,18 @@ def test_its_image_is_the_one_of_the_chart() -> None:
 
 def test_it_asks_for_all_gpus_and_shows_which_pod_it_is() -> None:
     assert CONTAINER["resources"]["limits"]["nvidia.com/gpu"] == 8
-    given = {one["name"]: one.get("value") or one["valueFrom"]["fieldRef"]["fieldPath"] for one in CONTAINER["env"]}
-    assert given[POD_VARIABLE] == "metadata.uid"
-    assert given["NVIDIA_DRIVER_CAPABILITIES"] == "compute,utility"
+    variables = {
+        variable["name"]: variable.get("value") or variable["valueFrom"]["fieldRef"]["fieldPath"]
+        for variable in CONTAINER["env"]
+    }
+    assert variables[POD_VARIABLE] == "metadata.uid"
+    assert variables["NVIDIA_DRIVER_CAPABILITIES"] == "compute,utility"
     assert SPEC["hostPID"]
 
 
 def test_the_daemon_and_kubelets_record_are_where_the_test_expects_them() -> None:
-    mounted = {one["mountPath"]: one["name"] for one in CONTAINER["volumeMounts"]}
-    host = {one["name"]: one["hostPath"]["path"] for one in SPEC["volumes"] if "hostPath" in one}
+    mounted = {volume["mountPath"]: volume["name"] for volume in CONTAINER["volumeMounts"]}
+    host = {volume["name"]: volume["hostPath"]["path"] for volume in SPEC["volumes"] if "hostPath" in volume}
     for path in (str(RUN_DIR), str(KUBELET / "device-plugins")):
         assert host[mounted[path]] == path
 

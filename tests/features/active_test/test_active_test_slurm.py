@@ -167,10 +167,10 @@ def test_a_controller_that_hangs_does_not_hold_up_a_signal(node: SlurmNode) -> N
 
 
 def _children_of(process: subprocess.Popen[str]) -> bool:
-    found = subprocess.run(
+    listing = subprocess.run(
         ["ps", "--ppid", str(process.pid), "-o", "comm="], capture_output=True, text=True, check=False
     )
-    return any(name in found.stdout for name in ("sinfo", "squeue"))
+    return any(name in listing.stdout for name in ("sinfo", "squeue"))
 
 
 @pytest.mark.slow

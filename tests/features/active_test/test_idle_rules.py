@@ -85,8 +85,8 @@ SAVES = {"SuspendProgram": "/usr/sbin/off", "SuspendTime": "300 sec"}
 )  # fmt: skip
 def test_only_a_node_that_is_idle_and_stays_on_is_tested(node: dict[str, Any], keys: dict[str, str], why: str) -> None:
     facts = {name: getattr(IDLE, name) for name in ("name", "base", "flags", "partitions", "gpus")} | node
-    found = unfit(NodeFacts(**facts), keys, parse_partitions(USERS))
-    assert why in found if why else not found
+    reason = unfit(NodeFacts(**facts), keys, parse_partitions(USERS))
+    assert why in reason if why else not reason
 
 
 def test_a_partition_has_a_suspend_time_of_its_own() -> None:
@@ -113,8 +113,8 @@ SHOWN = """NodeName=n1 Arch=x86_64 CoresPerSocket=1
     ],
 )
 def test_what_the_controller_shows_for_the_node_counts_alone(shown: str, why: str) -> None:
-    found = unfit(IDLE, SAVES, parse_partitions(USERS), shown_suspend_time(SHOWN.format(shown)))
-    assert why in found if why else not found
+    reason = unfit(IDLE, SAVES, parse_partitions(USERS), shown_suspend_time(SHOWN.format(shown)))
+    assert why in reason if why else not reason
 
 
 async def test_the_controller_is_asked_for_it_only_where_nodes_are_switched_off_and_have_one() -> None:
@@ -148,7 +148,7 @@ def status(*results: tuple[str, float, str], gpus: int = 1) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("found", "due"),
+    ("document", "due"),
     [
         (status(), True),
         (status(("quick", DAY - HOUR, "nothing_found")), False),
@@ -162,9 +162,9 @@ def status(*results: tuple[str, float, str], gpus: int = 1) -> dict[str, Any]:
     ],
 )
 def test_a_test_is_due_where_a_gpu_has_no_result_of_the_level_that_is_new_enough(
-    found: dict[str, Any], *, due: bool
+    document: dict[str, Any], *, due: bool
 ) -> None:
-    times = last_tested(found, Level.QUICK, DAY, NOW)
+    times = last_tested(document, Level.QUICK, DAY, NOW)
     assert (not_due(times, Level.QUICK, DAY, NOW) == "") is due
     assert (None in times.values()) is due
 

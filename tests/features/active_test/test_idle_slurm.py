@@ -52,8 +52,8 @@ def daemon(node: IdleNode) -> Iterator[RunningDaemon]:
 
 
 def results(daemon: RunningDaemon) -> list[Json]:
-    found: list[Json] = daemon.status()["tests"]["results"]
-    return found
+    rows: list[Json] = daemon.status()["tests"]["results"]
+    return rows
 
 
 def no_job(slurm: Slurm) -> None:
@@ -67,7 +67,7 @@ def test_an_idle_node_is_tested_whole_and_then_not_before_it_is_due(
     code, answer = submit(node)
     assert code == 0, answer
     wait(lambda: len(results(daemon)) == 4, "the results of four GPUs")
-    assert {(one["level"], one["result"]) for one in results(daemon)} == {("quick", "nothing_found")}
+    assert {(row["level"], row["result"]) for row in results(daemon)} == {("quick", "nothing_found")}
     assert [answer for _, answer, _ in node.note(0)["answers"]] == ["all"]
     no_job(slurm)
     code, answer = submit(node)
@@ -93,7 +93,7 @@ def test_a_running_test_is_preempted_by_any_job_and_leaves_an_interrupted_result
             assert slurm.job_state(answer["job"]) == "PREEMPTED"
             assert all(gone(worker) for worker in workers)
             wait(lambda: results(daemon), "its results")
-            assert {one["result"] for one in results(daemon)} == {"no_verdict"}
+            assert {row["result"] for row in results(daemon)} == {"no_verdict"}
             assert "ended by SIGTERM" in results(daemon)[0]["text"]
             assert daemon.is_now("healthy")
     finally:

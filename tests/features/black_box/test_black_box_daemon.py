@@ -54,7 +54,7 @@ def test_the_box_of_a_failure_outlives_a_kill_and_gives_the_verdict_again(fault:
     assert said["box"]["health"] == "failure"
     assert sorted(said["box"]["findings"]) == sorted(finding["id"] for finding in said["summary"]["findings"])
     assert "(nothing was recorded before)" in said["box"]["missing"]
-    assert [stat.S_IMODE(one.stat().st_mode) for one in (folder, path)] == [0o700, 0o600]
+    assert [stat.S_IMODE(entry.stat().st_mode) for entry in (folder, path)] == [0o700, 0o600]
     with host.daemon() as daemon:
         daemon.wait(lambda: kept(daemon), "the box of the daemon before")
         assert kept(daemon)[0]["file"] == str(path)

@@ -25,16 +25,16 @@ FAILURES = [
 
 @pytest.mark.parametrize("fault", first_quick(len(FIRST), FAILURES))
 def test_a_replay_gives_the_verdict_that_was_given(fault: str, tmp_path: Path) -> None:
-    box, given = frozen_of(story(fault, 120.0), tmp_path)
-    assert content(judged(box.path)) == content(given)
+    box, verdict = frozen_of(story(fault, 120.0), tmp_path)
+    assert content(judged(box.path)) == content(verdict)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", first_quick(1, FAILURES[1::8]))
 def test_it_does_though_the_ring_has_lost_its_beginning(fault: str, tmp_path: Path) -> None:
-    box, given = frozen_of(story(fault, 8000.0), tmp_path)
+    box, verdict = frozen_of(story(fault, 8000.0), tmp_path)
     assert not (tmp_path / "ring-00000001.trace.gz").exists()
-    assert content(judged(box.path)) == content(given)
+    assert content(judged(box.path)) == content(verdict)
 
 
 def test_parts_of_one_recording_are_read_as_one_that_never_began_again(

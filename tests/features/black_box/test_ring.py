@@ -81,7 +81,7 @@ def test_a_ring_that_was_cut_at_any_byte_opens_with_all_whole_flushes(tmp_path: 
         whole = [end for end in ends if end <= size]
         assert [segment.size for segment in ring.segments] == whole[-1:]
         assert [segment.until.boottime for segment in ring.segments] == until[: len(whole)][-1:]
-        assert sum(one.stat().st_size for one in folder.iterdir()) == ring.size
+        assert sum(file.stat().st_size for file in folder.iterdir()) == ring.size
 
 
 @pytest.mark.parametrize("left", [b"\0" * 4096, b"\x1f\x8b\x08\0\0", b"rubbish" * 9], ids=["zeros", "begun", "rubbish"])
@@ -91,7 +91,7 @@ def test_what_a_power_loss_leaves_behind_the_last_flush_is_cut(left: bytes, tmp_
         file.write(left)
     ring = Ring(tmp_path)
     ring.open()
-    assert [one.size for one in ring.segments] == [segment.size] == [segment.path.stat().st_size]
+    assert [opened.size for opened in ring.segments] == [segment.size] == [segment.path.stat().st_size]
 
 
 def test_the_daemon_after_a_crash_keeps_what_was_before_and_a_box_says_what_is_missing(tmp_path: Path) -> None:

@@ -60,16 +60,16 @@ def test_no_planted_name_is_left_in_any_file_and_serial_numbers_are(tmp_path: Pa
     (file,) = host.archives
     assert not re.search("gpu-17|alice", file.name)
     archive = only_archive(host)
-    for one in archive.top.rglob("*"):
-        content = one.read_bytes() if one.is_file() else b""
-        text = (gzip.decompress(content) if one.suffix == ".gz" else content).decode()
-        assert [name for name in PLANTED if name in text or name in one.name] == [], one
-    (board,) = (one for one in json.loads(archive.read("boards.json")) if one["slot"] == SLOT)
+    for path in archive.top.rglob("*"):
+        content = path.read_bytes() if path.is_file() else b""
+        text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
+        assert [name for name in PLANTED if name in text or name in path.name] == [], path
+    (board,) = (row for row in json.loads(archive.read("boards.json")) if row["slot"] == SLOT)
     assert (board["serial"], board["vbios"]) == (SERIAL, "96.00.5E.00.01")
     for page in ("index.html", "rma.txt", "kernel.txt"):
         assert "Xid" in archive.read(page)
     assert SERIAL in archive.read("rma.txt")
-    left_out = {name for name, one in archive.files.items() if one["state"] == "left_out"}
+    left_out = {name for name, entry in archive.files.items() if entry["state"] == "left_out"}
     assert left_out == {
         "nvidia-bug-report.log.gz",
         "dmesg.txt",
@@ -102,12 +102,12 @@ def test_the_same_name_gives_the_same_word_and_serial_numbers_stay() -> None:
         "text": "alice at 192.0.2.77 on gpu-17",
         "uuid": UUID,
     }
-    found = NAMES(document)
-    assert found["user"] in found["text"]
-    assert (found["serial"], found["chassis_serial"]) == (SERIAL, "C1")
-    assert found["text"].endswith("on host")
-    assert "192.0.2.77" not in found["text"]
-    assert found["uuid"] in NAMES.text(f"GPU UUID : {UUID}")
+    anonymous = NAMES(document)
+    assert anonymous["user"] in anonymous["text"]
+    assert (anonymous["serial"], anonymous["chassis_serial"]) == (SERIAL, "C1")
+    assert anonymous["text"].endswith("on host")
+    assert "192.0.2.77" not in anonymous["text"]
+    assert anonymous["uuid"] in NAMES.text(f"GPU UUID : {UUID}")
 
 
 @pytest.mark.parametrize(

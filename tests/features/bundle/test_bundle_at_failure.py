@@ -46,7 +46,7 @@ def made(ident: str, second: float, missing: str = "") -> Event:
 
 
 @pytest.mark.parametrize(
-    ("one", "counts"),
+    ("finding", "counts"),
     [
         (ONE, True),
         (replace(ONE, severity=Severity.WARNING), False),
@@ -55,8 +55,8 @@ def made(ident: str, second: float, missing: str = "") -> Event:
         (replace(ONE, first_seen=at(UPTIME - 2 * ANSWERED_WITHIN)), True),
     ],
 )
-def test_only_a_failure_that_counts_has_an_archive(one: Finding, counts: bool) -> None:
-    assert [name for name, _ in unanswered([one], {}, ())] == ([ID] if counts else [])
+def test_only_a_failure_that_counts_has_an_archive(finding: Finding, counts: bool) -> None:
+    assert [name for name, _ in unanswered([finding], {}, ())] == ([ID] if counts else [])
 
 
 def test_one_that_has_an_answer_is_asked_for_again_only_after_it_ended_and_came_back() -> None:
@@ -118,7 +118,7 @@ async def test_failures_of_one_minute_are_one_archive_which_names_all_and_each_g
         events = [await node.event(), await node.event()]
         node.fails(ONE, two, at_second=UPTIME + 3 * TOGETHER)
         await node.part.stop()
-    assert [json.loads(one) for one in asked] == [{"findings": [ID, str(two.key)]}]
+    assert [json.loads(request) for request in asked] == [{"findings": [ID, str(two.key)]}]
     data = {"file": "/var/x.tar.zst", "missing": "a, b"}
     assert [(event.kind, str(event.key), event.data) for event in events] == [
         (EventKind.BUNDLE_MADE, ident, {"finding": ident, **data, "since": ONE.first_seen.wall})
@@ -157,10 +157,10 @@ async def test_one_that_was_a_warning_for_an_hour_and_those_beyond_one_request_h
     tmp_path: Path,
 ) -> None:
     many = [replace(ONE, key=replace(ONE.key, detail=str(number))) for number in range(ANSWERS_MOST + 4)]
-    late = [replace(one, first_seen=at(UPTIME - 3600)) for one in many]
+    late = [replace(finding, first_seen=at(UPTIME - 3600)) for finding in many]
     with answering(tmp_path / "s", *[b'{"file": "/var/x.tar.zst", "missing": []}'] * 5) as asked:
         node = Node(tmp_path / "s")
-        node.fails(*(replace(one, severity=Severity.WARNING) for one in late), at_second=UPTIME - 60)
+        node.fails(*(replace(finding, severity=Severity.WARNING) for finding in late), at_second=UPTIME - 60)
         for turn, count in enumerate((FINDINGS_MOST, FINDINGS_MOST, len(many) - 2 * FINDINGS_MOST, 0)):
             node.fails(*late, at_second=UPTIME + 1000 * turn)
             node.fails(*late, at_second=UPTIME + 1000 * turn + TOGETHER)
@@ -168,8 +168,8 @@ async def test_one_that_was_a_warning_for_an_hour_and_those_beyond_one_request_h
                 await node.event()
             await asyncio.sleep(0.05)
         await node.part.stop()
-    names = [name for one in asked for name in json.loads(one)["findings"]]
-    assert sorted(names) == sorted(str(one.key) for one in many)
+    names = [name for request in asked for name in json.loads(request)["findings"]]
+    assert sorted(names) == sorted(str(finding.key) for finding in many)
 
 
 async def test_a_service_that_gives_none_is_an_event_with_the_reason(tmp_path: Path) -> None:

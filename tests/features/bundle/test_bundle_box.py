@@ -27,8 +27,11 @@ def test_frozen_traces_come_before_those_of_the_ring_and_newer_before_older_ones
     put(folder, "frozen-2.trace.gz", 40, 200.0)
     put(folder, "notes.txt", 1, 500.0)
     taken, left_out = traces(tmp_path, 100)
-    assert ([one.name for one in taken], left_out) == (["frozen-1.trace.gz", "frozen-2.trace.gz"], ["ring-1.trace.gz"])
-    assert [one.name for one in traces(tmp_path, 1000)[0]] == [
+    assert ([trace.name for trace in taken], left_out) == (
+        ["frozen-1.trace.gz", "frozen-2.trace.gz"],
+        ["ring-1.trace.gz"],
+    )
+    assert [trace.name for trace in traces(tmp_path, 1000)[0]] == [
         "frozen-1.trace.gz",
         "frozen-2.trace.gz",
         "ring-1.trace.gz",

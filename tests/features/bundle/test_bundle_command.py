@@ -56,8 +56,8 @@ def test_one_archive_has_all_that_can_be_got_without_a_daemon(host: BundleHost) 
     archive = only_archive(host)
     assert archive.manifest["findings"] == [FINDING]
     (board,) = json.loads(archive.read("boards.json"))
-    known = {key: board[key] for key in ("slot", "serial", "part", "vbios", "inforom", "gsp", "module")}
-    assert known == {
+    identity = {key: board[key] for key in ("slot", "serial", "part", "vbios", "inforom", "gsp", "module")}
+    assert identity == {
         "slot": SLOT, "serial": SERIAL, "part": "692-2G520-0200-000", "vbios": "96.00.5E.00.01", "inforom": "G520.0200.00.05",
         "gsp": "550.54.15", "module": "5",
     }  # fmt: skip
@@ -272,7 +272,7 @@ def test_with_a_daemon_it_has_its_status_and_a_failure_that_the_ledger_may_not_h
     archive = only_archive(made)
     finding = f"xid.95@gpu/{slots(2)[1]}"
     assert archive.manifest["findings"] == [finding]
-    assert [one["id"] for one in json.loads(archive.read("status.json"))["findings"]] == [finding]
+    assert [reported["id"] for reported in json.loads(archive.read("status.json"))["findings"]] == [finding]
     boards = {board["slot"]: board["serial"] for board in json.loads(archive.read("boards.json"))}
     assert set(slots(2)) <= {slot for slot, serial in boards.items() if serial}
     assert len(json.loads(archive.read("inventory.json"))) == 2

@@ -21,6 +21,6 @@ async def test_a_link_in_the_place_of_the_temporary_folder_leads_nowhere(tmp_pat
         name.symlink_to(victim)
         packed, _, _ = await written([ENTRY], "top", work)
         published(packed, out / "named")
-    assert [one.name for one in victim.iterdir()] == ["archive.tar"]
+    assert [file.name for file in victim.iterdir()] == ["archive.tar"]
     assert (victim / "archive.tar").read_text() == "precious"
     assert (out / "named").stat().st_size

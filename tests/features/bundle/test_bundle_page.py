@@ -94,9 +94,14 @@ def test_nothing_that_others_wrote_becomes_markup_and_nothing_is_loaded() -> Non
     page = Page(index_page.page(contents(HOSTILE)).decode())
     assert not {tag for tag, _ in page.elements} & LOADS
     assert not [
-        name for _, given in page.elements for name in given if name.startswith("on") or name in ("src", "href")
+        name
+        for _, attributes in page.elements
+        for name in attributes
+        if name.startswith("on") or name in ("src", "href")
     ]
-    policies = [given.get("content") for tag, given in page.elements if tag == "meta" and "http-equiv" in given]
+    policies = [
+        attributes.get("content") for tag, attributes in page.elements if tag == "meta" and "http-equiv" in attributes
+    ]
     assert policies == ["default-src 'none'; style-src 'unsafe-inline'"]
     assert "".join(page.texts).count(HOSTILE) > 10, "it is all shown, as text"
     assert sum(tag == "svg" for tag, _ in page.elements) == len(METRICS)
@@ -120,9 +125,9 @@ def test_it_tells_what_failed_which_board_and_what_is_missing() -> None:
 
 
 def test_the_evidence_is_shown_with_names_and_units_as_status_does() -> None:
-    given = contents(SERIAL)
-    given.overview.failures[0]["evidence"] = {"power_limit": 230_000, "persistence_mode": 0}
-    page = Page(index_page.page(given).decode())
+    page_contents = contents(SERIAL)
+    page_contents.overview.failures[0]["evidence"] = {"power_limit": 230_000, "persistence_mode": 0}
+    page = Page(index_page.page(page_contents).decode())
     assert "Seen: power limit: 230 W; persistence mode: off" in page.texts
 
 
@@ -135,12 +140,12 @@ def test_the_text_for_the_vendor_names_board_vendor_and_what_is_missing() -> Non
 
 
 def test_what_could_not_be_read_is_told_as_unknown_and_not_as_nothing() -> None:
-    given = contents(SERIAL)
+    whole = contents(SERIAL)
     missing = [
         Entry(name=name, about="", how="", state=Completeness.MISSING, why=f"the disk of {name} is dead")
         for name in ("events.jsonl", "kernel.txt")
     ]
-    unread = replace(given, overview=replace(given.overview, tried=[], lines=[]), entries=(*given.entries, *missing))
+    unread = replace(whole, overview=replace(whole.overview, tried=[], lines=[]), entries=(*whole.entries, *missing))
     text, page = rma.text(unread).decode(), Page(index_page.page(unread).decode())
     for name in ("events.jsonl", "kernel.txt"):
         assert f"  not known: the disk of {name} is dead" in text
@@ -149,8 +154,8 @@ def test_what_could_not_be_read_is_told_as_unknown_and_not_as_nothing() -> None:
 
 
 def test_an_archive_about_simulated_gpus_asks_for_no_replacement() -> None:
-    given = contents(SERIAL)
-    simulated = replace(given, overview=replace(given.overview, simulated=True))
+    real = contents(SERIAL)
+    simulated = replace(real, overview=replace(real.overview, simulated=True))
     assert rma.text(simulated).decode().startswith("SIMULATED: these GPUs do not exist")
     assert "REQUEST" not in rma.text(simulated).decode()
     assert "These GPUs are simulated: they do not exist." in Page(index_page.page(simulated).decode()).texts

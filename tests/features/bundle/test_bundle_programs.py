@@ -76,11 +76,11 @@ def test_one_that_cannot_be_killed_is_left_and_named(tmp_path: Path, monkeypatch
     require_disposable_host()
     with hung_mount(tmp_path / "gone", killable=False) as gone:
         done = ran(tmp_path, monkeypatch, f"echo begun; exec /usr/bin/stat {gone}", deadline=1.0)
-    found = re.fullmatch(
+    match = re.fullmatch(
         r"has not ended within 1 s and cannot be killed \(pid \d+, stuck in the kernel\): it is left behind, in state D",
         done.why,
     )
-    assert (done.output, found is not None) == (b"begun\n", True), done.why
+    assert (done.output, match is not None) == (b"begun\n", True), done.why
     left = LEFT.pop()
     assert asyncio.run(left.ended(60.0)), "it ends with the mount"
     left.reap()

@@ -47,13 +47,13 @@ def test_no_secret_of_any_key_is_in_it_and_it_is_toml_that_names_where_secrets_a
         load(Sources(file=file, environment={"GPUWARDEN_NOTIFY__WEBHOOK__ENV__URL": "https://env.example/hunter2-env"}))
     )
     assert "hunter2" not in text
-    found = tomllib.loads(text)
-    assert found["notify"]["webhook"]["chat"]["url"] == "https://hooks.example/left-out"
-    assert found["notify"]["webhook"]["chat"]["token"] == str(secret)
-    assert found["notify"]["webhook"]["env"]["url"] == "https://env.example/left-out"
-    assert found["notify"]["exec"]["pager"]["command"] == ["/usr/local/sbin/page", "(1 arguments left-out)"]
-    assert found["plugins"]["mine"]["command"] == ["/usr/local/bin/check", "(2 arguments left-out)"]
-    assert found["breaker"]["prometheus"] == "https://prometheus.example:9090/left-out"
+    parsed = tomllib.loads(text)
+    assert parsed["notify"]["webhook"]["chat"]["url"] == "https://hooks.example/left-out"
+    assert parsed["notify"]["webhook"]["chat"]["token"] == str(secret)
+    assert parsed["notify"]["webhook"]["env"]["url"] == "https://env.example/left-out"
+    assert parsed["notify"]["exec"]["pager"]["command"] == ["/usr/local/sbin/page", "(1 arguments left-out)"]
+    assert parsed["plugins"]["mine"]["command"] == ["/usr/local/bin/check", "(2 arguments left-out)"]
+    assert parsed["breaker"]["prometheus"] == "https://prometheus.example:9090/left-out"
 
 
 @pytest.mark.parametrize(

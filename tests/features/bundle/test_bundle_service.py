@@ -34,8 +34,8 @@ def answer(config: Config, request: bytes) -> dict[str, Any]:
     got = b"".join(iter(lambda: ours.recv(1 << 16), b""))
     thread.join()
     ours.close()
-    found: dict[str, Any] = json.loads(got)
-    return found
+    response: dict[str, Any] = json.loads(got)
+    return response
 
 
 def config_of(folder: Path) -> Config:
@@ -72,8 +72,8 @@ def test_while_an_archive_is_made_another_one_waits(tmp_path: Path) -> None:
     folder.mkdir(mode=0o700)
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        found = answer(config, b'{"findings": ["xid.79@node"]}\n')
-    assert found == {"error": "another archive is being made", "busy": True}
+        response = answer(config, b'{"findings": ["xid.79@node"]}\n')
+    assert response == {"error": "another archive is being made", "busy": True}
 
 
 def test_a_folder_that_others_may_enter_is_refused(tmp_path: Path) -> None:
@@ -136,13 +136,13 @@ def test_the_daemon_sends_findings_and_gets_the_path(tmp_path: Path) -> None:
         b'{"file": "/var/x.tar.zst", "missing": ["a", 1], "sha256": "0"}',
     )
     with answering(path, busy, made) as asked:
-        found = asked_of(path)
-    assert found == Bundle(file="/var/x.tar.zst", missing=("a",))
-    assert [json.loads(one) for one in asked] == [{"findings": [FINDING, OTHER]}] * 2
+        bundle = asked_of(path)
+    assert bundle == Bundle(file="/var/x.tar.zst", missing=("a",))
+    assert [json.loads(request) for request in asked] == [{"findings": [FINDING, OTHER]}] * 2
 
 
 @pytest.mark.parametrize(
-    ("given", "within", "why"),
+    ("answer", "within", "why"),
     [
         (b'{"error": "cannot\\nwrite"}', 60.0, "^cannot write$"),
         (b"", 60.0, "gave no result; the journal of gpuwarden-bundle@ says why"),
@@ -152,9 +152,9 @@ def test_the_daemon_sends_findings_and_gets_the_path(tmp_path: Path) -> None:
     ],
     ids=["error", "nothing", "deep", "long", "silent"],
 )
-def test_any_other_answer_or_none_is_a_reason(tmp_path: Path, given: bytes | None, within: float, why: str) -> None:
+def test_any_other_answer_or_none_is_a_reason(tmp_path: Path, answer: bytes | None, within: float, why: str) -> None:
     path = tmp_path / "s"
-    with answering(path, given), pytest.raises(NoBundle, match=why):
+    with answering(path, answer), pytest.raises(NoBundle, match=why):
         asked_of(path, within)
 
 

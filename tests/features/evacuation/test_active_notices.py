@@ -65,10 +65,10 @@ def test_a_gpu_that_goes_on_failing_has_the_same_notice_whatever_else_was_mended
     assert len(ids) == 2
     assert len({finding.first_seen for finding in verdict.findings}) == 3
     for mended in verdict.findings:
-        left = replace(verdict, findings=tuple(one for one in verdict.findings if one is not mended))
-        found = [id_of(notice) for notice in notices(host, left, going_on=ids)]
-        assert found
-        assert set(found) <= set(ids)
+        left = replace(verdict, findings=tuple(other for other in verdict.findings if other is not mended))
+        notice_ids = [id_of(notice) for notice in notices(host, left, going_on=ids)]
+        assert notice_ids
+        assert set(notice_ids) <= set(ids)
 
 
 def test_what_is_done_for_a_gpu_goes_on_over_a_restart_of_the_daemon_and_nothing_new_begins_by_memory_alone() -> None:
@@ -85,21 +85,21 @@ def test_what_is_done_for_a_gpu_goes_on_over_a_restart_of_the_daemon_and_nothing
     assert notices(host, remembered) == ()
 
 
-@pytest.mark.parametrize("what", first_quick(1, ["memory_degrading", "power_brake", "row_remap_overdue"]))
-def test_jobs_on_a_gpu_that_works_on_are_left_alone(what: str) -> None:
+@pytest.mark.parametrize("condition", first_quick(1, ["memory_degrading", "power_brake", "row_remap_overdue"]))
+def test_jobs_on_a_gpu_that_works_on_are_left_alone(condition: str) -> None:
     host = Host(4)
     host.run(60)
-    if what == "row_remap_overdue":
+    if condition == "row_remap_overdue":
         host.change(2, remapped_rows_pending=1)
         host.run(8 * 86_400.0, every=3600)
     for _ in range(300):
         r = host.gpus[2].readings
-        if what == "memory_degrading":
+        if condition == "memory_degrading":
             host.change(2, ecc_corrected_volatile=(r.ecc_corrected_volatile or 0) + 88_500)
-        elif what == "power_brake":
+        elif condition == "power_brake":
             braked = (r.slowdown_hw_power_brake_ns or 0) + 5_000_000_000
             host.change(2, clock_event_reasons=0x80, clock_sm_mhz=495, slowdown_hw_power_brake_ns=braked)
         host.run(5)
-    assert what in host.codes
+    assert condition in host.codes
     assert host.health.value == "failure"
     assert concerned(host) == []

@@ -194,5 +194,5 @@ def test_each_answer_of_a_job_is_counted_once_and_by_the_ledger() -> None:
         saved("slurm/9", "exit", saved=False, process=(4, 40), boot_id=BOOT, now=story.now),
         saved("slurm/7", "exit", saved=False, process=(1, 10), boot_id=BOOT, now=story.now),
     ])  # fmt: skip
-    for known in (story, story.restarts(), story.sums_up(), story.sums_up()):
-        assert known.state.answers == {"saved": 1, "unsaved": 1, "ended": 1}
+    for stage in (story, story.restarts(), story.sums_up(), story.sums_up()):
+        assert stage.state.answers == {"saved": 1, "unsaved": 1, "ended": 1}

@@ -25,8 +25,8 @@ GIB = 1 << 30
 
 
 def event(*resources: str, **more: Any) -> dict[str, Any]:
-    what = {"EventId": "E1", "EventType": "Redeploy", "EventStatus": "Scheduled", "Resources": [*resources]}
-    return {**what, "NotBefore": formatdate(time.time() + 500.0, usegmt=True), **more}
+    fields = {"EventId": "E1", "EventType": "Redeploy", "EventStatus": "Scheduled", "Resources": [*resources]}
+    return {**fields, "NotBefore": formatdate(time.time() + 500.0, usegmt=True), **more}
 
 
 OWN = "GPU-VM-3"
@@ -130,14 +130,14 @@ def configured(tmp_path: Path, azure: Simulator, *, mode: str = "enforce") -> Fa
     return host
 
 
-def occupies(host: FakeHost, one: Rank) -> None:
-    host.admit(one.pid)
-    host.fake.process(0, one.pid, GIB)
+def occupies(host: FakeHost, holder: Rank) -> None:
+    host.admit(holder.pid)
+    host.fake.process(0, holder.pid, GIB)
 
 
 def approval(daemon: RunningDaemon) -> dict[str, Any]:
-    known = [one["approval"] for one in daemon.status()["jobs"]["departures"] if one["approval"]]
-    return dict(known[0]) if known else {"result": "", "tries": 0}
+    approvals = [departure["approval"] for departure in daemon.status()["jobs"]["departures"] if departure["approval"]]
+    return dict(approvals[0]) if approvals else {"result": "", "tries": 0}
 
 
 def plan(daemon: RunningDaemon) -> str:
@@ -151,16 +151,16 @@ def test_once_the_job_has_ended_its_machine_s_event_is_approved_and_a_killed_dae
     host = configured(tmp_path, azure)
     cloud = azure.cloud
     assert isinstance(cloud, AzureCloud)
-    with rank() as one:
-        occupies(host, one)
+    with rank() as holder:
+        occupies(host, holder)
         with host.daemon() as daemon:
             daemon.wait_status("healthy")
             azure.set_value_from_thread("events", [event(OWN)])
-            daemon.wait(lambda: f"nothing is left to wait for: process/{one.pid}" in plan(daemon), "it to wait")
+            daemon.wait(lambda: f"nothing is left to wait for: process/{holder.pid}" in plan(daemon), "it to wait")
             assert cloud.approved == []
             cloud.post.append(Response(503))
-            assert one.received() == "TERM"
-            one.received_all()  # it has ended
+            assert holder.received() == "TERM"
+            holder.received_all()  # it has ended
             daemon.wait(lambda: cloud.approved == ["E1"], "the approval")
             daemon.wait(lambda: b'"approving"' in daemon.get("/v1/events")[1], "it to be on disk")
             daemon.kill()
@@ -187,7 +187,7 @@ def test_in_mode_observe_it_is_shown_and_nothing_is_approved(tmp_path: Path, azu
         daemon.wait(lambda: "in 0 s at the earliest: nothing is left" in plan(daemon), "nothing to be left")
         asked = azure.asked("scheduledevents")
         daemon.wait(lambda: azure.asked("scheduledevents") > asked + 10, "some answers")
-        assert {one.method for one in azure.requests} == {"GET"}
+        assert {request.method for request in azure.requests} == {"GET"}
 
 
 def test_by_default_nothing_is_approved(tmp_path: Path) -> None:

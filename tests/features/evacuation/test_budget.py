@@ -43,24 +43,24 @@ def of(window: float, kind: str = INTERRUPTION) -> Budget:
 def test_what_fits_into_a_window(
     window: float, wide: bool, waits: float, requeue: bool, final_node_state: float | None
 ) -> None:
-    found = of(window)
-    assert (found.wide, found.requeue) == (wide, requeue)
-    assert found.wait_until - BEGAN == pytest.approx(waits)
-    assert (found.final_state_at is None) == (final_node_state is None)
-    assert found.final_state_at is None or found.final_state_at - BEGAN == pytest.approx(final_node_state)
+    allotted = of(window)
+    assert (allotted.wide, allotted.requeue) == (wide, requeue)
+    assert allotted.wait_until - BEGAN == pytest.approx(waits)
+    assert (allotted.final_state_at is None) == (final_node_state is None)
+    assert allotted.final_state_at is None or allotted.final_state_at - BEGAN == pytest.approx(final_node_state)
 
 
 @pytest.mark.parametrize(("kind", "seconds"), [(INTERRUPTION, WINDOW), ("scale_in", WINDOW), *WINDOWS.items()])
 def test_without_a_deadline_a_window_is_assumed_and_there_is_no_final_node_update(kind: str, seconds: float) -> None:
-    found = budget(kind, BEGAN, None)
-    assert (found.window, found.assumed, found.final_state_at) == (seconds, True, None)
+    allotted = budget(kind, BEGAN, None)
+    assert (allotted.window, allotted.assumed, allotted.final_state_at) == (seconds, True, None)
 
 
 @pytest.mark.parametrize("deadline", [BEGAN, BEGAN - 1.0, BEGAN - 86_400.0])
 def test_an_end_that_was_over_when_it_was_announced_leaves_a_moment_to_save(deadline: float) -> None:
-    found = budget(INTERRUPTION, BEGAN, deadline)
-    assert (found.window, found.assumed, found.final_state_at) == (OVERDUE, True, None)
-    assert found.wait_until > BEGAN
+    allotted = budget(INTERRUPTION, BEGAN, deadline)
+    assert (allotted.window, allotted.assumed, allotted.final_state_at) == (OVERDUE, True, None)
+    assert allotted.wait_until > BEGAN
 
 
 @pytest.mark.parametrize("kind", [SHUTDOWN, FAILING_GPU])
@@ -68,22 +68,22 @@ def test_a_shutdown_and_a_failing_gpu_have_no_final_node_update(kind: str) -> No
     assert of(600.0, kind).final_state_at is None
 
 
-def dropped(found: Budget) -> tuple[bool, ...]:
+def dropped(allotted: Budget) -> tuple[bool, ...]:
     """Return which parts of the budget were dropped, in the order in which they go."""
-    return (found.final_state_at is None, found.wait_until <= BEGAN, not found.requeue, not found.wide)
+    return (allotted.final_state_at is None, allotted.wait_until <= BEGAN, not allotted.requeue, not allotted.wide)
 
 
 @settings(max_examples=300)
 @given(window=st.floats(0.001, 1e6), kind=st.sampled_from([INTERRUPTION, SHUTDOWN, "maintenance"]))
 def test_what_is_kept_fits_one_behind_the_other_and_is_dropped_in_one_order(window: float, kind: str) -> None:
-    found = of(window, kind)
-    assert list(dropped(found)) == sorted(dropped(found), reverse=True)
-    assert BEGAN <= found.wait_until <= found.end
-    if found.requeue:
-        assert found.wait_until + REQUEUE_TAKES <= found.end + 1e-6
-    if found.final_state_at is not None:
-        assert found.wait_until + REQUEUE_TAKES <= found.final_state_at + 1e-6
-        assert found.final_state_at + FINAL_STATE_TAKES <= found.end + 1e-6
+    allotted = of(window, kind)
+    assert list(dropped(allotted)) == sorted(dropped(allotted), reverse=True)
+    assert BEGAN <= allotted.wait_until <= allotted.end
+    if allotted.requeue:
+        assert allotted.wait_until + REQUEUE_TAKES <= allotted.end + 1e-6
+    if allotted.final_state_at is not None:
+        assert allotted.wait_until + REQUEUE_TAKES <= allotted.final_state_at + 1e-6
+        assert allotted.final_state_at + FINAL_STATE_TAKES <= allotted.end + 1e-6
 
 
 @settings(max_examples=200)

@@ -37,8 +37,8 @@ def deliver(
     return delivery(job, slurm, rules or DeliveryRules(), now=NOW, **more)  # type: ignore[arg-type]
 
 
-def signals(found: Delivery) -> dict[int, str]:
-    return {aim.receiver.pid: aim.signal for aim in found.receivers}
+def signals(delivery: Delivery) -> dict[int, str]:
+    return {aim.receiver.pid: aim.signal for aim in delivery.receivers}
 
 
 # --- which signal
@@ -53,8 +53,8 @@ def test_nobody_but_ranks_is_ever_signalled_whatever_it_declares() -> None:
     others = [
         process(n, role, catches=CATCHES, declared="TERM") for n, role in enumerate(Role) if role is not Role.RANK
     ]
-    found = deliver(local(7, *others))
-    assert (found.way, found.receivers, found.text) == (Way.NONE, (), "no rank of it is found here")
+    delivery = deliver(local(7, *others))
+    assert (delivery.way, delivery.receivers, delivery.text) == (Way.NONE, (), "no rank of it is found here")
 
 
 SITE = DeliveryRules(default="TERM", rules=(SiteRule(signal="HUP", partition="gpu"),))
@@ -79,9 +79,9 @@ def test_the_choice_is_its_own_then_the_comment_s_then_the_label_s_then_the_site
     own: str, comment: str, label: str, rules: DeliveryRules, expected: str | None
 ) -> None:
     job = local(7, process(1, declared=own, catches=frozenset(SIGNALS)), declared=label)
-    found = deliver(job, slurm_job(7, comment=comment, node_count=1), rules)
-    assert signals(found) == ({} if expected is None else {1: expected})
-    assert found.text == (f"SIG{expected} to 1 rank here" if expected else "it wants no signal")
+    delivery = deliver(job, slurm_job(7, comment=comment, node_count=1), rules)
+    assert signals(delivery) == ({} if expected is None else {1: expected})
+    assert delivery.text == (f"SIG{expected} to 1 rank here" if expected else "it wants no signal")
 
 
 @pytest.mark.parametrize(
@@ -102,9 +102,9 @@ def test_of_the_site_rules_the_first_counts_that_fits_partition_and_name(
 
 
 def test_ranks_of_one_job_that_want_different_signals_get_each_its_own_on_this_host() -> None:
-    found = deliver(local(7, process(1), process(2, declared="USR1")), slurm_job(7))
-    assert (found.way, found.signal, signals(found)) == (Way.LOCAL, "TERM USR1", {1: "TERM", 2: "USR1"})
-    assert found.local_only
+    delivery = deliver(local(7, process(1), process(2, declared="USR1")), slurm_job(7))
+    assert (delivery.way, delivery.signal, signals(delivery)) == (Way.LOCAL, "TERM USR1", {1: "TERM", 2: "USR1"})
+    assert delivery.local_only
 
 
 @pytest.mark.parametrize("text", ["USR1", "usr1", " SIGUSR1", "SigUsr1 "])
@@ -128,8 +128,8 @@ def test_a_process_under_another_user_than_the_job_s_is_not_the_job_s_to_signal(
 
 
 def test_a_process_that_does_not_answer_to_the_kernel_is_left_alone() -> None:
-    found = deliver(local(7, process(1, stuck=True)))
-    assert (found.way, found.text) == (
+    delivery = deliver(local(7, process(1, stuck=True)))
+    assert (delivery.way, delivery.text) == (
         Way.NONE, "its ranks here do not answer to the kernel, or run under another user than the job",
     )  # fmt: skip
 
@@ -152,17 +152,17 @@ def test_of_ten_thousand_processes_as_many_are_signalled_as_can_be_remembered() 
 
 @pytest.mark.parametrize("state", ["completing", "completed", "cancelled", "timeout", "preempted", "node_fail"])
 def test_a_job_that_is_ending_was_signalled_by_slurm_already(state: str) -> None:
-    found = deliver(local(7, process(1)), slurm_job(7, state=state))
-    assert (found.way, found.text) == (Way.NONE, f"it is {state}: it ends by itself")
+    delivery = deliver(local(7, process(1)), slurm_job(7, state=state))
+    assert (delivery.way, delivery.text) == (Way.NONE, f"it is {state}: it ends by itself")
 
 
 # --- which way
 
 
 def test_a_job_of_several_nodes_is_signalled_as_a_whole_where_all_leaders_here_are_ranks_that_catch_it() -> None:
-    found = deliver(local(7, process(1), process(2)), slurm_job(7))
-    assert (found.way, found.signal, found.local_only) == (Way.JOB_WIDE, "TERM", False)
-    assert signals(found) == {1: "TERM", 2: "TERM"}
+    delivery = deliver(local(7, process(1), process(2)), slurm_job(7))
+    assert (delivery.way, delivery.signal, delivery.local_only) == (Way.JOB_WIDE, "TERM", False)
+    assert signals(delivery) == {1: "TERM", 2: "TERM"}
 
 
 def helper(pid: int) -> Receiver:
@@ -197,14 +197,14 @@ def helper(pid: int) -> Receiver:
 def test_else_only_the_ranks_on_this_host_are_signalled(
     job: LocalJob, slurm: SlurmJob | None, more: dict[str, object]
 ) -> None:
-    found = deliver(job, slurm, DeliveryRules(), **more)
-    assert (found.way, signals(found)) == (Way.LOCAL, {1: "TERM"})
-    assert found.local_only == (slurm is not None and slurm.node_count > 1)
+    delivery = deliver(job, slurm, DeliveryRules(), **more)
+    assert (delivery.way, signals(delivery)) == (Way.LOCAL, {1: "TERM"})
+    assert delivery.local_only == (slurm is not None and slurm.node_count > 1)
 
 
 def test_where_only_leaders_are_reached_their_helpers_are_in_no_danger() -> None:
-    found = deliver(local(7, process(1), helper(2)), slurm_job(7), trees=False)
-    assert (found.way, signals(found)) == (Way.JOB_WIDE, {1: "TERM"})
+    delivery = deliver(local(7, process(1), helper(2)), slurm_job(7), trees=False)
+    assert (delivery.way, signals(delivery)) == (Way.JOB_WIDE, {1: "TERM"})
 
 
 def test_what_a_signal_for_all_steps_does_not_reach_is_signalled_on_this_host_afterwards() -> None:
@@ -231,8 +231,8 @@ def test_the_batch_script_is_signalled_by_slurm_only_where_it_is_the_rank_itself
 
 def test_with_a_fresh_mark_of_this_run_the_ranks_that_it_reaches_count_as_signalled() -> None:
     slurm = slurm_job(7, admin_comment=mark("n2", NOW - 1.0))
-    found = deliver(local(7, process(1), helper(2)), slurm)
-    assert (found.way, signals(found), found.text) == (
+    delivery = deliver(local(7, process(1), helper(2)), slurm)
+    assert (delivery.way, signals(delivery), delivery.text) == (
         Way.WATCH,
         {1: "TERM"},
         "n2 signals the whole job, 1 rank of it here",
@@ -243,8 +243,8 @@ def test_a_mark_counts_for_steps_that_run_on_its_node_and_others_are_signalled_o
     """The node that set it signals the steps that it has, and knows nothing of the rest."""
     slurm = slurm_job(7, nodes="n[1-3]", node_count=3, admin_comment=mark("n2", NOW - 1.0))
     both, here = process(1, step_nodes="n[1-2]"), process(2, step="1", step_nodes="n[1,3]")
-    found = deliver(local(7, both, here), slurm)
-    assert (found.way, signals(found)) == (Way.WATCH, {1: "TERM"})
+    delivery = deliver(local(7, both, here), slurm)
+    assert (delivery.way, signals(delivery)) == (Way.WATCH, {1: "TERM"})
     left = deliver(local(7, both, here), slurm, signalled=frozenset({(1, 10)}))
     assert (left.way, signals(left)) == (Way.LOCAL, {2: "TERM"})
     alone = deliver(local(7, here), slurm)
@@ -253,8 +253,8 @@ def test_a_mark_counts_for_steps_that_run_on_its_node_and_others_are_signalled_o
 
 def test_of_a_job_signalled_as_a_whole_the_steps_are_named_that_have_a_leader_here() -> None:
     late, session = process(2, step="1", leader=False), process(3, step="interactive")
-    found = deliver(local(7, process(1), late, session, process(4, step="batch")), slurm_job(7))
-    assert (found.way, found.steps, signals(found)) == (Way.JOB_WIDE, frozenset({"0"}), {1: "TERM"})
+    delivery = deliver(local(7, process(1), late, session, process(4, step="batch")), slurm_job(7))
+    assert (delivery.way, delivery.steps, signals(delivery)) == (Way.JOB_WIDE, frozenset({"0"}), {1: "TERM"})
 
 
 @pytest.mark.parametrize(
@@ -315,12 +315,12 @@ PROCESSES = st.builds(
 def test_whatever_runs_here_nobody_is_sent_what_it_does_not_catch_and_only_ranks_of_the_job_s_user_are_sent_anything(
     processes: list[Receiver], slurm: SlurmJob | None, trees: bool | None, default: str
 ) -> None:
-    found = deliver(local(7, *processes), slurm, DeliveryRules(default=default), trees=trees)
-    for aim in found.receivers:
+    delivery = deliver(local(7, *processes), slurm, DeliveryRules(default=default), trees=trees)
+    for aim in delivery.receivers:
         assert aim.signal in aim.receiver.catches
         assert (aim.receiver.role, aim.receiver.uid, aim.receiver.stuck) == (Role.RANK, UID, False)
-    assert (found.way is Way.NONE) == (not found.receivers)
-    assert found.text
-    if found.way is Way.JOB_WIDE:
+    assert (delivery.way is Way.NONE) == (not delivery.receivers)
+    assert delivery.text
+    if delivery.way is Way.JOB_WIDE:
         reached = [p for p in processes if p.step not in ("", "batch", "extern") and (trees is not False or p.leader)]
-        assert all(found.signal in p.catches for p in reached)
+        assert all(delivery.signal in p.catches for p in reached)

@@ -17,8 +17,8 @@ PYTHON = "/opt/gpuwarden/bin/python3"
 
 def rank(docker: Docker, image: str, *labels: str) -> Container:
     """A process that catches TERM and USR1 and prints which it got."""
-    given = [part for label in labels for part in ("--label", label)]
-    flags = ["--entrypoint", PYTHON, "--env", "RANK=0", "--name", f"rank-{len(labels)}", *given]
+    label_flags = [part for label in labels for part in ("--label", label)]
+    flags = ["--entrypoint", PYTHON, "--env", "RANK=0", "--name", f"rank-{len(labels)}", *label_flags]
     container = docker.start(image, "-I", "-c", SCRIPT, "TERM,USR1", "0", flags=flags)
     wait(lambda: "ready" in container.logs(), "the rank to be ready", container.logs)
     return container

@@ -55,10 +55,10 @@ def back(story: Story, n: int) -> None:
 def announces(story: Story, n: int) -> None:
     """Announce no, one or two of three sources, with ends that differ from call to call."""
     sources = [name for bit, name in enumerate(("aws", "operator", "planned")) if n >> bit & 1]
-    known = {notice.source: notice for notice in story.notices.values()}
+    by_source = {notice.source: notice for notice in story.notices.values()}
     notices = []
     for place, source in enumerate(sources):
-        at = known[source].at.boottime if source in known else story.now.boottime
+        at = by_source[source].at.boottime if source in by_source else story.now.boottime
         within = None if (n + place) % 5 == 0 else story.now.boottime - at + 7.0 * (n % 11)
         approval = Approval.ALONE if source == "aws" and n % 2 else Approval.NONE
         notices.append(announced(within, source=source, at=at, approval=approval))
@@ -249,13 +249,13 @@ def test_of_an_event_only_the_first_part_names_the_restarts() -> None:
 
 @pytest.mark.parametrize("value", [-1, 1 << 63, True, 1.5, "1", None])
 def test_a_number_that_no_version_writes_is_read_as_none(value: Json) -> None:
-    given: dict[str, Json] = {"job": "slurm/7", "by": "socket", "saved": True, "rank": value, "step": 3}
-    data = read(Saved, Event(kind=EventKind.SAVED, at=stamp(1.0), boot_id=BOOT, data=given))
+    written: dict[str, Json] = {"job": "slurm/7", "by": "socket", "saved": True, "rank": value, "step": 3}
+    data = read(Saved, Event(kind=EventKind.SAVED, at=stamp(1.0), boot_id=BOOT, data=written))
     assert (data.rank, data.step, data.job) == (None, 3, "slurm/7")
 
 
 def test_each_answer_has_its_count() -> None:
-    assert [field.name for field in fields(Answered)] == [one.value for one in Given]
+    assert [field.name for field in fields(Answered)] == [answer.value for answer in Given]
 
 
 def test_as_many_departures_are_remembered_as_one_boot_needs() -> None:

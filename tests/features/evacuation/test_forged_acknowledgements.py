@@ -176,9 +176,9 @@ async def test_none_of_two_hundred_forged_acknowledgements_is_accepted(
                 each.stdin.write("go\n")
                 each.stdin.flush()
             answers = await asyncio.gather(*(asyncio.to_thread(_answers, each) for each in attackers))
-            given = [answer for of_one in answers for answer in of_one]
-            assert len(given) == 200
-            assert [answer for answer in given if answer["ok"]] == []
+            replies = [answer for of_one in answers for answer in of_one]
+            assert len(replies) == 200
+            assert [answer for answer in replies if answer["ok"]] == []
             assert EventKind.SAVED not in rig.kinds()
         assert [victim.received() for victim in victims] == ["TERM"] * len(victims)
 
@@ -223,7 +223,10 @@ async def test_a_daemon_in_a_container_sees_the_same_jobs_and_is_not_deceived_ei
                 stack.enter_context(attacker(folder, f"{n}/{below}", Path("/none"), ""))
                 for n, below in enumerate(forged(trees.job, trees.container))
             ]
-        pids = [str(pid) for pid in (*(one.pid for one in victims), *(one.pid for one in attackers))]
+        pids = [
+            str(pid)
+            for pid in (*(participant.pid for participant in victims), *(participant.pid for participant in attackers))
+        ]
         words = ["sh", "-c", join, "sh", own, f'{covers[sees]}; exec "$@"', "sh", sys.executable, "-c", SCAN, *pids]
         process = await asyncio.create_subprocess_exec(
             *words, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

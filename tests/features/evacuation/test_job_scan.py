@@ -49,12 +49,12 @@ class Host:
             ReceiversReader(folder / "proc"), SlurmJobScan(self.client, folder / "signals"), lambda: self.gpus
         )
 
-    def sees(self, one: Rank) -> tuple[int, int]:
-        (self.folder / "proc" / str(one.pid)).symlink_to(f"/proc/{one.pid}")
-        return one.pid, one.started
+    def sees(self, rank: Rank) -> tuple[int, int]:
+        (self.folder / "proc" / str(rank.pid)).symlink_to(f"/proc/{rank.pid}")
+        return rank.pid, rank.started
 
     def lists(self, *ranks: Rank) -> None:
-        (self.folder / "list").write_text("".join(f"{one.pid} 71 0 {n} {n}\n" for n, one in enumerate(ranks)))
+        (self.folder / "list").write_text("".join(f"{rank.pid} 71 0 {n} {n}\n" for n, rank in enumerate(ranks)))
 
     def is_silent(self) -> None:
         (self.folder / "silent").touch()
@@ -112,7 +112,7 @@ async def on(folder: Path) -> AsyncIterator[Host]:
 
 
 @pytest.fixture
-def one() -> Iterator[Rank]:
+def job_rank() -> Iterator[Rank]:
     with rank() as process:
         yield process
 
@@ -122,25 +122,25 @@ def jobs(scan: Scanned) -> list[str]:
 
 
 @pytest.mark.slow
-async def test_a_rank_is_its_job_s_however_long_the_controller_hangs(tmp_path: Path, one: Rank) -> None:
+async def test_a_rank_is_its_job_s_however_long_the_controller_hangs(tmp_path: Path, job_rank: Rank) -> None:
     """A question that waits for the controller takes no turn from those to slurmd."""
     async with on(tmp_path) as host:
-        process = host.sees(one)
-        host.lists(one)
+        process = host.sees(job_rank)
+        host.lists(job_rank)
         for _ in range(3):  # by the second one all that is asked of the controller hangs
             assert jobs(await host.scan_until(lambda scan: scan.listed)) == ["slurm/71"]
         with rank() as late:
-            host.lists(one, late)
+            host.lists(job_rank, late)
             assert await host.job_of(host.sees(late)) == "slurm/71"
         assert await host.job_of(process) == "slurm/71"
 
 
 @pytest.mark.slow
-async def test_no_process_is_reported_as_without_a_job_before_slurmd_responds(tmp_path: Path, one: Rank) -> None:
+async def test_no_process_is_reported_as_without_a_job_before_slurmd_responds(tmp_path: Path, job_rank: Rank) -> None:
     async with on(tmp_path) as host:
-        host.lists(one)
+        host.lists(job_rank)
         host.is_silent()
-        asks = [asyncio.create_task(host.job_of(host.sees(one)))]
+        asks = [asyncio.create_task(host.job_of(host.sees(job_rank)))]
         with rank() as stranger:
             asks += [asyncio.create_task(host.job_of(host.sees(stranger)))]
             for _ in range(2):
@@ -154,27 +154,29 @@ async def test_no_process_is_reported_as_without_a_job_before_slurmd_responds(tm
 
 
 @pytest.mark.slow
-async def test_who_was_listed_is_of_that_job_while_slurmd_is_silent_until_it_ends(tmp_path: Path, one: Rank) -> None:
+async def test_who_was_listed_is_of_that_job_while_slurmd_is_silent_until_it_ends(
+    tmp_path: Path, job_rank: Rank
+) -> None:
     """Otherwise it would appear as if the ranks had ended, and the job be requeued while they save."""
     async with on(tmp_path) as host:
-        process = host.sees(one)
-        host.lists(one)
+        process = host.sees(job_rank)
+        host.lists(job_rank)
         await host.scan_until(lambda scan: scan.listed)
         host.lists()
         host.is_silent()
         for _ in range(2):
             assert jobs(await host.scan()) == ["slurm/71"]
             assert await host.job_of(process) == "slurm/71"
-        one.received_all()
+        job_rank.received_all()
         assert jobs(await host.scan()) == []
         await host.speaks()
 
 
 @pytest.mark.slow
-async def test_a_list_that_fails_is_none(tmp_path: Path, one: Rank) -> None:
+async def test_a_list_that_fails_is_none(tmp_path: Path, job_rank: Rank) -> None:
     async with on(tmp_path) as host:
-        host.sees(one)
-        host.lists(one)
+        host.sees(job_rank)
+        host.lists(job_rank)
         await host.scan_until(lambda scan: scan.listed)
         (host.folder / "fails").touch()
         asked = host.asked
@@ -184,15 +186,15 @@ async def test_a_list_that_fails_is_none(tmp_path: Path, one: Rank) -> None:
 
 @pytest.mark.slow
 async def test_while_slurmd_does_not_respond_a_process_that_only_holds_a_gpu_is_signalled_but_has_no_known_job(
-    tmp_path: Path, one: Rank
+    tmp_path: Path, job_rank: Rank
 ) -> None:
     """The process may be a rank: its answer belongs to the job, and waits."""
     async with on(tmp_path) as host:
-        process = host.sees(one)
-        host.gpus = {one.pid}
-        host.lists(one)
+        process = host.sees(job_rank)
+        host.gpus = {job_rank.pid}
+        host.lists(job_rank)
         host.is_silent()
-        assert jobs(await host.scan()) == [f"process/{one.pid}"]
+        assert jobs(await host.scan()) == [f"process/{job_rank.pid}"]
         ask = asyncio.create_task(host.job_of(process))
         await host.scan()
         assert not ask.done()
@@ -201,9 +203,9 @@ async def test_while_slurmd_does_not_respond_a_process_that_only_holds_a_gpu_is_
             assert await ask == "slurm/71"
 
 
-async def test_many_unknown_processes_share_one_job_scan(tmp_path: Path, one: Rank) -> None:
+async def test_many_unknown_processes_share_one_job_scan(tmp_path: Path, job_rank: Rank) -> None:
     async with on(tmp_path) as host:
-        stranger = host.sees(one)
+        stranger = host.sees(job_rank)
         host.is_silent()
         asks = [asyncio.create_task(host.job_of((stranger[0], stranger[1] + n))) for n in range(200)]
         await host.speaks()
@@ -212,10 +214,10 @@ async def test_many_unknown_processes_share_one_job_scan(tmp_path: Path, one: Ra
         assert host.asked <= 2  # those who asked while it was being listed wait for the next one
 
 
-async def test_a_cancelled_request_does_not_cancel_the_scan_of_another(tmp_path: Path, one: Rank) -> None:
+async def test_a_cancelled_request_does_not_cancel_the_scan_of_another(tmp_path: Path, job_rank: Rank) -> None:
     async with on(tmp_path) as host:
-        process = host.sees(one)
-        host.lists(one)
+        process = host.sees(job_rank)
+        host.lists(job_rank)
         host.is_silent()
         hasty, patient = (asyncio.create_task(host.job_of(process)) for _ in range(2))
         await asyncio.sleep(0)

@@ -451,10 +451,12 @@ def test_a_requeued_job_stays_so_though_a_second_attempt_fails() -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "text"), [({"batch": False}, "it is no batch job"), ({"requeue": False}, "it may not be requeued")]
+    ("properties", "text"), [({"batch": False}, "it is no batch job"), ({"requeue": False}, "it may not be requeued")]
 )
-def test_a_job_that_cannot_be_requeued_is_signalled_and_named_once(what: dict[str, bool], text: str) -> None:
-    story = Story(unschedulable=True).runs(7, process(1), **what).announces(announced()).acts().waits(119.0).acts()
+def test_a_job_that_cannot_be_requeued_is_signalled_and_named_once(properties: dict[str, bool], text: str) -> None:
+    story = (
+        Story(unschedulable=True).runs(7, process(1), **properties).announces(announced()).acts().waits(119.0).acts()
+    )
     assert story.signals == [(1, "TERM")]
     (named,) = story.texts(EventKind.NOT_REQUEUED)
     assert str(named["text"]).startswith(text)
@@ -577,10 +579,10 @@ def test_a_rank_of_a_withdrawn_notice_that_has_ended_is_none_of_the_next_one_tho
     """A shell that runs one training after the other is the same job all along."""
     story = Story().hosts(local(412, process(1), kind=Kind.PROCESS)).announces(announced()).acts().announces()
     story.waits(60.0).ends(1).hosts(local(412, process(2), kind=Kind.PROCESS)).announces(announced(at=1_060.0)).acts()
-    known = story.evacuation.jobs["process/412"]
+    job_state = story.evacuation.jobs["process/412"]
     assert story.signals == [(1, "TERM"), (2, "TERM")]
-    assert (known.signalled == {(2, 20)}, known.earlier == {(1, 10)}) == (True, True)
-    assert story.sums_up().evacuation.jobs["process/412"] == known
+    assert (job_state.signalled == {(2, 20)}, job_state.earlier == {(1, 10)}) == (True, True)
+    assert story.sums_up().evacuation.jobs["process/412"] == job_state
 
 
 def test_a_rank_whose_job_has_another_name_by_now_is_waited_for_and_not_signalled_again() -> None:

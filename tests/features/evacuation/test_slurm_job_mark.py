@@ -48,9 +48,9 @@ def comment(slurm: Slurm, job: SlurmJob, text: str) -> None:
 
 
 async def comment_of(commands: Commands, job: SlurmJob) -> str:
-    found = await read_job(commands, job)
-    assert found is not None
-    return found.admin_comment or ""
+    current = await read_job(commands, job)
+    assert current is not None
+    return current.admin_comment or ""
 
 
 async def notice(slurm: Slurm, job: SlurmJob, node: str) -> MarkOutcome:
@@ -58,10 +58,10 @@ async def notice(slurm: Slurm, job: SlurmJob, node: str) -> MarkOutcome:
     commands = SlurmClient(conf=slurm.conf, timeout=60.0).routine
     try:
         await asyncio.sleep(random.uniform(0.0, 0.1))
-        found = await the_job(commands, job.id, node)
-        outcome = await mark(commands, found, node, time.time(), pause_least=PAUSE)
+        current = await the_job(commands, job.id, node)
+        outcome = await mark(commands, current, node, time.time(), pause_least=PAUSE)
         if outcome.result is Marking.MARKED:
-            await signal_job(commands, found, "USR1")
+            await signal_job(commands, current, "USR1")
         return outcome
     finally:
         await commands.client.close()
@@ -176,7 +176,9 @@ async def test_of_a_job_that_another_node_signals_only_steps_that_run_there_too_
     job = await the_job(commands, Ranks(slurm).start("-N2", "-w", "n[1-2]"))
     comment(slurm, job, f"gpuwarden:ckpt@n2@{time.time():.0f}")
     steps = [process(n, step=str(n), step_nodes=nodes) for n, nodes in ((1, "n[1-2]"), (2, "n1"))]
-    delivery = Delivery(way=Way.JOB_WIDE, signal="USR1", text="", receivers=tuple(Aim(one, "USR1") for one in steps))
+    delivery = Delivery(
+        way=Way.JOB_WIDE, signal="USR1", text="", receivers=tuple(Aim(receiver, "USR1") for receiver in steps)
+    )
     end = announced()
     rig = ExecutorRig(slurm, tmp_path, now=Stamp(1_001.0, time.time()))
     (tmp_path / "run").mkdir()
@@ -186,9 +188,9 @@ async def test_of_a_job_that_another_node_signals_only_steps_that_run_there_too_
     await rig.executor.signal([(end, step)])
     await asyncio.gather(*rig.executor.running)
     await rig.client.close()
-    known = rig.state.evacuations[id_of(end)].jobs[f"slurm/{job.id}"]
-    assert {pid for pid, _ in known.signalled} == {1}
-    assert (known.result, known.wide, known.unsure) == (Sent.WATCHED, False, frozenset())
+    job_state = rig.state.evacuations[id_of(end)].jobs[f"slurm/{job.id}"]
+    assert {pid for pid, _ in job_state.signalled} == {1}
+    assert (job_state.result, job_state.wide, job_state.unsure) == (Sent.WATCHED, False, frozenset())
 
 
 async def _goes_on() -> bool:

@@ -27,7 +27,7 @@ def test_each_job_has_its_own_pause_and_each_rank_is_given_once() -> None:
     unsent.add("n", "slurm/7", [A], "traced", 100.0)
     unsent.add("n", "slurm/7", [B], "no thread", 100.5)
     unsent.add("n", "slurm/8", [B], "traced", 100.5)
-    assert [(one.job, one.processes) for one in unsent.take(101.6)] == [("slurm/8", frozenset({B}))]
-    (one,) = unsent.take(102.5)
-    assert (one.notice, one.job, one.processes, one.text) == ("n", "slurm/7", frozenset({A, B}), "no thread")
+    assert [(retry.job, retry.processes) for retry in unsent.take(101.6)] == [("slurm/8", frozenset({B}))]
+    (retry,) = unsent.take(102.5)
+    assert (retry.notice, retry.job, retry.processes, retry.text) == ("n", "slurm/7", frozenset({A, B}), "no thread")
     assert unsent.take(200.0) == []

@@ -109,7 +109,7 @@ def test_a_notice_that_comes_long_after_finds_the_mark_of_the_one_for_which_it_w
     ).acts()
     story.waits(60.0).controller = True
     assert comments(story, mark("n1", BOOTED + 1_000.0)).acts().sent == []
-    assert {one.jobs["slurm/7"].result for one in story.state.evacuations.values()} == {Sent.UNKNOWN}
+    assert {evacuation.jobs["slurm/7"].result for evacuation in story.state.evacuations.values()} == {Sent.UNKNOWN}
 
 
 def test_while_the_controller_is_away_nothing_is_found_out() -> None:
@@ -237,8 +237,8 @@ def test_a_rank_that_was_surely_not_sent_its_signal_is_not_undecided_whatever_ca
 def test_a_container_too() -> None:
     job = local("c0ffee", process(5), kind=Kind.CONTAINER)
     story = Story().hosts(job).announces(announced()).acts(1, dies="before sending").restarts().acts()
-    known = story.evacuation.jobs["container/c0ffee"]
-    assert (story.sent, known.result, known.undecided) == ([], Sent.UNKNOWN, frozenset({(5, 50)}))
+    job_state = story.evacuation.jobs["container/c0ffee"]
+    assert (story.sent, job_state.result, job_state.undecided) == ([], Sent.UNKNOWN, frozenset({(5, 50)}))
 
 
 def test_a_rank_that_comes_later_is_signalled_whatever_came_of_those_before() -> None:

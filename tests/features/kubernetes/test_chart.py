@@ -34,14 +34,14 @@ CONTAINER = (*POD, "containers", 0)
 Where = tuple[str | int, ...]
 
 
-def at(found: Any, path: Where) -> Any:
+def at(branch: Any, path: Where) -> Any:
     """Return the value at this path, or None."""
     for part in path:
         try:
-            found = found[part]
+            branch = branch[part]
         except (KeyError, IndexError, TypeError):
             return None
-    return found
+    return branch
 
 
 def mounts(rendered: Objects) -> dict[str, Any]:
@@ -51,7 +51,9 @@ def mounts(rendered: Objects) -> dict[str, Any]:
 def host_paths(rendered: Objects) -> dict[str, str]:
     """Return the path in the container of each folder of the node."""
     volumes = {
-        one["name"]: one["hostPath"]["path"] for one in at(rendered[DAEMON], (*POD, "volumes")) if "hostPath" in one
+        volume["name"]: volume["hostPath"]["path"]
+        for volume in at(rendered[DAEMON], (*POD, "volumes"))
+        if "hostPath" in volume
     }
     return {volumes[mount["name"]]: path for path, mount in mounts(rendered).items() if mount["name"] in volumes}
 
@@ -146,7 +148,7 @@ def test_the_pod_observes_with_no_right_but_the_kernel_log() -> None:
     ("value", "path", "expected"), OTHERS, ids=[f"{value} {path[-1]}" for value, path, _ in OTHERS]
 )
 def test_a_value_has_its_effect(value: str, path: Where, expected: object) -> None:
-    (daemon,) = (one for name, one in objects(render(value)).items() if name.startswith("DaemonSet/"))
+    (daemon,) = (manifest for name, manifest in objects(render(value)).items() if name.startswith("DaemonSet/"))
     assert at(daemon, path) == expected
 
 
@@ -176,10 +178,14 @@ def test_the_root_of_the_node_is_read_only_and_shows_later_mounts() -> None:
 def test_rights_in_the_cluster_come_only_with_kubernetes_enabled() -> None:
     rights = {"ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
     kinds = rights | {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
-    assert not kinds & {one["kind"] for one in objects(render()).values()}
-    assert kinds <= {one["kind"] for one in objects(render("kubernetes.enabled=true")).values()}
-    assert not kinds & {one["kind"] for one in objects(render("kubernetes.enabled=true,rbac.create=false")).values()}
-    old = {one["kind"] for one in objects(render("kubernetes.enabled=true,rbac.admissionPolicy=false")).values()}
+    assert not kinds & {manifest["kind"] for manifest in objects(render()).values()}
+    assert kinds <= {manifest["kind"] for manifest in objects(render("kubernetes.enabled=true")).values()}
+    assert not kinds & {
+        manifest["kind"] for manifest in objects(render("kubernetes.enabled=true,rbac.create=false")).values()
+    }
+    old = {
+        manifest["kind"] for manifest in objects(render("kubernetes.enabled=true,rbac.admissionPolicy=false")).values()
+    }
     assert kinds & old == rights
     text = render("kubernetes.enabled=true,namespaceOverride=gpu,serviceAccount.name=own")
     assert 'request.userInfo.username == "system:serviceaccount:gpu:own"' in text
@@ -232,7 +238,7 @@ def test_the_value_config_wins_and_changes_the_pods(tmp_path: Path) -> None:
 def loaded(rendered: Objects, folder: Path) -> Config:
     """The configuration of the pod, laid out as its volume has it."""
     data = rendered["ConfigMap/gpuwarden"]["data"]
-    (volume,) = (one for one in at(rendered[DAEMON], (*POD, "volumes")) if one["name"] == "config")
+    (volume,) = (candidate for candidate in at(rendered[DAEMON], (*POD, "volumes")) if candidate["name"] == "config")
     for item in volume["configMap"]["items"]:
         file = folder / "etc" / item["path"]
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -261,9 +267,9 @@ def test_rules_and_dashboards_are_those_of_the_tree() -> None:
         rules = yaml.safe_load((FOLDER.parent / f"grafana/prometheus/{kind}.rules.yml").read_text())
         assert rendered[f"PrometheusRule/gpuwarden-{kind}"]["spec"] == rules
     for file in sorted((FOLDER.parent / "grafana/dashboards").glob("*.json")):
-        found = rendered[f"ConfigMap/gpuwarden-dashboard-{file.stem}"]
-        assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
-        assert json.loads(found["data"][f"gpuwarden-{file.name}"]) == json.loads(file.read_text())
+        config_map = rendered[f"ConfigMap/gpuwarden-dashboard-{file.stem}"]
+        assert config_map["metadata"]["labels"]["grafana_dashboard"] == "1"
+        assert json.loads(config_map["data"][f"gpuwarden-{file.name}"]) == json.loads(file.read_text())
     moved = render("prometheusRule.enabled=true,prometheusRule.runbooks=https://wiki.example/gpu/")
     assert "runbook_url: 'https://wiki.example/gpu/Gpuwarden" in moved
     assert "blob/main/docs/use/runbooks" not in moved
@@ -331,10 +337,10 @@ def test_an_overlay_of_kustomize_changes_image_namespace_and_configuration(tmp_p
     daemon = rendered[DAEMON]
     assert at(daemon, (*CONTAINER, "image")) == "r.example/gpuwarden:9"
     assert at(daemon, (*POD, "runtimeClassName")) is None
-    assert {one["metadata"]["namespace"] for one in rendered.values()} == {"gpu"}
+    assert {manifest["metadata"]["namespace"] for manifest in rendered.values()} == {"gpu"}
     assert rendered[config]["data"]["50-values.toml"] == 'mode = "enforce"\n'
     assert "pod_labels" in rendered[config]["data"]["gpuwarden.toml"]
-    (volume,) = (one for one in at(daemon, (*POD, "volumes")) if one["name"] == "config")
+    (volume,) = (candidate for candidate in at(daemon, (*POD, "volumes")) if candidate["name"] == "config")
     assert f"ConfigMap/{volume['configMap']['name']}" == config
 
 

@@ -58,13 +58,13 @@ def test_the_pod_of_the_chart_reads_the_gpus_of_its_node(
     assert container["image"] == image
     (tmp_path / "driver").mkdir()
     fake = FakeNvml.build(tmp_path / "driver")  # what the runtime class brings
-    given = flags(pod, rendered["ConfigMap/gpuwarden"]["data"], tmp_path / "node")
+    pod_flags = flags(pod, rendered["ConfigMap/gpuwarden"]["data"], tmp_path / "node")
     with docker.start(
-        image, *container["args"], flags=[*given, *injected(fake), "--env=GPUWARDEN_PUBLISH__SERIES=full"]
+        image, *container["args"], flags=[*pod_flags, *injected(fake), "--env=GPUWARDEN_PUBLISH__SERIES=full"]
     ) as running:
-        found = running.wait_status("healthy")
-        assert len(found["gpus"]) == 8
-        assert found["node"] == "node7"  # NODE_NAME
+        status = running.wait_status("healthy")
+        assert len(status["gpus"]) == 8
+        assert status["node"] == "node7"  # NODE_NAME
         address = f"http://127.0.0.1:{container['ports'][0]['containerPort']}"
         assert python(running, ASK, address + container["livenessProbe"]["httpGet"]["path"]).startswith("200 ")
         assert int(python(running, EFFECTIVE), 16) == sum(1 << right for right in rights)

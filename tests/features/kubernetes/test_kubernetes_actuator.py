@@ -47,8 +47,8 @@ async def server() -> AsyncIterator[ApiServer]:
 
 
 def actuator(server: ApiServer, folder: Path, boot_id: str = "", **options: object) -> KubernetesActuator:
-    given = KubernetesOptions(**{"kubeconfig": server.kubeconfig(folder), "node": "n1", **options})  # type: ignore[arg-type]
-    return KubernetesActuator(given, clock=host_clock, hostname="N1", boot_id=boot_id, inherited={})
+    settings = KubernetesOptions(**{"kubeconfig": server.kubeconfig(folder), "node": "n1", **options})  # type: ignore[arg-type]
+    return KubernetesActuator(settings, clock=host_clock, hostname="N1", boot_id=boot_id, inherited={})
 
 
 def intent(act: Act, reason: str = REASON, why: Why = Why.FAILURE) -> Intent:
@@ -63,16 +63,16 @@ async def restore(acts: KubernetesActuator, reason: str = REASON) -> None:
     await acts.apply(intent(Act.RESTORE, reason), await acts.read())
 
 
-def plain(found: Json) -> Json:
+def plain(live: Json) -> Json:
     """Return the node without the fields that the server itself writes."""
-    found = copy.deepcopy(found)
-    found["metadata"].pop("resourceVersion")
-    found["metadata"].pop("managedFields")
-    return found
+    live = copy.deepcopy(live)
+    live["metadata"].pop("resourceVersion")
+    live["metadata"].pop("managedFields")
+    return live
 
 
-def _taint(found: Json, key: str) -> None:
-    found["spec"].setdefault("taints", []).append({"key": key, "effect": "NoSchedule"})
+def _taint(live: Json, key: str) -> None:
+    live["spec"].setdefault("taints", []).append({"key": key, "effect": "NoSchedule"})
 
 
 async def test_an_exclusion_is_a_taint_a_label_and_an_annotation_and_its_restoration_leaves_no_trace(
@@ -107,7 +107,7 @@ async def test_taints_of_others_survive_a_hundred_concurrent_edits(
     def somebody() -> None:
         if len(added) < 100 and chance.random() < 0.85:
             added.append(f"other.io/{len(added)}")
-            server.edit("n1", lambda found: _taint(found, added[-1]))
+            server.edit("n1", lambda live: _taint(live, added[-1]))
 
     server.before_patch = somebody
     acts = actuator(server, tmp_path)
@@ -141,9 +141,9 @@ async def test_where_somebody_writes_the_node_all_the_time_it_is_changed_within_
 
     def somebody() -> None:
         written.append(len(written))
-        server.edit("n1", lambda found: found["metadata"]["annotations"].update(beat=str(len(written))))
+        server.edit("n1", lambda live: live["metadata"]["annotations"].update(beat=str(len(written))))
         if len(written) == 5:
-            server.edit("n1", lambda found: _taint(found, "other.io/x"))
+            server.edit("n1", lambda live: _taint(live, "other.io/x"))
 
     server.before_patch = somebody
     if not cordon:
@@ -165,13 +165,13 @@ async def test_only_a_cordon_of_gpuwarden_is_lifted(server: ApiServer, tmp_path:
     acts = actuator(server, tmp_path, cordon=True)
     read = await acts.read()
     if by_hand == "cordoned before":
-        server.edit("n1", lambda found: found["spec"].update(unschedulable=True))
+        server.edit("n1", lambda live: live["spec"].update(unschedulable=True))
         read = await acts.read()
         assert (read.owner, read.closed) == (Owner.NONE, "cordoned")
     await acts.apply(intent(Act.EXCLUDE), read)
     assert server.nodes["n1"]["spec"]["unschedulable"] is True
     if by_hand == "uncordoned":
-        server.edit("n1", lambda found: found["spec"].pop("unschedulable"))
+        server.edit("n1", lambda live: live["spec"].pop("unschedulable"))
     assert (await acts.read()).owner is Owner.OURS
     await restore(acts)
     assert server.nodes["n1"]["spec"].get("unschedulable", False) is (by_hand == "cordoned before")
@@ -185,12 +185,12 @@ async def test_an_exclusion_stands_beside_a_cordon_of_somebody_else_and_leaves_i
 ) -> None:
     """A drain script or an autoscaler cordons and uncordons at any time, and knows nothing of the GPUs."""
     acts = actuator(server, tmp_path, cordon=cordon)
-    server.edit("n1", lambda found: found["spec"].update(unschedulable=True))
+    server.edit("n1", lambda live: live["spec"].update(unschedulable=True))
     read = await acts.read()
     assert answer(intent(Act.EXCLUDE), read) is None, "the cordon is in the way"
-    server.edit("n1", lambda found: found["spec"].pop("unschedulable"))  # meanwhile: it is no change of what matters
+    server.edit("n1", lambda live: live["spec"].pop("unschedulable"))  # meanwhile: it is no change of what matters
     await acts.apply(intent(Act.EXCLUDE), read)
-    server.edit("n1", lambda found: found["spec"].update(unschedulable=True))
+    server.edit("n1", lambda live: live["spec"].update(unschedulable=True))
     read = await acts.read()
     assert (read.owner, read.state) == (Owner.OURS, f"cordoned, taint {KEY}")
     if not cordon:
@@ -203,7 +203,7 @@ async def test_an_exclusion_stands_beside_a_cordon_of_somebody_else_and_leaves_i
 async def test_a_taint_with_gpuwardens_key_but_without_its_annotation_is_foreign(
     server: ApiServer, tmp_path: Path
 ) -> None:
-    server.edit("n1", lambda found: _taint(found, KEY))
+    server.edit("n1", lambda live: _taint(live, KEY))
     acts = actuator(server, tmp_path)
     read = await acts.read()
     assert (read.owner, read.reason) == (Owner.FOREIGN, f"taint {KEY} without gpuwarden's annotation")
@@ -218,13 +218,13 @@ async def test_the_reason_of_its_cordon_is_left_for_slinky_unless_somebody_else_
 ) -> None:
     annotation = "nodeset.slinky.slurm.net/node-cordon-reason"
     if before:
-        server.edit("n1", lambda found: found["metadata"]["annotations"].update({annotation: before}))
+        server.edit("n1", lambda live: live["metadata"]["annotations"].update({annotation: before}))
     acts = actuator(server, tmp_path, cordon=True, slinky=True)
     await exclude(acts)
     assert server.nodes["n1"]["metadata"]["annotations"][annotation] == (before or REASON)
     await restore(acts)
     assert server.nodes["n1"]["metadata"]["annotations"].get(annotation) == before
-    server.edit("n1", lambda found: found["spec"].update(unschedulable=True))
+    server.edit("n1", lambda live: live["spec"].update(unschedulable=True))
     await exclude(acts)
     assert server.nodes["n1"]["metadata"]["annotations"].get(annotation) == before, "the cordon is not gpuwarden's"
     await acts.close()
@@ -254,7 +254,7 @@ async def test_a_taint_of_its_key_with_another_effect_is_kept_and_its_own_is_kno
     acts = actuator(server, tmp_path)
     await exclude(acts)
     theirs = {"key": KEY, "value": "other", "effect": "NoExecute"}
-    server.edit("n1", lambda found: found["spec"]["taints"].append(theirs))
+    server.edit("n1", lambda live: live["spec"]["taints"].append(theirs))
     await acts.close()
     acts = actuator(server, tmp_path, **changed)  # type: ignore[arg-type]
     assert (await acts.read()).owner is Owner.OURS
@@ -273,7 +273,7 @@ async def test_a_taint_that_was_taken_away_by_hand_is_no_exclusion_and_does_not_
     acts = actuator(server, tmp_path)
     await exclude(acts)
     assert [held.node for held in (await acts.fleet_count()).held] == ["n1"]
-    server.edit("n1", lambda found: found["spec"].update(taints=[BUILT_IN]))
+    server.edit("n1", lambda live: live["spec"].update(taints=[BUILT_IN]))
     assert (await acts.read()).owner is Owner.NONE
     assert (await acts.fleet_count()).held == ()
     await acts.close()
@@ -285,9 +285,9 @@ async def test_a_later_cordon_is_foreign_though_gpuwardens_annotation_was_left_b
     """Somebody lifted our exclusion by hand, and cordons the node for maintenance afterwards."""
     acts = actuator(server, tmp_path, cordon=True)
     await exclude(acts)
-    server.edit("n1", lambda found: found["spec"].update(taints=[BUILT_IN], unschedulable=False))
+    server.edit("n1", lambda live: live["spec"].update(taints=[BUILT_IN], unschedulable=False))
     assert (await acts.read()).owner is Owner.NONE
-    server.edit("n1", lambda found: found["spec"].update(unschedulable=True))
+    server.edit("n1", lambda live: live["spec"].update(unschedulable=True))
     read = await acts.read()
     assert (read.owner, read.closed) == (Owner.NONE, "cordoned")
     assert (await acts.fleet_count()).held == ()
@@ -302,7 +302,7 @@ async def test_a_later_cordon_is_foreign_though_gpuwardens_annotation_was_left_b
 async def test_a_node_that_changed_between_read_and_write_is_read_again(server: ApiServer, tmp_path: Path) -> None:
     acts = actuator(server, tmp_path)
     read = await acts.read()
-    server.edit("n1", lambda found: _taint(found, KEY))
+    server.edit("n1", lambda live: _taint(live, KEY))
     with pytest.raises(ActuatorUnavailable, match="changed since"):
         await acts.apply(intent(Act.EXCLUDE), read)
     assert server.writes == []
@@ -317,8 +317,8 @@ async def test_the_census_is_in_the_order_of_the_servers_clock_and_of_failures_a
             acts = actuator(server, tmp_path, node=f"n{number}")
             await exclude(acts, f"gpuwarden: {why.value} x=1", why)
             await acts.close()
-        server.edit("n3", lambda found: _stamp(found, "2026-01-01T00:00:09Z"))
-        server.edit("n1", lambda found: _stamp(found, "2026-01-01T00:00:10Z"))
+        server.edit("n3", lambda live: _stamp(live, "2026-01-01T00:00:09Z"))
+        server.edit("n1", lambda live: _stamp(live, "2026-01-01T00:00:10Z"))
         acts = actuator(server, tmp_path)
         fleet_count = await acts.fleet_count()
         assert fleet_count.pool == 1200
@@ -359,7 +359,7 @@ async def test_a_node_with_more_than_ten_field_managers_is_dated_by_its_annotati
     """The server then has merged our entry with others."""
     acts = actuator(server, tmp_path)
     await exclude(acts)
-    server.edit("n1", lambda found: found["metadata"].update(managedFields=[]))
+    server.edit("n1", lambda live: live["metadata"].update(managedFields=[]))
     fleet_count = await acts.fleet_count()
     assert abs(fleet_count.held[0].since - fleet_count.now) < 60
     assert (await acts.read()).owner is Owner.OURS
@@ -373,9 +373,9 @@ async def test_an_exclusion_that_took_the_server_seconds_is_still_ours_once_its_
     acts = actuator(server, tmp_path)
     await exclude(acts)
     written = datetime.fromtimestamp((await acts.read()).since + 5.0, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    server.edit("n1", lambda found: _stamp(found, written))
+    server.edit("n1", lambda live: _stamp(live, written))
     before = await acts.read()
-    server.edit("n1", lambda found: found["metadata"].update(managedFields=[]))
+    server.edit("n1", lambda live: live["metadata"].update(managedFields=[]))
     assert stands(REASON, before.since, await acts.read())
     await restore(acts)
     assert (await acts.read()).owner is Owner.NONE
@@ -389,12 +389,12 @@ async def test_a_node_of_another_machine_is_neither_written_nor_counted_as_gpuwa
     here, there = "1b4e28ba-2fa1-11d2-883f-0016d3cca427", "6fa459ea-ee8a-3ca4-894e-db77e160355e"
     acts = actuator(server, tmp_path, boot_id=here)
     read = await acts.read()
-    server.edit("n1", lambda found: found["status"].update(nodeInfo={"bootID": there}))
+    server.edit("n1", lambda live: live["status"].update(nodeInfo={"bootID": there}))
     for call in (acts.read(), acts.apply(intent(Act.EXCLUDE), read)):
         with pytest.raises(ActuatorUnavailable, match=r"n1 is another machine \(boot 6fa459ea, here 1b4e28ba"):
             await call
     assert server.writes == []
-    server.edit("n1", lambda found: found["status"].update(nodeInfo={"bootID": here}))
+    server.edit("n1", lambda live: live["status"].update(nodeInfo={"bootID": here}))
     await exclude(acts)
     assert (await acts.read()).owner is Owner.OURS
     await acts.close()
@@ -421,8 +421,8 @@ async def test_a_recreated_node_has_no_exclusion_of_gpuwarden_and_one_without_a_
     await acts.close()
 
 
-def _stamp(found: Json, time: str) -> None:
-    for entry in found["metadata"]["managedFields"]:
+def _stamp(live: Json, time: str) -> None:
+    for entry in live["metadata"]["managedFields"]:
         if entry["manager"] == "gpuwarden":
             entry["time"] = time
 
@@ -462,7 +462,7 @@ async def test_conflicts_without_end_are_given_up_and_nothing_is_written(
     server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "PAUSE", 0.0)
-    server.before_patch = lambda: server.edit("n1", lambda found: _taint(found, "other.io/x"))
+    server.before_patch = lambda: server.edit("n1", lambda live: _taint(live, "other.io/x"))
     acts = actuator(server, tmp_path)
     with pytest.raises(ActuatorUnavailable, match="20 writes in a row"):
         await exclude(acts)

@@ -45,8 +45,8 @@ def shown(health: Health, *reasons: str) -> Snapshot:
 
 
 def condition(server: ApiServer, kind: str = TYPE) -> Json:
-    found = [c for c in server.nodes["n1"]["status"]["conditions"] if c["type"] == kind]
-    return found[0] if found else {}
+    matching = [c for c in server.nodes["n1"]["status"]["conditions"] if c["type"] == kind]
+    return matching[0] if matching else {}
 
 
 @asynccontextmanager
@@ -80,7 +80,7 @@ async def test_a_change_is_published_at_once_and_its_transition_time_survives_a_
             first.publish(shown(Health.HEALTHY))
             await until(lambda: condition(server).get("status") == "True")
             assert condition(server, OSMO_TYPE)["status"] == "False"
-            server.edit("n1", lambda found: _since(found, "2026-01-02T03:04:05Z"))
+            server.edit("n1", lambda live: _since(live, "2026-01-02T03:04:05Z"))
         async with keeper(server, tmp_path) as second:
             second.publish(shown(Health.WARNING, "thermal_limit"))
             await until(lambda: condition(server)["reason"] == "thermal_limit")
@@ -94,16 +94,16 @@ async def test_a_change_is_published_at_once_and_its_transition_time_survives_a_
             assert [c["type"] for c in server.nodes["n1"]["status"]["conditions"]] == ["Ready", TYPE, OSMO_TYPE]
 
 
-def _since(found: Json, time: str) -> None:
-    for one in found["status"]["conditions"]:
-        one["lastTransitionTime"] = time
+def _since(live: Json, time: str) -> None:
+    for condition in live["status"]["conditions"]:
+        condition["lastTransitionTime"] = time
 
 
 async def test_conditions_that_gpuwarden_no_longer_keeps_are_removed_and_no_other(tmp_path: Path) -> None:
     """OSMO keeps a node out for as long as its condition is True, whoever wrote it."""
     theirs = {"type": "osmo.nvidia.com/DiskFailure", "status": "False", "reason": "x"}
     async with ApiServer(node("n1")) as server:
-        server.edit("n1", lambda found: found["status"]["conditions"].append(theirs))
+        server.edit("n1", lambda live: live["status"]["conditions"].append(theirs))
         for options, types in (({}, [TYPE, OSMO_TYPE]), ({"osmo": False}, [TYPE]), ({"condition": False}, [])):
             wanted = ["Ready", theirs["type"], *types]
             async with keeper(server, tmp_path, **options) as keeps:
@@ -140,15 +140,15 @@ async def test_an_exclusion_under_an_old_key_moves_to_the_new_one_and_keeps_its_
         await acts.close()
         before = written_at(server.nodes["n1"])
         other = {"key": "old.io/failure", "value": "theirs", "effect": "NoExecute"}
-        server.edit("n1", lambda found: found["spec"]["taints"].append(other))
+        server.edit("n1", lambda live: live["spec"]["taints"].append(other))
         async with keeper(server, tmp_path) as keeps:
             keeps.publish(shown(Health.FAILURE, "xid"))
             await until(lambda: condition(server).get("status") == "False")
-            found = server.nodes["n1"]
+            live = server.nodes["n1"]
             new = {"key": "gpuwarden.io/failure", "value": "failure", "effect": "NoSchedule"}
-            assert found["spec"]["taints"] == [BUILT_IN, other, new]
-            assert {key for key in found["metadata"]["labels"] if "failure" in key} == {"gpuwarden.io/failure"}
-            assert before == written_at(found) > 0
+            assert live["spec"]["taints"] == [BUILT_IN, other, new]
+            assert {key for key in live["metadata"]["labels"] if "failure" in key} == {"gpuwarden.io/failure"}
+            assert before == written_at(live) > 0
 
 
 async def test_a_move_that_is_refused_keeps_no_condition_back(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def out(
     ledger has the exclusion.
     """
     made = shown(Health.FAILURE, "xid")
-    found = replace(finding("xid", gpu(slot(3)), detail="79"), advice=advice)
+    failure = replace(finding("xid", gpu(slot(3)), detail="79"), advice=advice)
     why = Why.FAILURE if owner is Owner.OURS else None
     state = NodeState(at=host_clock(), owner=owner, why=why, reachable=reachable)
     hold = Hold(actuator="kubernetes", why=Why.FAILURE, reason="gpuwarden: failure gpu=3", at=host_clock(), boot_id="b")
@@ -185,7 +185,7 @@ def out(
     wanted = (Wanted(intent=EXCLUSION, text=""),) if pending else ()
     found_out = tuple(excluded(PolicyState(holds=holds), {"kubernetes": state}, {"kubernetes": state}))
     enforced = replace(made.enforced, node_states={"kubernetes": state}, pending=wanted, excluded=found_out)
-    return replace(made, verdict=replace(made.verdict, findings=(found,)), enforced=enforced)
+    return replace(made, verdict=replace(made.verdict, findings=(failure,)), enforced=enforced)
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ async def test_a_condition_for_repair_that_another_program_keeps_is_left_to_it(t
     """The monitoring agent of EKS keeps AcceleratedHardwareReady: two writers would end each other's repairs."""
     async with ApiServer(node("n1")) as server:
         theirs = {"type": "AcceleratedHardwareReady", "status": "True", "reason": "theirs"}
-        server.edit("n1", lambda found: found["status"]["conditions"].append(theirs))
+        server.edit("n1", lambda live: live["status"]["conditions"].append(theirs))
         async with keeper(server, tmp_path, conditions=REPAIRS) as keeps:
             keeps.publish(replace(out(Advice.CONTACT_SUPPORT), observed=host_clock()))
             await until(lambda: "AcceleratedHardwareReady: choose another type" in keeps.error)
@@ -274,10 +274,10 @@ async def test_a_node_that_is_missing_or_of_another_machine_is_reported_if_that_
         assert not keeps.error
         await until(lambda: "no such node" in keeps.error)
         server.nodes["n1"] = node("n1")
-        server.edit("n1", lambda found: found["status"].update(nodeInfo={"bootID": "another"}))
+        server.edit("n1", lambda live: live["status"].update(nodeInfo={"bootID": "another"}))
         await until(lambda: "another machine" in keeps.error)
         assert server.writes == []
-        server.edit("n1", lambda found: found["status"].update(nodeInfo={"bootID": BOOT}))
+        server.edit("n1", lambda live: live["status"].update(nodeInfo={"bootID": BOOT}))
         await until(lambda: condition(server).get("status") == "True" and not keeps.error)
 
 
@@ -298,14 +298,14 @@ async def test_a_second_daemon_for_the_same_node_is_reported_and_a_lost_response
         server.of_patch = done_and_lost
         await until(lambda: lost and len(server.writes) > lost[0] + 1)
         assert not keeps.error
-        server.edit("n1", lambda found: _heartbeat(found, "2026-01-02T03:04:05Z"))
+        server.edit("n1", lambda live: _heartbeat(live, "2026-01-02T03:04:05Z"))
         await until(lambda: "second daemon" in keeps.error)
         await until(lambda: not keeps.error)
 
 
-def _heartbeat(found: Json, time: str) -> None:
-    for one in found["status"]["conditions"]:
-        one["lastHeartbeatTime"] = time
+def _heartbeat(live: Json, time: str) -> None:
+    for condition in live["status"]["conditions"]:
+        condition["lastHeartbeatTime"] = time
 
 
 async def test_an_unchanged_condition_is_published_at_each_heartbeat_and_a_failing_server_is_not_flooded(

@@ -12,8 +12,8 @@ from support.repair_helper import Helpers, RepairHost, helpers
 
 @pytest.fixture(scope="module")
 def made() -> Iterator[Helpers]:
-    with helpers() as one:
-        yield one
+    with helpers() as shared:
+        yield shared
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from support.snapshots import finding, slot
 RESET, RESET_ALL, RELOAD, REBOOT = map(
     Rung, (StepKind.RESET_GPU, StepKind.RESET_ALL, StepKind.RELOAD_DRIVER, StepKind.REBOOT)
 )
-TABLES = [*LADDERS.values(), *SERVICES.values(), *(one for rows in BY_ADVICE.values() for one in rows.values())]
+TABLES = [*LADDERS.values(), *SERVICES.values(), *(ladder for rows in BY_ADVICE.values() for ladder in rows.values())]
 
 
 def found(code: str, subject: Subject = NODE, advice: Advice = Advice.REBOOT, detail: str = "") -> Finding:
@@ -56,28 +56,32 @@ def found(code: str, subject: Subject = NODE, advice: Advice = Advice.REBOOT, de
     ],
 )  # fmt: skip
 def test_the_steps_of_a_finding(code: str, subject: Subject, advice: Advice, detail: str, steps: Ladder) -> None:
-    one = found(code, subject, advice, detail=detail)
-    assert ladder(one) == steps
-    assert bool(why_none(one)) or steps
+    finding = found(code, subject, advice, detail=detail)
+    assert ladder(finding) == steps
+    assert bool(why_none(finding)) or steps
 
 
 def test_what_came_back_after_a_reset_begins_with_the_reboot() -> None:
-    one = found("gpu_unresponsive", gpu(slot(3)), Advice.REBOOT)
-    assert ladder(replace(one, evidence={"came_back_after": "a GPU reset"})) == (REBOOT,)
+    finding = found("gpu_unresponsive", gpu(slot(3)), Advice.REBOOT)
+    assert ladder(replace(finding, evidence={"came_back_after": "a GPU reset"})) == (REBOOT,)
 
 
 def test_the_fabric_of_several_nodes_is_not_repaired_from_one() -> None:
-    one = found("fabric_unhealthy", gpu(slot(3)), Advice.RESTART_SERVICE)
-    assert ladder(one)
-    assert not ladder(one, domain="8f3c6a1e.0")
-    assert "8f3c6a1e.0" in why_none(one, domain="8f3c6a1e.0")
+    finding = found("fabric_unhealthy", gpu(slot(3)), Advice.RESTART_SERVICE)
+    assert ladder(finding)
+    assert not ladder(finding, domain="8f3c6a1e.0")
+    assert "8f3c6a1e.0" in why_none(finding, domain="8f3c6a1e.0")
 
 
 def test_no_ladder_has_more_than_two_steps_and_each_goes_on_with_a_stronger_one() -> None:
     assert all(1 <= len(steps) <= 2 for steps in TABLES)
     ranks = [[RANK[rung.kind] for rung in steps] for steps in TABLES]
     assert all(ranks_of == sorted(set(ranks_of)) for ranks_of in ranks)
-    assert all((rung.kind is StepKind.RESTART_SERVICE) == (rung.service is not None) for one in TABLES for rung in one)
+    assert all(
+        (rung.kind is StepKind.RESTART_SERVICE) == (rung.service is not None)
+        for ladder_steps in TABLES
+        for rung in ladder_steps
+    )
 
 
 def test_each_condition_whose_advice_is_a_step_has_a_ladder_or_a_reason_why_not() -> None:

@@ -102,7 +102,7 @@ ALONE: Mapping[str, tuple[dict[str, Any], frozenset[Precondition]]] = {
 
 def barred(plan_of: Any = None, **more: Any) -> set[Precondition]:
     memory = more.get("memory", EMPTY)
-    return {one.precondition for one in obstacles(scene(**more), plan_of or planned(memory))}
+    return {obstacle.precondition for obstacle in obstacles(scene(**more), plan_of or planned(memory))}
 
 
 def test_a_node_that_is_excluded_for_the_finding_and_empty_is_repaired() -> None:
@@ -113,9 +113,9 @@ def test_a_node_that_is_excluded_for_the_finding_and_empty_is_repaired() -> None
 def test_each_precondition_alone_forbids_the_step_and_says_why(case: str) -> None:
     more, expected = ALONE[case]
     memory = more.get("memory", EMPTY)
-    found = obstacles(scene(**more), planned(memory))
-    assert {one.precondition for one in found} == expected
-    assert all(one.text for one in found)
+    barriers = obstacles(scene(**more), planned(memory))
+    assert {obstacle.precondition for obstacle in barriers} == expected
+    assert all(obstacle.text for obstacle in barriers)
 
 
 def test_every_precondition_is_in_the_table_and_has_a_case() -> None:
@@ -200,9 +200,9 @@ def test_where_no_gpu_can_be_reset_alone_all_are_together() -> None:
 
 def test_a_consequence_is_not_repaired_and_its_cause_is_named() -> None:
     cause = Key("xid", gpu(slot(1)), "79")
-    one = replace(FINDING, caused_by=cause)
-    found = obstacles(scene(verdict=verdict(one)), planned(one=one))
-    assert [(each.precondition, str(cause) in each.text) for each in found] == [(P.FINDING, True)]
+    consequence = replace(FINDING, caused_by=cause)
+    barriers = obstacles(scene(verdict=verdict(consequence)), planned(cause=consequence))
+    assert [(each.precondition, str(cause) in each.text) for each in barriers] == [(P.FINDING, True)]
 
 
 def test_in_mode_observe_the_exclusion_that_would_be_written_counts() -> None:
@@ -221,15 +221,15 @@ def test_an_operator_s_notice_is_one() -> None:
 def test_a_finding_that_came_after_the_exclusion_keeps_no_step_for_the_first_one_back() -> None:
     """An Xid 79 asks for a reboot, and the node is excluded for an Xid 95: its reset comes first, and then a reboot, or a person."""
     both = scene(verdict=verdict(FINDING, later := xid(79, 3, Advice.REBOOT)))
-    reset, reboot, person = planned(), planned(one=later), planned(tried(2))
-    assert P.REASON in {one.precondition for one in obstacles(both, reboot)}
-    assert next_of([(one, obstacles(both, one)) for one in (reset, reboot)]) is reset
+    reset, reboot, person = planned(), planned(cause=later), planned(tried(2))
+    assert P.REASON in {obstacle.precondition for obstacle in obstacles(both, reboot)}
+    assert next_of([(plan, obstacles(both, plan)) for plan in (reset, reboot)]) is reset
     assert person.gave_up
-    assert next_of([(one, obstacles(both, one)) for one in (person, reboot)]) is None
+    assert next_of([(plan, obstacles(both, plan)) for plan in (person, reboot)]) is None
     assert next_of([(reboot, obstacles(both, reboot))]) is reboot, "status names what forbids it"
 
 
 def test_a_cause_is_repaired_where_the_exclusion_names_what_follows_from_it() -> None:
     cause = xid(79, 3, Advice.REBOOT)
     both = scene(verdict=verdict(replace(FINDING, caused_by=cause.key), cause))
-    assert not obstacles(both, planned(one=cause))
+    assert not obstacles(both, planned(cause=cause))

@@ -59,13 +59,15 @@ def repairs(daemon: RunningDaemon) -> list[str]:
 
 def outcome(daemon: RunningDaemon) -> str | None:
     """Return the outcome of the last pass of the GPUs."""
-    found: str | None = next((one["outcome"] for one in daemon.status()["collectors"] if one["name"] == "nvml"), None)
-    return found
+    last_outcome: str | None = next(
+        (collector["outcome"] for collector in daemon.status()["collectors"] if collector["name"] == "nvml"), None
+    )
+    return last_outcome
 
 
 def finding(daemon: RunningDaemon) -> str:
     """Return the id of the failure."""
-    name: str = next(one["id"] for one in daemon.status()["findings"] if one["severity"] == "failure")
+    name: str = next(failure["id"] for failure in daemon.status()["findings"] if failure["severity"] == "failure")
     return name
 
 
@@ -83,7 +85,7 @@ def test_a_failed_gpu_is_reset_once_and_the_node_waits_for_a_look(host: Repaired
         daemon.wait_status("healthy")
         host.fails()
         daemon.wait(lambda: repairs(daemon) == ["repair_begun", "repair_ended done"], "the repair")
-        assert [(one["step"], one["slot"]) for one in host.helper.steps] == [("reset_gpu", "0000:28:00.0")]
+        assert [(step["step"], step["slot"]) for step in host.helper.steps] == [("reset_gpu", "0000:28:00.0")]
         assert readers == [[]], "no process of the daemon has a GPU open meanwhile"
         daemon.wait_status("healthy")
         daemon.wait(lambda: "no Xid must come" in json.dumps(daemon.status()), "what it waits for")

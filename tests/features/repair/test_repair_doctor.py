@@ -59,14 +59,14 @@ async def test_each_step_is_named_with_what_this_host_lacks_for_it(tmp_path: Pat
             "able": ["restart_service", "reset_all"],
             "unable": {"reset_gpu": "no fabric manager runs", "reload_driver": "modprobe is not in /sbin: install it"},
         }
-        found = await rows(tmp_path, config_of(tmp_path, "restart_service", "reset_gpu", "reload_driver"))
-        assert [(row.check, row.grade) for row in found] == [
+        doctor_rows = await rows(tmp_path, config_of(tmp_path, "restart_service", "reset_gpu", "reload_driver"))
+        assert [(row.check, row.grade) for row in doctor_rows] == [
             ("repair helper", Grade.OK), ("restart_service", Grade.OK), ("reset_gpu", Grade.OK),
             ("reload_driver", Grade.WARN), ("repair now", Grade.OK),
         ]  # fmt: skip
-        assert found[2].found == "can be taken; one GPU alone cannot be: no fabric manager runs"
-        assert found[3].found == "cannot be taken: modprobe is not in /sbin: install it"
-        assert found[4].found == "nothing is to be repaired"
+        assert doctor_rows[2].found == "can be taken; one GPU alone cannot be: no fabric manager runs"
+        assert doctor_rows[3].found == "cannot be taken: modprobe is not in /sbin: install it"
+        assert doctor_rows[4].found == "nothing is to be repaired"
 
 
 @pytest.mark.parametrize(

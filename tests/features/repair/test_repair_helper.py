@@ -63,7 +63,7 @@ def test_all_gpus_are_reset_in_one_command_without_any_service(host: RepairHost)
 def test_the_driver_is_unloaded_in_the_order_of_its_users_and_loaded_again(host: RepairHost) -> None:
     assert host.ask(step("reload_driver"))["done"]
     order = ["gdrdrv", "nvidia_drm", "nvidia_modeset", "nvidia_uvm", "nvidia"]
-    assert [one for one in host.effects if "load" in one] == [
+    assert [effect for effect in host.effects if "load" in effect] == [
         *(f"unload {name}" for name in order), *(f"load {name}" for name in reversed(order)),
     ]  # fmt: skip
     assert host.running == BEFORE
@@ -126,7 +126,7 @@ def test_persistence_mode_that_nvidia_smi_set_holds_the_driver_too(host: RepairH
     host.unit(PERSISTENCE, "inactive")
     assert host.ask(step("reload_driver"))["done"]
     off, on = ([f"pm -i {slot} -pm {mode}" for slot in ("00000000:1B:00.0", "00000000:28:00.0")] for mode in (0, 1))
-    assert [one for one in host.effects if one.startswith("pm")] == off + on
+    assert [effect for effect in host.effects if effect.startswith("pm")] == off + on
 
 
 def test_persistence_mode_that_nvidia_smi_set_is_off_meanwhile(host: RepairHost) -> None:
@@ -148,7 +148,7 @@ def test_persistence_mode_is_set_anew_once_the_daemon_for_it_runs_that_may_start
     host.fake.reading(1, "persistence_mode", 0)
     host.reset_mode(mode)
     host.ask(host.reset())
-    assert [one for one in host.effects if one.startswith("pm")] == PERSISTENT_AGAIN[:1]
+    assert [effect for effect in host.effects if effect.startswith("pm")] == PERSISTENT_AGAIN[:1]
     started, set_on = (next(n for n, call in enumerate(host.calls) if word in call) for word in (f"start {PERSISTENCE}", "-pm 1"))  # fmt: skip
     assert started < set_on
 

@@ -80,8 +80,8 @@ def host(tmp_path: Path, made: Helpers) -> LiveHost:
 
 def events(daemon: RunningDaemon, kind: str) -> list[dict[str, Any]]:
     """Return what the daemon recorded of repairs."""
-    found = json.loads(daemon.get("/v1/events?since=0")[1])["events"]
-    return [event["data"] for event in found if event["kind"] == kind]
+    recorded = json.loads(daemon.get("/v1/events?since=0")[1])["events"]
+    return [event["data"] for event in recorded if event["kind"] == kind]
 
 
 def ended(daemon: RunningDaemon) -> list[tuple[str, str]]:
@@ -156,7 +156,7 @@ def test_two_daemons_on_one_node_have_a_gpu_reset_once(host: LiveHost) -> None:
         host.xid(BAD, 95)
         first.wait((host.root.folder / "waiting").exists, "the reset, whoever asks for it first")
         first.wait(
-            lambda: any("another step runs" in one.lines() for one in (first, second)), "the refusal of the other"
+            lambda: any("another step runs" in either.lines() for either in (first, second)), "the refusal of the other"
         )
         host.resets()
         first.wait(lambda: [*ended(first), *ended(second)].count(DONE) == 1, "the repair")

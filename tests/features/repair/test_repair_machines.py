@@ -49,12 +49,12 @@ def test_a_node_that_needs_a_reboot_is_rebooted_once_after_its_job_and_the_bundl
     node.wait(lambda: node.boots == 2 and node.status().get("status") == "healthy", "the node to be back")
     shown = node.status()
     assert shown["bundle"]["made"], shown["bundle"]
-    assert [(one["step"], one["outcome"]) for one in shown["repair"]["tries"]] == [("reboot", "rebooted")]
+    assert [(attempt["step"], attempt["outcome"]) for attempt in shown["repair"]["tries"]] == [("reboot", "rebooted")]
     assert controller.state(NAME) == {"IDLE", "DRAIN"}
     done = [line.split()[1:] for line in node.record]
     told = node.journal("", "--identifier=gpuwarden-repair", "--output=export")
     lines = [dict(line.partition("=")[::2] for line in entry.splitlines()) for entry in told.strip().split("\n\n")]
-    (line,) = (one for one in lines if one.get("MESSAGE", "").startswith("reboots this node: gpuwarden"))
+    (line,) = (message for message in lines if message.get("MESSAGE", "").startswith("reboots this node: gpuwarden"))
     assert line["PRIORITY"] == "2"
     assert line["_BOOT_ID"] == done[0][2].replace("-", "")
     assert int(line["__REALTIME_TIMESTAMP"]) / 1e6 < float(node.record[1].split()[0]), "before the order"

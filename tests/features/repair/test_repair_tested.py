@@ -49,15 +49,15 @@ def slurm(tmp_path: Path) -> Iterator[Slurm]:
     folder = tmp_path / "slurm"
     folder.mkdir()
     tmp_path.chmod(0o755)
-    with running(Slurm(folder, nodes=2, gpus=2)) as one:
-        yield one
+    with running(Slurm(folder, nodes=2, gpus=2)) as cluster:
+        yield cluster
 
 
 def story(daemon: RunningDaemon) -> list[str]:
     """Return what was done to the node, with how it ended."""
     events = json.loads(daemon.get("/v1/events?since=0")[1])["events"]
-    found = [(event["kind"], event["data"]) for event in events if event["kind"] in STORY]
-    return [" ".join(filter(None, (kind, data.get("outcome"), data.get("result")))) for kind, data in found]
+    recorded = [(event["kind"], event["data"]) for event in events if event["kind"] in STORY]
+    return [" ".join(filter(None, (kind, data.get("outcome"), data.get("result")))) for kind, data in recorded]
 
 
 def test_a_node_whose_gpu_was_reset_is_tested_before_it_returns_and_one_that_fails_the_test_stays_out(

@@ -125,12 +125,12 @@ def test_while_a_step_runs_nothing_comes_back_whatever_becomes_of_the_finding() 
     assert "has not ended" in story.text()
 
 
-@pytest.mark.parametrize("what", ["restarts", "checkpoints", "reboots"])
-def test_the_look_outlives_a_restart_a_checkpoint_and_a_reboot(what: str) -> None:
+@pytest.mark.parametrize("interruption", ["restarts", "checkpoints", "reboots"])
+def test_the_look_outlives_a_restart_a_checkpoint_and_a_reboot(interruption: str) -> None:
     story = repaired()
-    if what == "checkpoints":
+    if interruption == "checkpoints":
         story.checkpoints()
-    story.restarts_daemon() if what != "reboots" else story.reboots()
+    story.restarts_daemon() if interruption != "reboots" else story.reboots()
     story.heals(SOON.restore_passes + 2)
     assert story.is_out()
     assert "no Xid must come" in story.text()
@@ -219,7 +219,7 @@ WELL = NvmlFacts(gpus=tuple(facts(n) for n in range(8)))
 
 
 def with_third(gpu: GpuFacts) -> NvmlFacts:
-    return replace(WELL, gpus=tuple(gpu if one.index == 3 else one for one in WELL.gpus))
+    return replace(WELL, gpus=tuple(gpu if healthy.index == 3 else healthy for healthy in WELL.gpus))
 
 
 @pytest.mark.parametrize(

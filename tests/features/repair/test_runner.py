@@ -29,7 +29,7 @@ def _asked_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def forbidden(host: World) -> list[Precondition]:
-    return [one.precondition for one in host.runner.barred]
+    return [obstacle.precondition for obstacle in host.runner.barred]
 
 
 async def test_everything_is_looked_at_then_written_down_and_only_then_asked_for(tmp_path: Path) -> None:
@@ -199,14 +199,14 @@ async def test_what_the_helper_cannot_do_here_is_refused_with_its_reason(tmp_pat
     async with world(tmp_path) as host:
         host.helper.probe = {"able": ["reboot"], "unable": {"reset_gpu": "confidential computing is on"}}
         await host.turn()
-        assert [one.text for one in host.runner.barred] == ["confidential computing is on"]
+        assert [obstacle.text for obstacle in host.runner.barred] == ["confidential computing is on"]
 
 
 async def test_where_no_gpu_can_be_reset_alone_all_are(tmp_path: Path) -> None:
     async with world(tmp_path) as host:
         host.helper.probe = {"able": ["reset_all", "reboot"], "unable": {"reset_gpu": "NVSwitch"}}
         await host.turn()
-        assert [one["step"] for one in host.helper.steps] == ["reset_all"]
+        assert [step["step"] for step in host.helper.steps] == ["reset_all"]
 
 
 async def test_an_operator_who_takes_the_node_back_while_the_disk_writes_has_the_last_word(tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ async def test_what_cannot_be_written_down_is_not_done(tmp_path: Path, commits: 
     async with world(tmp_path) as host:
         host.commits = iter(commits)
         await host.turn()
-        assert [one for one in host.log if one.startswith("repair")] == events
+        assert [line for line in host.log if line.startswith("repair")] == events
         assert not host.helper.steps
 
 
@@ -312,7 +312,7 @@ async def test_killed_after_any_event_the_whole_ladder_is_done_once(tmp_path: Pa
             elif host.plan().step is not None:
                 host.helper.answers = ({"done": False, "refused": False, "why": "it failed"},)
                 await host.turn()
-        done = [one.step for one in host.memory.tries]
+        done = [attempt.step for attempt in host.memory.tries]
         assert done == [StepKind.RESET_GPU, StepKind.REBOOT]
         assert len(host.helper.steps) == 2 - (cut + 1) // 2
         assert host.plan().step is None

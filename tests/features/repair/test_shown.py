@@ -34,12 +34,12 @@ def shown(repairs: Shown) -> Snapshot:
 
 
 def lines(repairs: Shown) -> list[str]:
-    ((_, found),) = sections(document(shown(repairs)))
-    return found
+    ((_, section_lines),) = sections(document(shown(repairs)))
+    return section_lines
 
 
 def samples(name: str, repairs: Shown) -> dict[tuple[str, ...], float]:
-    (metric,) = (one for one in METRICS if one.name == name)
+    (metric,) = (candidate for candidate in METRICS if candidate.name == name)
     return {labels: number for labels, number in metric.samples(shown(repairs)) if number}
 
 

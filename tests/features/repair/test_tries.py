@@ -32,8 +32,8 @@ from support.repair_scenes import (
 from support.snapshots import slot
 
 
-def step_of(one: Plan) -> str:
-    return "person" if one.step is None else str(one.step)
+def step_of(plan: Plan) -> str:
+    return "person" if plan.step is None else str(plan.step)
 
 
 def test_the_first_try_is_the_milder_step_the_second_the_stronger_and_then_it_is_for_a_person() -> None:
@@ -108,8 +108,8 @@ def test_links_of_one_board_are_one_kind() -> None:
 def test_the_strongest_step_comes_first_since_it_does_what_the_milder_ones_do() -> None:
     reset, reboot, person = (
         planned(),
-        planned(one=xid(79, 5, Advice.REBOOT)),
-        planned(one=xid(54, 1, Advice.INSPECT_HARDWARE)),
+        planned(cause=xid(79, 5, Advice.REBOOT)),
+        planned(cause=xid(54, 1, Advice.INSPECT_HARDWARE)),
     )
     assert strongest([reset, person, reboot]) is reboot
     assert strongest([person]) is None
@@ -125,10 +125,10 @@ LIFE = (begun("t0", 7_300.0), ended("t0", 7_200.0, Outcome.FAILED), begun("t1", 
 @pytest.mark.parametrize("cut", range(len(LIFE) + 1))
 def test_after_a_kill_at_any_point_no_step_is_begun_while_one_has_not_ended(cut: int) -> None:
     memory = remembered(*LIFE[:cut])
-    found = {one.precondition for one in obstacles(scene(memory=memory), planned(memory))}
-    assert (Precondition.RUNNING in found) is (cut % 2 == 1)
+    barriers = {obstacle.precondition for obstacle in obstacles(scene(memory=memory), planned(memory))}
+    assert (Precondition.RUNNING in barriers) is (cut % 2 == 1)
     assert planned(memory).number == 1 + (cut + 1) // 2
-    assert (Precondition.STEP in found) is (cut >= 3)
+    assert (Precondition.STEP in barriers) is (cut >= 3)
 
 
 @pytest.mark.parametrize("cut", range(len(LIFE) + 1))
@@ -176,7 +176,7 @@ def test_so_many_tries_are_kept_and_the_newest_are() -> None:
     memory = remembered(*made)
     assert len(memory.tries) == KEPT
     assert memory.tries[-1].id == f"t{KEPT + 8}"
-    assert all(one.at.wall <= other.at.wall for one, other in pairwise(memory.tries))
+    assert all(earlier.at.wall <= later.at.wall for earlier, later in pairwise(memory.tries))
     assert memory.counts == {"reset_gpu_done": KEPT + 9}
 
 

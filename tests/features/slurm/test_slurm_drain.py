@@ -76,7 +76,7 @@ async def test_gpuwardens_reason_written_later_by_another_user_is_foreign(slurm:
 
 @pytest.mark.slow
 async def test_maintenance_and_reboots_are_left_alone(slurm: Slurm) -> None:
-    what = (
+    reservation = (
         "ReservationName=spare",
         "StartTime=now",
         "Duration=60",
@@ -84,7 +84,7 @@ async def test_maintenance_and_reboots_are_left_alone(slurm: Slurm) -> None:
         "Nodes=n1",
         "Users=root",
     )
-    slurm.scontrol("create", "reservation", *what)
+    slurm.scontrol("create", "reservation", *reservation)
     slurm.wait(lambda: "MAINTENANCE" in slurm.state("n1"), "maintenance")
     before = slurm.show("n1").partition("State=")[2]
     outcome = await attempt(slurm, exclude())
@@ -222,11 +222,11 @@ async def test_a_pool_is_the_largest_partition_or_those_that_are_named(slurm: Sl
         slurm.scontrol("delete", "PartitionName=debug")
 
 
-def scripts(slurm: Slurm, **given: str) -> Path:
+def scripts(slurm: Slurm, **replacements: str) -> Path:
     """A folder of Slurm's commands, with these instead of the real ones."""
     folder = slurm.folder / "scripts"
     folder.mkdir(exist_ok=True)
-    for name, script in {"sinfo": 'exec /usr/bin/sinfo "$@"', **given}.items():
+    for name, script in {"sinfo": 'exec /usr/bin/sinfo "$@"', **replacements}.items():
         path = folder / name
         # what is only read goes to the real one
         real = '[ "$1" = update ] || exec /usr/bin/scontrol "$@"' if name == "scontrol" else ""

@@ -70,11 +70,11 @@ def test_only_the_ended_jobs_own_gpus_are_tested_and_not_again_before_they_are_d
     command = host.folder / "gpuwarden"
     command.write_text(f'#!/bin/sh\n[ "$1" = test ] || exit 1\nshift\nexec {shlex.join(host.argv())} "$@"\n')
     command.chmod(0o755)
-    given = {**host.variables, **JOB, "GPUWARDEN_RUN_DIR": str(host.run_dir), "GPUWARDEN_COMMAND": str(command)}
+    variables = {**host.variables, **JOB, "GPUWARDEN_RUN_DIR": str(host.run_dir), "GPUWARDEN_COMMAND": str(command)}
 
     def ends() -> None:
         script = SCRIPTS / "gpuwarden-slurm-epilog-test"
-        assert subprocess.run([script], env=given, timeout=60, check=False).returncode == 0
+        assert subprocess.run([script], env=variables, timeout=60, check=False).returncode == 0
 
     ends()
     assert host.workers == []  # the prolog left no note of the job: nobody knows who else is there

@@ -32,7 +32,7 @@ async def entered(slurm: Slurm, *names: str, at_once: int = 2) -> dict[str, str]
         for name, client in clients.items()
     }
     try:
-        answers = await asyncio.gather(*(one.enter() for one in marks.values()))
+        answers = await asyncio.gather(*(mark.enter() for mark in marks.values()))
         return dict(zip(names, answers, strict=True))
     finally:
         await asyncio.gather(*(client.close() for client in clients.values()))

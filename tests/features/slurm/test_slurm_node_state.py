@@ -104,8 +104,8 @@ def test_nodes_that_hyperpod_is_to_repair_count_until_it_has() -> None:
 
 def test_the_nvlink_domain_of_an_excluded_node_is_read_from_its_reason() -> None:
     bad = node("idle+drain", "gpuwarden: failure domain=8f3c6a1e.0 gpu=3 xid=79", name="n2", at=20.0)
-    found = fleet_count_of(node(), [PartitionFacts(name="gpu", members=(node(), bad))], 30.0)
-    assert found.held == (Held(20.0, "n2", "8f3c6a1e.0"),)
+    count = fleet_count_of(node(), [PartitionFacts(name="gpu", members=(node(), bad))], 30.0)
+    assert count.held == (Held(20.0, "n2", "8f3c6a1e.0"),)
 
 
 def test_a_node_in_two_partitions_of_the_pool_counts_once() -> None:

@@ -256,12 +256,12 @@ def instance(gpu: int, *, own: bool) -> Play:
     def play(stage: Stage) -> Played:
         node = stage.node
         node.changes(lambda: node.fake.mig(gpu, 1, 0, "1g.10gb", 9_728).mig(gpu, 2, 0, "1g.10gb", 9_728))
-        with node.process(gpu, (1, 0)) as one, node.process(gpu, (2, 0)) as other:
-            _knows(node, f"session/{one}")
+        with node.process(gpu, (1, 0)) as faulting, node.process(gpu, (2, 0)) as other:
+            _knows(node, f"session/{faulting}")
             _knows(node, f"session/{other}")
-            node.xid_at(gpu, 31, one)
-            os.kill(one if own else other, signal.SIGABRT)
-            name = f"session/{one if own else other}"
+            node.xid_at(gpu, 31, faulting)
+            os.kill(faulting if own else other, signal.SIGABRT)
+            name = f"session/{faulting if own else other}"
         return Played(name, node)
 
     return play

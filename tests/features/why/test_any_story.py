@@ -111,14 +111,14 @@ def test_state_is_a_replay_and_no_record_accuses_what_was_well(script: list[tupl
     cut.uptime, cut.booted = host.uptime, host.booted
     cut.checkpointed()
     assert memory_of(cut.state) == memory_of(host.state)
-    known = memory_of(host.state).epochs
-    assert {int(epoch.id) for epoch in known.values()} <= {
+    epochs = memory_of(host.state).epochs
+    assert {int(epoch.id) for epoch in epochs.values()} <= {
         number for number, job in host.jobs.items() if job.ended is None
     }
     begun = [(event.key, event.at.wall) for event in host.ledger if event.kind == EventKind.JOB_BEGUN]
     records = [(record.epoch.name, record.epoch.began.wall) for record in host.records]
     assert len(set(records)) == len(records)
-    assert len(begun) >= len(known)
+    assert len(begun) >= len(epochs)
     for record in host.records:
         if record.answer.cause is Cause.HARDWARE:
             assert record.answer.slot in host.hit

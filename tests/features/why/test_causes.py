@@ -33,13 +33,13 @@ def xid(number: int, second: float = -5, pid: int | None = None, slot: str = GPU
     return Touch(what="xid", detail=str(number), at=at(second), slot=slot, pid=pid)
 
 
-def finding(key: str, second: float = -60, until: float | None = None, what: str = "finding") -> Touch:
+def finding(key: str, second: float = -60, until: float | None = None, kind: str = "finding") -> Touch:
     slot = key.partition("@")[2].split("/")[1] if "@gpu/" in key or "@link/" in key else ""
-    return Touch(what=what, detail=key, at=at(second), until=None if until is None else at(until), slot=slot)
+    return Touch(what=kind, detail=key, at=at(second), until=None if until is None else at(until), slot=slot)
 
 
-def touch(what: str, detail: str = "", second: float = -5, pid: int | None = None) -> Touch:
-    return Touch(what=what, detail=detail, at=at(second), pid=pid)
+def touch(kind: str, detail: str = "", second: float = -5, pid: int | None = None) -> Touch:
+    return Touch(what=kind, detail=detail, at=at(second), pid=pid)
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ TABLE: dict[str, tuple[Ends, tuple[Touch, ...], Cause, Certainty, str]] = {
     # --- it ended well
     "exit code 0": (WELL, (), Cause.NONE, Y, ""),
     "well, beside a failing GPU": (WELL, (xid(79),), Cause.NONE, Y, ""),
-    "well, but for a step that nothing explains": (WENT_ON, (finding(f"gpu_unresponsive@gpu/{GPU}", -9, what="rising"),), Cause.NONE, Y, ""),
+    "well, but for a step that nothing explains": (WENT_ON, (finding(f"gpu_unresponsive@gpu/{GPU}", -9, kind="rising"),), Cause.NONE, Y, ""),
     "a container's exit code 0": (Ends(exit_code=0, known_from="cgroup"), (), Cause.NONE, Y, ""),
     # --- hardware
     "GPU lost": (FAILED, (xid(79),), H, L, "xid.79"),
@@ -108,7 +108,7 @@ TABLE: dict[str, tuple[Ends, tuple[Touch, ...], Cause, Certainty, str]] = {
     "hang after a lost GPU, until the time limit": (TIMEOUT, (finding(GONE, -3600),), H, L, "gpu_missing"),
     "hang after a lost GPU, until an admin's end": (Ends("CANCELLED", 0, 15, "root"), (finding(GONE, -600),), H, L, "gpu_missing"),
     "the same error of other jobs at that place": (FAILED, (xid(31, -9), finding(f"xid.31@gpu/{GPU}", -8)), H, P, "xid.31"),
-    "GPU slow for a moment": (FAILED, (finding(f"gpu_unresponsive@gpu/{GPU}", -9, what="rising"),), H, P, "gpu_unresponsive"),
+    "GPU slow for a moment": (FAILED, (finding(f"gpu_unresponsive@gpu/{GPU}", -9, kind="rising"),), H, P, "gpu_unresponsive"),
     # --- not hardware
     "row remapped, it went on": (FAILED, (xid(63, -300),), J, L, ""),
     "high rate of corrected errors": (FAILED, (xid(92, -300), finding(f"ecc_correctable_rate@gpu/{GPU}")), J, L, ""),
@@ -159,7 +159,7 @@ TABLE: dict[str, tuple[Ends, tuple[Touch, ...], Cause, Certainty, str]] = {
     "link down": (FAILED, (finding(f"nvlink_down@link/{GPU}/3"),), Cause.FABRIC, L, "nvlink_down"),
     "NVLink error": (FAILED, (xid(74), xid(45, -4, OWN)), Cause.FABRIC, L, "xid.74"),
     "switch error": (FAILED, (touch("sxid", "12028@switch/0000:05:00.0"),), Cause.FABRIC, P, "sxid.12028"),
-    "port down for a moment": (FAILED, (finding("infiniband_down@port/mlx5_0/1", -9, what="rising"),), Cause.FABRIC, P, "infiniband_down"),
+    "port down for a moment": (FAILED, (finding("infiniband_down@port/mlx5_0/1", -9, kind="rising"),), Cause.FABRIC, P, "infiniband_down"),
     "certain before possible": (FAILED, (finding("disk_full@mount//", -800), xid(31, -2, OWN)), J, Y, "xid.31"),
     "node rebooted": (Ends(known_from="boot"), (touch("boot"),), Cause.HOST, Y, ""),
     "node rebooted since its GPU was lost": (Ends(known_from="boot"), (xid(79, -900),), H, L, "xid.79"),
@@ -202,10 +202,10 @@ TABLE: dict[str, tuple[Ends, tuple[Touch, ...], Cause, Certainty, str]] = {
         FAILED, (touch("standing", "driver_library_mismatch@node", -60),), Cause.HOST, L, "driver_library_mismatch",
     ),
     "fabric not ready when it began": (
-        FAILED, (finding(f"fabric_unhealthy@gpu/{GPU}", -60, what="standing"),), Cause.FABRIC, P, "fabric_unhealthy",
+        FAILED, (finding(f"fabric_unhealthy@gpu/{GPU}", -60, kind="standing"),), Cause.FABRIC, P, "fabric_unhealthy",
     ),
     "a GPU silent when it began, and its own bad pointer": (
-        FAILED, (finding(f"gpu_unresponsive@gpu/{OTHER_GPU}", -60, what="standing"), xid(31, pid=OWN)), J, Y, "xid.31",
+        FAILED, (finding(f"gpu_unresponsive@gpu/{OTHER_GPU}", -60, kind="standing"), xid(31, pid=OWN)), J, Y, "xid.31",
     ),
     "put back": (Ends("REQUEUED"), (), Cause.SCHEDULER, Y, "REQUEUED"),
     "put back since its GPU was lost": (Ends("REQUEUED"), (finding(GONE),), H, L, "gpu_missing"),
@@ -221,11 +221,11 @@ TABLE: dict[str, tuple[Ends, tuple[Touch, ...], Cause, Certainty, str]] = {
 @pytest.mark.parametrize("name", TABLE)
 def test_the_cause_is_named(name: str) -> None:
     ends, touches, cause, certainty, code = TABLE[name]
-    found = why(ends, *touches)
-    assert (found.cause, found.certainty) == (cause, certainty), found.sentence
-    assert found.code == (code or (ends.state if ends.state not in ("", "COMPLETED") else ""))
-    assert found.sentence.endswith(".")
-    assert len(found.sentence) <= 300
+    answer = why(ends, *touches)
+    assert (answer.cause, answer.certainty) == (cause, certainty), answer.sentence
+    assert answer.code == (code or (ends.state if ends.state not in ("", "COMPLETED") else ""))
+    assert answer.sentence.endswith(".")
+    assert len(answer.sentence) <= 300
 
 
 def test_the_sentence_names_the_board_and_what_to_do() -> None:
@@ -260,7 +260,7 @@ TIMES = st.one_of(st.integers(0, int(LENGTH)), st.integers(-120, -1), st.integer
 ANY = st.one_of(
     st.builds(xid, st.sampled_from(sorted(XIDS)), TIMES, st.sampled_from([None, OWN, OTHERS, UNKNOWN]), st.sampled_from([GPU, OTHER_GPU])),
     st.builds(
-        lambda code, of, second, what: finding(f"{code}@{of}", second, what=what), st.sampled_from(sorted(CONDITIONS)),
+        lambda code, of, second, kind: finding(f"{code}@{of}", second, kind=kind), st.sampled_from(sorted(CONDITIONS)),
         st.sampled_from([f"gpu/{GPU}", "node", f"link/{OTHER_GPU}/1", "port/mlx5_0/1", "mount//x"]), TIMES, st.sampled_from(["finding", "rising"]),
     ),
     st.builds(touch, st.sampled_from(["oom_limit", "oom_node", "notice", "signalled", "saved", "requeued", "excluded", "excluded_by_others", "boot", "?"]),
@@ -276,24 +276,26 @@ ENDS = st.builds(
 @settings(deadline=None, max_examples=400)
 @given(ends=ENDS, touches=st.lists(ANY, max_size=12))
 def test_hardware_is_only_accused_by_what_names_a_gpu_of_the_job_in_its_time(ends: Ends, touches: list[Touch]) -> None:
-    found = why(ends, *touches)
-    assert 0 < len(found.sentence) <= 300
-    assert found.sentence.isprintable()
-    if found.cause is not Cause.HARDWARE:
+    answer = why(ends, *touches)
+    assert 0 < len(answer.sentence) <= 300
+    assert answer.sentence.isprintable()
+    if answer.cause is not Cause.HARDWARE:
         return
-    accusing = [one for one in touches if one.slot == found.slot and one.what in ("xid", "finding", "rising")]
-    assert found.slot
-    assert any(one.at <= at(LENGTH + 10) or ends.known_from == "boot" for one in accusing)
-    assert any(one.what != "xid" or XIDS[int(one.detail)].klass != "record" or found.certainty is P for one in accusing)
+    accusing = [touch for touch in touches if touch.slot == answer.slot and touch.what in ("xid", "finding", "rising")]
+    assert answer.slot
+    assert any(touch.at <= at(LENGTH + 10) or ends.known_from == "boot" for touch in accusing)
+    assert any(
+        touch.what != "xid" or XIDS[int(touch.detail)].klass != "record" or answer.certainty is P for touch in accusing
+    )
 
 
 @settings(deadline=None, max_examples=200)
 @given(ends=ENDS, touches=st.lists(ANY, max_size=8))
 def test_a_program_s_own_errors_and_warnings_alone_accuse_no_hardware(ends: Ends, touches: list[Touch]) -> None:
     mild = [
-        one
-        for one in touches
-        if one.what == "xid" and (XIDS[int(one.detail)].klass == "record" or int(one.detail) in (63, 92))
+        touch
+        for touch in touches
+        if touch.what == "xid" and (XIDS[int(touch.detail)].klass == "record" or int(touch.detail) in (63, 92))
     ]
     assert why(ends, *mild).cause is not Cause.HARDWARE
 

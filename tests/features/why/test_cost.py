@@ -29,9 +29,9 @@ def fails(host: WhyHost, number: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", [no_fault, fails])
+@pytest.mark.parametrize("death", [no_fault, fails])
 def test_a_month_of_2000_short_jobs_an_hour_takes_less_than_20_mib(
-    what: Callable[[WhyHost, int], None], tmp_path: Path
+    death: Callable[[WhyHost, int], None], tmp_path: Path
 ) -> None:
     """An hour of them is run, whose records are written to a ledger as the daemon writes them."""
     host = WhyHost(8)
@@ -42,7 +42,7 @@ def test_a_month_of_2000_short_jobs_an_hour_takes_less_than_20_mib(
         job = Job(id=number, uid=UID, user="ada", job_name=f"sweep-{number}", gpus=(number % 8,), started=began)
         host.job_facts = JobsFacts(jobs=(job,))
         host.step()
-        what(host, number)
+        death(host, number)
         host.uptime += 1.8
         host.job_facts = JobsFacts(jobs=(replace(job, ended=host.uptime - 0.1),))
     host.job_facts = JobsFacts()

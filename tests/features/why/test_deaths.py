@@ -41,11 +41,11 @@ PLAYED = 0.8
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("verdicts", [pytest.param(None, marks=SLURM_BESIDE)], indirect=True)
 def test_what_ended_jobs_is_named_and_hardware_is_never_accused_falsely(verdicts: Mapping[str, Verdict]) -> None:
-    assert {name: one.answer for name, one in verdicts.items() if one.falsely} == {}
-    played = {name: one for name, one in verdicts.items() if one.played}
-    not_played = {name: one.faults for name, one in verdicts.items() if not one.played}
+    assert {name: verdict.answer for name, verdict in verdicts.items() if verdict.falsely} == {}
+    played = {name: verdict for name, verdict in verdicts.items() if verdict.played}
+    not_played = {name: verdict.faults for name, verdict in verdicts.items() if not verdict.played}
     assert len(played) >= PLAYED * len(HERE), str(not_played)
-    wrong = {name: (one.faults, one.document) for name, one in played.items() if one.faults}
+    wrong = {name: (verdict.faults, verdict.document) for name, verdict in played.items() if verdict.faults}
     assert len(wrong) <= (1 - RIGHT) * len(played), json.dumps(wrong, indent=1)  # whole: the documents show why
 
 

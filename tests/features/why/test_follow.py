@@ -125,7 +125,7 @@ def test_where_many_jobs_fail_at_once_what_touched_one_that_is_not_written_down_
         host.step(replace(host.xid(1, 31), pid=2_000))
         host.run(10)
     records = [*following_of(host.state).unwritten, *host.records]
-    (record,) = [one for one in records if one.epoch.name == "slurm/9000"]
+    (record,) = [candidate for candidate in records if candidate.epoch.name == "slurm/9000"]
     assert record.answer.code == "xid.31"
 
 
@@ -241,7 +241,9 @@ def test_of_lines_that_are_read_late_and_at_once_each_counts_at_its_own_time(hos
     """The driver goes on to complain after the job has died, and the next job has the same error."""
     died = host.now
     at = [Stamp(died.boottime + late, died.wall + late) for late in (-1, 12, 24, 36)]
-    lines = [replace(host.xid(1, 119), at=one, pid=pid) for one, pid in zip(at, (101, None, None, 900), strict=True)]
+    lines = [
+        replace(host.xid(1, 119), at=moment, pid=pid) for moment, pid in zip(at, (101, None, None, 900), strict=True)
+    ]
     host.ends()
     host.uptime += 2 * SETTLES
     host.restart_daemon()
@@ -373,11 +375,11 @@ def test_a_job_that_fails_at_once_is_told_of_a_gpu_that_was_gone_before(
     begins_after(host, 60)
     host.run(length)
     host.job(ended=host.uptime, exit_code=exit_code)
-    found = host.settles().answer
-    assert found.cause is cause
+    answer = host.settles().answer
+    assert answer.cause is cause
     if cause is Cause.HARDWARE:
-        assert (found.certainty, found.code, found.slot) == (Certainty.POSSIBLE, "gpu_missing", slot(0))
-        assert "had failed before it began" in found.sentence
+        assert (answer.certainty, answer.code, answer.slot) == (Certainty.POSSIBLE, "gpu_missing", slot(0))
+        assert "had failed before it began" in answer.sentence
 
 
 @pytest.mark.parametrize(("exit_code", "cause"), [(1, Cause.HOST), (None, Cause.NOT_SEEN)], ids=["failed", "not known"])
@@ -388,8 +390,8 @@ def test_libraries_that_were_replaced_before_a_job_are_the_cause_only_if_it_fail
     host.nvml_change = lambda facts: replace(facts, problem=NvmlProblem.LIBRARY_MISMATCH)
     begins_after(host, 60)
     host.job(ended=host.uptime, exit_code=exit_code)
-    found = host.settles().answer
-    assert (found.cause, found.code) == (cause, "driver_library_mismatch" if exit_code else "")
+    answer = host.settles().answer
+    assert (answer.cause, answer.code) == (cause, "driver_library_mismatch" if exit_code else "")
 
 
 def runs(host: WhyHost, job: Job, *pids: int) -> None:
@@ -540,7 +542,7 @@ def test_more_jobs_than_memory_takes_are_not_written_down_again_and_again() -> N
     host.run(1_300)
     assert host.count(EventKind.JOB_BEGUN) == EPOCHS_MOST
     assert len(host.shown().running) == len(many)
-    host.runs(*[replace(one, ended=host.uptime, processes=()) for one in many[:10]], *many[10:])
+    host.runs(*[replace(container, ended=host.uptime, processes=()) for container in many[:10]], *many[10:])
     host.run(SETTLES + 30)
     assert len(host.records) == 10
     assert host.count(EventKind.JOB_BEGUN) == EPOCHS_MOST + 10
@@ -573,13 +575,13 @@ def test_it_is_not_waited_for_longer_than_two_minutes(host: WhyHost) -> None:
 def test_containers_pods_and_sessions_have_records(name: str) -> None:
     host = WhyHost(2)
     host.without_slurm()
-    one = workload(host, name)
-    host.runs(one)
+    job = workload(host, name)
+    host.runs(job)
     host.run(65)
     host.step(replace(host.xid(0, 31), pid=300))
     host.restart_daemon()
     host.run(5)
-    host.runs(replace(one, ended=host.uptime, processes=()))
+    host.runs(replace(job, ended=host.uptime, processes=()))
     record = host.settles()
     assert (record.epoch.name, record.epoch.uid, record.epoch.slots, record.end.known_from) == (
         name,
@@ -610,25 +612,25 @@ def test_a_reader_that_began_anew_and_missed_the_first_process_splits_no_job() -
 def test_kills_that_a_control_group_counts_are_named_where_the_kernel_s_line_is_not_seen() -> None:
     host = WhyHost(2)
     host.without_slurm()
-    one = workload(host)
-    host.runs(one)
+    job = workload(host)
+    host.runs(job)
     host.run(65)
-    host.runs(replace(one, ended=host.uptime, processes=(), oom_kills=2))
+    host.runs(replace(job, ended=host.uptime, processes=(), oom_kills=2))
     assert host.settles().answer.code == "oom_count"
 
 
 def test_a_kill_in_a_container_of_a_pod_is_the_pod_s() -> None:
     host = WhyHost(2)
     host.without_slurm()
-    one = workload(host, "pod/default/train-0", also=("pod/0-1", "container/aaaaaaaaaaaa"))
-    host.runs(one)
+    pod = workload(host, "pod/default/train-0", also=("pod/0-1", "container/aaaaaaaaaaaa"))
+    host.runs(pod)
     host.run(65)
     killed = OomKillEvent(
         at=host.now, of_limit=True, job="container/aaaaaaaaaaaa", limit_job="container/aaaaaaaaaaaa", pid=300, uid=UID,
         origin=LogOrigin(boot_id=host.boot_id, sequence=9),
     )  # fmt: skip
     host.step(killed)
-    host.runs(replace(one, ended=host.uptime, processes=(), oom_kills=1))
+    host.runs(replace(pod, ended=host.uptime, processes=(), oom_kills=1))
     record = host.settles()
     assert (record.answer.cause, record.answer.code) == (Cause.JOB, "oom_limit")
     assert "killed its process 300" in record.answer.sentence
@@ -675,4 +677,4 @@ def test_a_process_of_a_job_that_has_its_record_is_another_s_all_the_same(togeth
         host.run(SETTLES + 5)
     host.job_facts = JobsFacts(jobs=(over, replace(second, ended=host.uptime, exit_code=1)))
     host.run(SETTLES + 5)
-    assert [(one.epoch.id, one.answer.code) for one in host.records] == [("8", "xid.31"), ("9", "")]
+    assert [(record.epoch.id, record.answer.code) for record in host.records] == [("8", "xid.31"), ("9", "")]

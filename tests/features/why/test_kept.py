@@ -35,10 +35,10 @@ def test_a_user_with_many_sessions_leaves_room_for_others() -> None:
 def test_records_of_a_user_with_many_jobs_displace_his_own() -> None:
     host = WhyHost(2)
     host.without_slurm()
-    one = session(host, 5_000, OTHER)
-    host.runs(one)
+    first = session(host, 5_000, OTHER)
+    host.runs(first)
     host.run(10)
-    over = [replace(one, ended=host.uptime, processes=())]
+    over = [replace(first, ended=host.uptime, processes=())]
     for number in range(1_000, 1_000 + RECORDS_MOST + 9):
         over = [*over, replace(session(host, number, 1001), ended=host.uptime, processes=())]
     host.runs(*over)

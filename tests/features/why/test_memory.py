@@ -85,9 +85,14 @@ def test_a_job_is_remembered_until_its_record() -> None:
     state = folded(begun(epoch()), xid(79, 5, pid=11))
     newer = replace(epoch(), use=Use(energy_j=9.0), pids=(13,), energy_at={SLOTS[0]: 99})
     state = folded(used(newer, at(30), BOOT), state=state)
-    (known,) = memory_of(state).epochs.values()
-    assert (known.use.energy_j, known.pids, known.used_at, len(known.touches)) == (9.0, (13,), at(30), 1)
-    state = folded(ended(replace(RECORD, epoch=known), BOOT), state=state)
+    (remembered,) = memory_of(state).epochs.values()
+    assert (remembered.use.energy_j, remembered.pids, remembered.used_at, len(remembered.touches)) == (
+        9.0,
+        (13,),
+        at(30),
+        1,
+    )
+    state = folded(ended(replace(RECORD, epoch=remembered), BOOT), state=state)
     assert not memory_of(state).epochs
     assert [record.epoch.name for record in memory_of(state).records] == ["slurm/7"]
 
@@ -108,9 +113,9 @@ def test_no_flood_of_jobs_fills_memory() -> None:
 
 def test_a_program_that_begins_anew_without_end_leaves_room_for_what_ends_it() -> None:
     crashes = [xid(31, n, pid=200 + n) for n in range(3 * TOUCHES_MOST)]
-    (known,) = memory_of(folded(begun(epoch()), xid(13, 0.0), *crashes, xid(79, 100))).epochs.values()
-    assert len(known.touches) == TOUCHES_MOST
-    kept = [(touch.detail, touch.at) for touch in known.touches]
+    (remembered,) = memory_of(folded(begun(epoch()), xid(13, 0.0), *crashes, xid(79, 100))).epochs.values()
+    assert len(remembered.touches) == TOUCHES_MOST
+    kept = [(touch.detail, touch.at) for touch in remembered.touches]
     assert (kept[0], kept[-1]) == (("13", at(0)), ("79", at(100)))
     assert kept[-2] == ("31", at(3 * TOUCHES_MOST - 1)), "the newest one of the same is the one that may have ended it"
 
@@ -119,9 +124,9 @@ def test_a_limit_above_the_job_is_not_its_own() -> None:
     def killed(limit_job: str) -> Event:
         return _node(EventKind.OOM_KILL, 5, of_limit=True, job="slurm/7", limit_job=limit_job)
 
-    for limit_job, what in (("slurm/7", "oom_limit"), ("", "oom_shared")):
+    for limit_job, kind in (("slurm/7", "oom_limit"), ("", "oom_shared")):
         jobs = memory_of(folded(begun(epoch()), begun(epoch("slurm/8")), killed(limit_job))).epochs
-        assert [touch.what for touch in jobs["slurm/7"].touches] == [what]
+        assert [touch.what for touch in jobs["slurm/7"].touches] == [kind]
         assert not jobs["slurm/8"].touches
 
 
@@ -132,11 +137,11 @@ def test_bad_values_in_the_ledger_are_not_believed() -> None:
         "touch3": "xid\t79\t1e400\t2\t\t\t\t\t1\t", "touch4": "xid\t79\t1\t2\t\t\t\tx\t1\t", "energy_j": "much", "used_boottime": 1e300,
     }  # fmt: skip
     bad = Event(kind=EventKind.JOB_BEGUN, at=at(0), boot_id=BOOT, key=begun(epoch()).key, data=data)
-    (known,) = memory_of(folded(bad)).epochs.values()
-    assert known.job_name == "a?b"
-    assert (len(known.user), known.uid, known.pids, known.touches) == (64, None, (7,), ())
-    assert known.energy_at == {"": 5, "0000:11:00.0": 5}
-    assert all(slot.isprintable() for slot in known.slots)
+    (remembered,) = memory_of(folded(bad)).epochs.values()
+    assert remembered.job_name == "a?b"
+    assert (len(remembered.user), remembered.uid, remembered.pids, remembered.touches) == (64, None, (7,), ())
+    assert remembered.energy_at == {"": 5, "0000:11:00.0": 5}
+    assert all(slot.isprintable() for slot in remembered.slots)
     assert record_of(replace(bad, kind=EventKind.JOB_ENDED)) is None
 
 
@@ -217,7 +222,7 @@ def test_an_exclusion_by_others_counts_once_from_when_it_was_written_and_its_tex
 def test_a_process_that_was_told_of_the_end_of_the_machine_is_found_in_its_session() -> None:
     told = _node(EventKind.SIGNALLED, 5, job="process/12", result="sent")
     state = folded(begun(epoch("session/4711")), begun(replace(epoch("session/4712"), pids=(13,))), told)
-    assert {name: len(known.touches) for name, known in memory_of(state).epochs.items()} == {
+    assert {name: len(remembered.touches) for name, remembered in memory_of(state).epochs.items()} == {
         "session/4711": 1,
         "session/4712": 0,
     }
@@ -247,11 +252,11 @@ def test_each_notice_that_is_withdrawn_ends() -> None:
 
 
 def test_a_notice_of_an_end_that_is_far_away_is_only_listed() -> None:
-    for seconds, what in ((None, "notice"), (120.0, "notice"), (14 * 86_400.0, "announced")):
+    for seconds, kind in ((None, "notice"), (120.0, "notice"), (14 * 86_400.0, "announced")):
         deadline = None if seconds is None else at(1 + seconds)
         notice = Notice(source="aws", kind="maintenance", at=at(1), boot_id=BOOT, id="i", deadline=deadline)
         (touch,) = memory_of(folded(begun(epoch()), noticed(notice))).epochs["slurm/7"].touches
-        assert (touch.what, touch.detail) == (what, "aws/maintenance")
+        assert (touch.what, touch.detail) == (kind, "aws/maintenance")
 
 
 def test_events_of_other_versions_end_nothing() -> None:
@@ -259,5 +264,5 @@ def test_events_of_other_versions_end_nothing() -> None:
     for kind in EventKind:
         for key in (None, Key("job", NODE), Key("job", Subject("job")), Key("xid", gpu("x"), "y")):
             strange = Event(kind=kind, at=at(1), boot_id=BOOT, key=key, data={"began_boottime": "x", "count": None})
-            known = memory_of(folded(begun(epoch()), strange)).epochs
-            assert (epoch().name in known) is (kind != EventKind.MACHINE_CHANGED)
+            epochs = memory_of(folded(begun(epoch()), strange)).epochs
+            assert (epoch().name in epochs) is (kind != EventKind.MACHINE_CHANGED)

@@ -18,7 +18,7 @@ ODD: Any = None
 
 
 def fault(host: WhyHost) -> str:
-    return " ".join(str(one.evidence["why"]) for one in host.findings if one.key.code == "collector_failed")
+    return " ".join(str(finding.evidence["why"]) for finding in host.findings if finding.key.code == "collector_failed")
 
 
 def odd_of_slurm(host: WhyHost) -> None:
@@ -49,7 +49,7 @@ def test_a_job_whose_facts_raise_is_named_and_all_others_have_their_record(odd: 
     host.free()
     record = host.settles()
     assert (record.epoch.id, record.answer.cause) == (str(JOB), Cause.HARDWARE)
-    assert [one.epoch.name for one in host.records] == [f"slurm/{JOB}"]
+    assert [job_record.epoch.name for job_record in host.records] == [f"slurm/{JOB}"]
 
 
 def test_a_later_job_of_its_number_is_followed() -> None:
@@ -63,7 +63,7 @@ def test_a_later_job_of_its_number_is_followed() -> None:
     host.job_facts = JobsFacts(jobs=(Job(id=7, uid=UID, gpus=(0,), started=host.uptime, ended=host.uptime + 5),))
     host.settles()
     host.run(10)
-    assert "slurm/7" in [one.epoch.name for one in host.records]
+    assert "slurm/7" in [record.epoch.name for record in host.records]
 
 
 def test_a_pod_is_named_by_its_uid_alone() -> None:

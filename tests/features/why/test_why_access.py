@@ -123,8 +123,8 @@ class Site:
         self, uid: int, *words: str, groups: Sequence[int] = (), cgroup: str = "", env: dict[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Run the command as this user."""
-        given = json.dumps([uid, [uid, *groups], ["--run-dir", str(self.run_dir), *words]])
-        line = [sys.executable, "-c", COMMAND, given]
+        request = json.dumps([uid, [uid, *groups], ["--run-dir", str(self.run_dir), *words]])
+        line = [sys.executable, "-c", COMMAND, request]
         if cgroup:
             line = ["sh", "-c", f'echo $$ > {cgroup}/cgroup.procs && exec "$@"', "sh", *line]
         variables = {key: value for key, value in environment(self.run_dir).items() if key != "SLURM_JOB_ID"}
@@ -163,15 +163,15 @@ class Site:
 
 
 @asynccontextmanager
-async def site(folder: Path, past: Sequence[Record] = (), known: Shown = KNOWN) -> AsyncIterator[Site]:
+async def site(folder: Path, past: Sequence[Record] = (), shown_jobs: Shown = KNOWN) -> AsyncIterator[Site]:
     """Serve both sockets, with a ledger that holds `past`."""
     ledger = folder / "state" / "ledger.db"
     ledger.parent.mkdir()
     ledger.parent.chmod(0o700)
     with Store.open(ledger, now=host_clock().wall) as store:
-        store.append([Entry(events=tuple(ended(one, "a-boot") for one in past))])
+        store.append([Entry(events=tuple(ended(record, "a-boot") for record in past))])
     shown = snapshot()
-    shown = replace(shown, features={**shown.features, NAME: known})
+    shown = replace(shown, features={**shown.features, NAME: shown_jobs})
     answering = Answering(lambda: shown, ledger=ledger, proc=Path("/proc"), clock=host_clock)
     answering.follow(shown)
     run_dir = folder / "run"
@@ -233,7 +233,7 @@ async def test_a_user_sees_his_own_jobs_and_another_s_is_as_one_that_does_not_ex
 @ROOT_ONLY
 async def test_without_a_name_it_is_the_user_s_newest_job(folder: Path) -> None:
     only_ended = Shown(ended=KNOWN.ended)
-    async with site(folder, known=only_ended) as here:
+    async with site(folder, shown_jobs=only_ended) as here:
         assert (await here.why(BOB)).stdout.startswith("slurm/62: GPU 3 ended slurm/62.\n")
         assert await here.jobs(ALICE, None) == ["slurm/61"]
         assert await here.jobs(ALICE, None, hint="60") == ["slurm/60"], "the job that it runs in goes before"
@@ -256,11 +256,11 @@ async def test_root_and_the_control_group_see_all(folder: Path) -> None:
 @ROOT_ONLY
 async def test_a_container_sees_itself_alone_whatever_its_user(folder: Path, trees: Forest) -> None:
     async with site(folder) as here:
-        own, other = (trees.cgroup(f"/docker/{one}") for one in (CONTAINER, OTHER))
+        own, other = (trees.cgroup(f"/docker/{container}") for container in (CONTAINER, OTHER))
         mine = f"container/{CONTAINER[:12]}"
         for uid in (0, ALICE):
-            found = await here.jobs(uid, None, mine, f"container/{CONTAINER}", "71", "72", "session/4242", cgroup=own)
-            assert found == [mine, mine, mine, None, None, None], "a user's number means nothing there"
+            names = await here.jobs(uid, None, mine, f"container/{CONTAINER}", "71", "72", "session/4242", cgroup=own)
+            assert names == [mine, mine, mine, None, None, None], "a user's number means nothing there"
             assert await here.jobs(uid, None, mine, cgroup=other, hint="71") == [None, None]
         pod = trees.cgroup(f"/kubepods/burstable/pod0b4c1d7e-0000-4000-8000-000000000001/{IN_POD}")
         assert await here.jobs(0, None, f"container/{IN_POD}", POD.name, mine, cgroup=pod) == [POD.name] * 3 + [None]
@@ -285,7 +285,7 @@ async def test_a_process_in_a_job_that_the_tree_calls_by_its_sluid_is_shown_that
 ) -> None:
     """A user who asks from elsewhere is shown the newest of the jobs, which is another one."""
     running = (replace(job("slurm/72", ALICE, ago=7200), also=(f"slurm/{trees.sluid}",)), job("slurm/73", ALICE))
-    async with site(folder, known=Shown(running=running)) as here:
+    async with site(folder, shown_jobs=Shown(running=running)) as here:
         group = trees.cgroup(f"/system.slice/slurmstepd.scope/{trees.sluid}/step_0")
         assert await here.jobs(ALICE, None, "73", cgroup=group) == ["slurm/72", "slurm/73"]
         assert await here.jobs(ALICE, None) == ["slurm/73"]
@@ -297,7 +297,7 @@ async def test_nobody_sees_a_container_or_pod_by_the_number_of_its_user(folder: 
     names = [f"container/{CONTAINER[:12]}", POD.name]
     running = tuple(replace(job(name, ALICE), also=POD.also if name == POD.name else ()) for name in names)
     past = [record(f"container/{OTHER[:12]}", ALICE)]
-    async with site(folder, past, known=Shown(running=running)) as here:
+    async with site(folder, past, shown_jobs=Shown(running=running)) as here:
         assert await here.jobs(ALICE, None, *names, f"container/{IN_POD}", past[0].epoch.name) == [None] * 5
         assert await here.jobs(0, *names, past[0].epoch.name, socket="control.sock") == [*names, past[0].epoch.name]
 
@@ -308,7 +308,7 @@ async def test_an_ended_job_of_the_same_number_is_not_shown_to_a_job_of_another_
 ) -> None:
     past = [record("slurm/73", BOB, ago=7 * 86_400.0), record("slurm/73", None, ago=6 * 86_400.0)]
     ended = Shown(ended=(record("slurm/73", BOB, ago=900), record("slurm/61", ALICE, ago=5_000)))
-    async with site(folder, past, known=ended) as here:
+    async with site(folder, past, shown_jobs=ended) as here:
         group = trees.cgroup("/system.slice/slurmstepd.scope/job_73/step_0")
         assert await here.jobs(ALICE, None, "73", hint="73", cgroup=group) == ["slurm/61", None]
         assert await here.jobs(BOB, None, "73", cgroup=group) == ["slurm/73", "slurm/73"]
@@ -325,12 +325,12 @@ async def test_older_jobs_are_in_the_ledger_and_the_newest_of_a_number_is_shown(
     ]
     async with site(folder, past) as here:
         control, job = here.run_dir / "control.sock", here.run_dir / "job.sock"
-        found = (await ask(control, {"verb": "why", "job": "71"}))["result"]
-        assert (found["running"], found["older"]) == (True, 1)
-        found = (await ask(control, {"verb": "why", "job": "5"}))["result"]
-        assert (found["running"], found["older"], found["uid"]) == (False, 1, ALICE)
-        found = json.loads((await here.why(ALICE, "5", "--json")).stdout)
-        assert (found["job"], found["older"]) == ("slurm/5", 0), "bob's of this number is not even counted"
+        answer = (await ask(control, {"verb": "why", "job": "71"}))["result"]
+        assert (answer["running"], answer["older"]) == (True, 1)
+        answer = (await ask(control, {"verb": "why", "job": "5"}))["result"]
+        assert (answer["running"], answer["older"], answer["uid"]) == (False, 1, ALICE)
+        answer = json.loads((await here.why(ALICE, "5", "--json")).stdout)
+        assert (answer["job"], answer["older"]) == ("slurm/5", 0), "bob's of this number is not even counted"
         control.unlink()
         job.unlink()
         offline = await here.why(0, "5", "--state-dir", str(here.ledger.parent))
@@ -354,8 +354,8 @@ async def test_one_user_cannot_keep_the_ledger_busy(folder: Path) -> None:
 @ROOT_ONLY
 async def test_all_ranks_of_a_node_may_ask_at_their_end_and_nobody_endlessly(folder: Path) -> None:
     async with site(folder) as here:
-        found = await here.jobs(ALICE, *[None] * 200)
-        assert found == ["slurm/71"] * 200
+        names = await here.jobs(ALICE, *[None] * 200)
+        assert names == ["slurm/71"] * 200
         answers = [await ask(here.run_dir / "job.sock", {"verb": "why"}) for _ in range(OWN_BURST + 100)]
         assert {answer["code"] for answer in answers} == {NOT_MINE, 75}
         assert await here.jobs(BOB, None) == ["slurm/72"]
@@ -431,17 +431,17 @@ async def test_a_daemon_that_does_not_answer_ends_neither_the_command_s_time_nor
 async def test_a_job_that_asks_at_its_end_gets_the_answer_that_it_would_have(folder: Path) -> None:
     """The trap of a batch script runs while the job still does."""
     oom = replace(job("slurm/71", ALICE), touches=(Touch(what="oom_limit", at=stamp(3), pid=77),))
-    async with site(folder, known=Shown(running=(oom,))) as here:
-        found = (await ask(here.run_dir / "control.sock", {"verb": "why", "job": "71"}))["result"]
-    assert (found["running"], found["answer"]["cause"]) == (True, "job")
-    assert "memory" in found["answer"]["sentence"]
+    async with site(folder, shown_jobs=Shown(running=(oom,))) as here:
+        answer = (await ask(here.run_dir / "control.sock", {"verb": "why", "job": "71"}))["result"]
+    assert (answer["running"], answer["answer"]["cause"]) == (True, "job")
+    assert "memory" in answer["answer"]["sentence"]
 
 
 async def test_a_job_that_has_ended_is_not_running_before_its_record_is_made(folder: Path) -> None:
-    known = Shown(running=(job("slurm/71", ALICE),), ends={"slurm/71": End(at=stamp(9), known_from="cgroup")})
-    async with site(folder, known=known) as here:
-        found = (await ask(here.run_dir / "control.sock", {"verb": "why", "job": "71"}))["result"]
-    assert (found["running"], found["end"]["known_from"], found["final"]) == (False, "cgroup", False)
+    shown_jobs = Shown(running=(job("slurm/71", ALICE),), ends={"slurm/71": End(at=stamp(9), known_from="cgroup")})
+    async with site(folder, shown_jobs=shown_jobs) as here:
+        answer = (await ask(here.run_dir / "control.sock", {"verb": "why", "job": "71"}))["result"]
+    assert (answer["running"], answer["end"]["known_from"], answer["final"]) == (False, "cgroup", False)
 
 
 async def test_a_job_that_asks_at_its_end_hears_nothing_of_what_was_another_s_or_is_contradicted(folder: Path) -> None:
@@ -451,11 +451,11 @@ async def test_a_job_that_asks_at_its_end_hears_nothing_of_what_was_another_s_or
         for number, pid in (("94", 200), ("79", None))
     ]
     mine = replace(job("slurm/71", ALICE), touches=tuple(xids), pids=(77,))
-    known = Shown(running=(mine, other), denied=frozenset({f"xid.79@gpu/{slot(3)}"}))
-    async with site(folder, known=known) as here:
-        found = (await ask(here.run_dir / "control.sock", {"verb": "why", "job": "71"}))["result"]
-    assert found["answer"] is None
-    assert len(found["touches"]) == 2
+    shown_jobs = Shown(running=(mine, other), denied=frozenset({f"xid.79@gpu/{slot(3)}"}))
+    async with site(folder, shown_jobs=shown_jobs) as here:
+        answer = (await ask(here.run_dir / "control.sock", {"verb": "why", "job": "71"}))["result"]
+    assert answer["answer"] is None
+    assert len(answer["touches"]) == 2
 
 
 @pytest.mark.slow

@@ -76,7 +76,7 @@ def test_metrics_have_the_cause_and_no_names_unless_they_are_published(node: Sim
     assert of[f'gpuwarden_job_ended_info{{job="slurm/4711",{labels}}}'] == "1"
     assert sum(key.startswith("gpuwarden_job_ended_info{") for key in of) == len(PAST)
     end, begin = (
-        float(of[f'gpuwarden_job_{what}_timestamp_seconds{{job="slurm/4711"}}']) for what in ("ended", "cause")
+        float(of[f'gpuwarden_job_{moment}_timestamp_seconds{{job="slurm/4711"}}']) for moment in ("ended", "cause")
     )
     assert 19 < end - begin < 21
     assert 'gpuwarden_job_cause_timestamp_seconds{job="slurm/4710"}' not in of, "it ended well"
@@ -84,8 +84,8 @@ def test_metrics_have_the_cause_and_no_names_unless_they_are_published(node: Sim
 
 
 def test_open_pages_have_neither_users_nor_names_unless_they_are_published(node: SimulatedNode) -> None:
-    events = [one for one in json.loads(page(node, "/v1/events?since=0"))["events"] if one["kind"] == "job_ended"]
-    assert [one["data"]["cause"] for one in events] == ["none", "hardware", "not_seen", "not_seen"]
+    events = [event for event in json.loads(page(node, "/v1/events?since=0"))["events"] if event["kind"] == "job_ended"]
+    assert [event["data"]["cause"] for event in events] == ["none", "hardware", "not_seen", "not_seen"]
     text = page(node, "/v1/status") + page(node, "/v1/events?since=0") + page(node, "/metrics") + page(node, "/")
     assert [name in text for name in ("alice", "train-70b", "team-a", "secret-0")] == [published(node)] * 4
     operator = gpuwarden("events", "--json", "--since", "1d", "--run-dir", node.folder / "run", temporary=node.folder)
@@ -96,7 +96,7 @@ def test_open_pages_have_neither_users_nor_names_unless_they_are_published(node:
 def test_status_names_the_last_jobs_that_ended_with_a_cause(node: SimulatedNode) -> None:
     status: dict[str, Any] = json.loads(page(node, "/v1/status"))
     assert status["why"]["running"] == []
-    first, pod, last = [(one["job"], one["cause"], one["code"]) for one in status["why"]["ended"]]
+    first, pod, last = [(job["job"], job["cause"], job["code"]) for job in status["why"]["ended"]]
     assert (first, last) == (("slurm/4711", "hardware", "xid.79"), ("slurm/4712", "not_seen", ""))
     assert (pod[0] == "pod/team-a/secret-0", pod[0].startswith("pod/")) == (published(node), True)
     text = answered("status", "--run-dir", node.folder / "run", temporary=node.folder).stdout
@@ -138,12 +138,12 @@ def test_of_all_nodes_of_a_job_the_one_where_its_end_began_is_first(tmp_path: Pa
 
         def nodes_shown() -> list[str]:
             done = asked("4711", "--json")
-            return [one["node"] for one in json.loads(done.stdout)["nodes"]] if done.returncode == 0 else []
+            return [row["node"] for row in json.loads(done.stdout)["nodes"]] if done.returncode == 0 else []
 
         wait(lambda: nodes_shown() == ["n2", "n1"], "both nodes of the job", server.log)
-        found = json.loads(asked("4711", "--json").stdout)
-        assert found["first"] == "n2"
-        assert [(one["cause"], one["state"], one["cluster"]) for one in found["nodes"]] == [
+        answer = json.loads(asked("4711", "--json").stdout)
+        assert answer["first"] == "n2"
+        assert [(row["cause"], row["state"], row["cluster"]) for row in answer["nodes"]] == [
             ("hardware", "ended", "east"),
             ("other_node", "ended", "east"),
         ]
@@ -180,11 +180,11 @@ def test_a_node_that_was_lost_with_the_job_is_named_and_one_that_runs_it_is_last
             sample(999.0, instance="a", node="n1"),
             sample(998.0, instance="c", node="n3"),
         ],
-        "had": [sample(instance=one) for one in ("a", "b", "c", "d", "e")],
+        "had": [sample(instance=instance) for instance in ("a", "b", "c", "d", "e")],
         "has": [sample(instance="c")],
     }
     nodes = nodes_of(samples)
-    assert [(one.node, one.state) for one in nodes] == [
+    assert [(node.node, node.state) for node in nodes] == [
         ("n2", "silent"), ("n1", "ended"), ("e", "silent"), ("n3", "running"), ("n4", "unrecorded"),
     ]  # fmt: skip
     assert (
@@ -194,7 +194,7 @@ def test_a_node_that_was_lost_with_the_job_is_named_and_one_that_runs_it_is_last
         ["UTC", "+0s", "n2"],
         ["UTC", "+40s", "n1"],
     ]
-    running = [one for one in nodes if one.state == "running"]
+    running = [node for node in nodes if node.state == "running"]
     assert headline("slurm/7", running) == "slurm/7 is running on 1 node"
 
 
@@ -206,7 +206,7 @@ def test_a_lost_node_is_first_also_where_its_cluster_is_a_label_of_targets_which
         "ended_at": [sample(900.0, instance="a", cluster="east")],
         "cause_at": [sample(890.0, instance="a", cluster="east")],
         "seen": [sample(850.0, instance="b", node="n2"), sample(999.0, instance="a", node="n1")],
-        "had": [sample(instance=one, cluster="east") for one in ("a", "b")],
+        "had": [sample(instance=instance, cluster="east") for instance in ("a", "b")],
     }
     assert headline("slurm/7", nodes_of(samples)).startswith("slurm/7: of 2 nodes n2 was first")
 
@@ -236,7 +236,7 @@ def test_of_a_job_that_a_node_had_twice_the_newest_end_is_shown(silent: bool, ba
         "ended_now": [] if silent else [end("hardware")],
         "ended_until": [end("scheduler", 880.0), *([end("hardware", 940.0)] if silent else [])],
     }
-    assert [one.cause for one in nodes_of(samples)] == ["hardware"]
+    assert [node.cause for node in nodes_of(samples)] == ["hardware"]
 
 
 def test_labels_of_prometheus_cannot_move_the_cursor() -> None:
@@ -244,8 +244,8 @@ def test_labels_of_prometheus_cannot_move_the_cursor() -> None:
     samples: dict[str, list[Sample]] = {
         **{key: [] for key in ("nodes", "named", "seen", "ended_now", "ended_until", "ended_at", "cause_at", "had")},
         "ended": [
-            sample(instance=evil, cluster=one, cause=evil, certainty=evil, code=evil, pci_bus_id=evil)
-            for one in (evil, "b")
+            sample(instance=evil, cluster=cluster, cause=evil, certainty=evil, code=evil, pci_bus_id=evil)
+            for cluster in (evil, "b")
         ],
     }
     assert all(line.isprintable() for line in lines("slurm/7", nodes_of(samples)))

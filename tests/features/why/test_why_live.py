@@ -48,8 +48,8 @@ def why(host: FakeHost, uid: int, **asked: str) -> dict[str, Any]:
     """Return the answer that a process of this user gets; empty if there is no such job for it. Told to try again, it does: a user's
     questions are counted, and a busy host reads no ledger in time.
     """
-    given = json.dumps([uid, str(host.run_dir / "job.sock"), asked])
-    command = ["python3", "-I", "-c", CLIENT, given]
+    request = json.dumps([uid, str(host.run_dir / "job.sock"), asked])
+    command = ["python3", "-I", "-c", CLIENT, request]
     end = time.monotonic() + PATIENCE
     while True:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
@@ -74,9 +74,9 @@ def test_a_process_on_a_gpu_is_followed_to_the_xid_that_ends_it(host: FakeHost) 
         try:
             host.fake.process(1, process.pid, 1 << 30)
             daemon.wait(lambda: why(host, ALICE, job=name), "the process to be known")
-            found = why(host, ALICE)
-            assert (found["job"], found["running"], found["uid"]) == (name, True, ALICE)
-            assert found["gpus"] == [{"pci_bus_id": slots(2)[1], "gpu": 1}]
+            answer = why(host, ALICE)
+            assert (answer["job"], answer["running"], answer["uid"]) == (name, True, ALICE)
+            assert answer["gpus"] == [{"pci_bus_id": slots(2)[1], "gpu": 1}]
             assert why(host, BOB, job=name) == {}
             bus = slots(2)[1].removesuffix(".0")
             host.kernel_line(f"NVRM: Xid (PCI:{bus}): 31, pid={process.pid}, name=sleep, Ch 00000010, MMU Fault")
@@ -88,9 +88,9 @@ def test_a_process_on_a_gpu_is_followed_to_the_xid_that_ends_it(host: FakeHost) 
         finally:
             process.kill()
             process.wait()
-        found = why(host, ALICE)
-        assert (found["answer"]["cause"], found["answer"]["code"]) == ("job", "xid.31")
-        assert found["end"]["known_from"] == "processes"
+        answer = why(host, ALICE)
+        assert (answer["answer"]["cause"], answer["answer"]["code"]) == ("job", "xid.31")
+        assert answer["end"]["known_from"] == "processes"
         text = host.order("why", name).stdout
         assert text.startswith(f"{name}: ")
         assert "Xid 31" in text

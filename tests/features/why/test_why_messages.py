@@ -28,12 +28,12 @@ def test_a_job_is_notified_if_it_was_not_its_own_doing(cause: Cause) -> None:
 
 
 def test_the_message_has_the_answer_and_not_the_whole_record() -> None:
-    found = document(Cause.HARDWARE)
-    assert found is not None
-    assert (found["event"], found["group"], found["subject"]) == ("job_ended", "job", "job/slurm/4711")
-    assert "finding" not in found
-    assert found["data"] == {
+    message = document(Cause.HARDWARE)
+    assert message is not None
+    assert (message["event"], message["group"], message["subject"]) == ("job_ended", "job", "job/slurm/4711")
+    assert "finding" not in message
+    assert message["data"] == {
         "user": "alice", "job_name": "train-70b", "state": "FAILED", "exit_code": 1, "cause": "hardware", "certainty": "likely",
         "sentence": "What ended slurm/4711 of alice.", "code": "xid.79", "slot": "0000:4e:00.0",
     }  # fmt: skip
-    assert found["group"] in GROUPS
+    assert message["group"] in GROUPS

@@ -53,7 +53,7 @@ def used(*epochs: Epoch) -> dict[tuple[str, str], float]:
 
 
 USED = tuple(
-    f"gpuwarden_job_{what}" for what in ("energy_joules", "busy_ratio", "idle_gpu_seconds", "throttled_gpu_seconds")
+    f"gpuwarden_job_{figure}" for figure in ("energy_joules", "busy_ratio", "idle_gpu_seconds", "throttled_gpu_seconds")
 )
 
 
@@ -81,6 +81,6 @@ def test_jobs_that_run_have_what_they_used_so_far_and_nothing_that_was_not_measu
 
 
 def test_of_more_jobs_than_have_series_the_newest_have() -> None:
-    found = used(*(running(number, Use(energy_j=1.0, busy=0.5)) for number in range(MOST + 36)))
-    assert {job for _, job in found} == {f"slurm/{number}" for number in range(36, MOST + 36)}
-    assert len(found) == len(USED) * MOST
+    series = used(*(running(number, Use(energy_j=1.0, busy=0.5)) for number in range(MOST + 36)))
+    assert {job for _, job in series} == {f"slurm/{number}" for number in range(36, MOST + 36)}
+    assert len(series) == len(USED) * MOST

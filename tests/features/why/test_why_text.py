@@ -122,8 +122,8 @@ def test_a_number_that_was_given_before_is_said_to_have_been() -> None:
 
 
 def test_a_job_that_has_ended_a_moment_ago_does_not_run_and_waits_for_its_answer() -> None:
-    known = of_running(EPOCH, INDICES, at(5230), end=RECORD.end, answer=RECORD.answer)
-    assert short(known).startswith("gpuwarden: slurm/4711 has ended, so far: GPU 1 fell off the bus")
+    answered = of_running(EPOCH, INDICES, at(5230), end=RECORD.end, answer=RECORD.answer)
+    assert short(answered).startswith("gpuwarden: slurm/4711 has ended, so far: GPU 1 fell off the bus")
     unknown = of_running(EPOCH, INDICES, at(5230), end=RECORD.end)
     assert short(unknown) == "gpuwarden: slurm/4711 has ended: what ended it is not known yet; ask again in a minute"
     assert "not yet" not in "\n".join(lines(unknown))
@@ -135,7 +135,7 @@ def test_a_likely_cause_is_not_printed_as_a_certain_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "detail", "text"),
+    ("action", "detail", "text"),
     [
         ("signalled", "sent", "the job was signalled"),
         ("saved", "saved", "the job saved its work"),
@@ -149,8 +149,8 @@ def test_a_likely_cause_is_not_printed_as_a_certain_one() -> None:
         ("signalled", "new", "the job was signalled new"),
     ],
 )
-def test_what_was_done_with_a_job_is_a_sentence(what: str, detail: str, text: str) -> None:
-    touch = Touch(what=what, detail=detail, at=at(60))
+def test_what_was_done_with_a_job_is_a_sentence(action: str, detail: str, text: str) -> None:
+    touch = Touch(what=action, detail=detail, at=at(60))
     assert f"  +0:01:00  node  {text}" in screen(replace(RECORD, epoch=replace(EPOCH, touches=(touch,)))).splitlines()
 
 
@@ -212,4 +212,4 @@ def test_over_a_boot_the_wall_clock_counts() -> None:
 def test_the_owner_of_a_job_does_not_learn_whose_process_a_full_node_ended() -> None:
     own, others = (Touch(what="oom_node", detail=name, at=at(5100), pid=77) for name in (EPOCH.name, "slurm/9999"))
     document = of_record(replace(RECORD, epoch=replace(EPOCH, touches=(own, others))), INDICES)
-    assert [(one["detail"], one["pid"]) for one in document["touches"]] == [(EPOCH.name, 77), ("", None)]
+    assert [(touch["detail"], touch["pid"]) for touch in document["touches"]] == [(EPOCH.name, 77), ("", None)]

@@ -90,13 +90,13 @@ def dcgmGetDeviceAttributes(dcgm_handle: Handle, gpuId: int, version: int = 3) -
     """Nothing for a GPU that there never was, blanks for one that is lost: the driver is asked each time."""
     attributes = dcgm_structs.c_dcgmDeviceAttributes_v3()
     with fake_engine.call("dcgmGetDeviceAttributes", dcgm_handle) as engine:
-        known = dict(enumerate(engine["gpus"])).get(gpuId)
+        gpu = dict(enumerate(engine["gpus"])).get(gpuId)
         blind = engine["blind"]
     name = b"NVIDIA H100 80GB HBM3"
-    slot, uuid = (known["slot"].encode(), known["uuid"].encode()) if known else (b"", b"")
-    if known is None:
+    slot, uuid = (gpu["slot"].encode(), gpu["uuid"].encode()) if gpu else (b"", b"")
+    if gpu is None:
         name = b""
-    elif blind or known["status"] == LOST:
+    elif blind or gpu["status"] == LOST:
         slot = uuid = name = b"<<<NULL>>>"
     attributes.identifiers.pciBusId, attributes.identifiers.uuid = slot, uuid
     attributes.identifiers.deviceName = name
@@ -173,15 +173,15 @@ def _health_check(handle: Handle, group: Handle, response: Any) -> None:
     if answer.version != dcgm_structs.dcgmHealthResponse_version5:
         raise DCGMError(-12)
     with fake_engine.call("dcgmHealthCheck", handle) as engine:
-        found = list(fake_engine.incidents(engine, fake_engine.group_of(engine, group)))
+        incidents = list(fake_engine.incidents(engine, fake_engine.group_of(engine, group)))
         part = engine["codes"].get("part of dcgmHealthCheck")
-    for place, (system, health, code, text, kind, number) in enumerate(found[: len(answer.incidents)]):
+    for place, (system, health, code, text, kind, number) in enumerate(incidents[: len(answer.incidents)]):
         incident = answer.incidents[place]
         incident.system, incident.health, incident.error.code = system, health, code
         incident.error.msg = text.encode(errors="surrogateescape")[:1023]
         incident.entityInfo.entityGroupId, incident.entityInfo.entityId = kind, number
-    answer.incidentCount = min(len(found), len(answer.incidents))
-    answer.overallHealth = max((health for _, health, *_ in found), default=0)
+    answer.incidentCount = min(len(incidents), len(answer.incidents))
+    answer.overallHealth = max((health for _, health, *_ in incidents), default=0)
     if part is not None:
         raise DCGMError(part)
 
@@ -232,33 +232,33 @@ def dcgmEntitiesGetLatestValues(
         wanted = [(entity.entityGroupId, entity.entityId, field) for entity in entities for field in fieldIds]
         for value, (kind, number, field) in zip(values, wanted, strict=True):
             value.entityGroupId, value.entityId, value.fieldId = kind, number, field
-            found = None
+            reading = None
             if (kind, number, field) not in watched:
                 value.status = fake_engine.NOT_WATCHED
             else:
                 try:
-                    found = fake_engine.value_of(engine, kind, number, field)
+                    reading = fake_engine.value_of(engine, kind, number, field)
                 except KeyError:
                     value.status = fake_engine.NO_DATA
-            _fill(value, field, found)
+            _fill(value, field, reading)
             if value.status != 0:
                 value.ts = 0
-            elif field == fake_engine.LAST_XID and found is not None:
+            elif field == fake_engine.LAST_XID and reading is not None:
                 value.ts = int(engine["gpus"][number]["noted"] * 1e6)  # no reading, but an event: its sample ages
     return values
 
 
-def _fill(value: Any, field: int, found: Any) -> None:
+def _fill(value: Any, field: int, reading: Any) -> None:
     value.ts = time.time_ns() // 1000
     if field in fake_engine.STRINGS:
         value.fieldType = ord("s")
-        value.value.str = ("<<<NULL>>>" if found is None else found).encode()
+        value.value.str = ("<<<NULL>>>" if reading is None else reading).encode()
     elif field in fake_engine.DOUBLES:
         value.fieldType = ord("d")
-        value.value.dbl = _FP64_BLANK if found is None else found
+        value.value.dbl = _FP64_BLANK if reading is None else reading
     else:
         value.fieldType = ord("i")
-        value.value.i64 = _INT64_BLANK if found is None else min(found, sys.maxsize)
+        value.value.i64 = _INT64_BLANK if reading is None else min(reading, sys.maxsize)
 
 
 _FUNCTIONS: dict[str, Callable[..., None]] = {

@@ -14,5 +14,5 @@ class c_dcgm_field_meta_t(NamedTuple):
 
 def DcgmFieldGetById(fieldId: int) -> c_dcgm_field_meta_t | None:
     with fake_engine.call("DcgmFieldGetById") as engine:
-        known = fieldId in fake_engine.KNOWN and fieldId not in engine["unknown"]
-    return c_dcgm_field_meta_t(fieldId) if known else None
+        is_supported = fieldId in fake_engine.KNOWN and fieldId not in engine["unknown"]
+    return c_dcgm_field_meta_t(fieldId) if is_supported else None

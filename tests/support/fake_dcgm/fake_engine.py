@@ -183,8 +183,8 @@ def new_id(engine: State) -> int:
 def group_of(engine: State, group: ctypes.c_void_p) -> State:
     if str(group.value) not in engine["groups"]:
         raise DCGMError(NOT_CONFIGURED)
-    found: State = engine["groups"][str(group.value)]
-    return found
+    record: State = engine["groups"][str(group.value)]
+    return record
 
 
 def status_of(engine: State, kind: int, number: int) -> int:
@@ -235,8 +235,8 @@ def set_watches(engine: State, group: State, mask: int) -> None:
 
 def note_watches(engine: State, watches: Iterable[tuple[int, int, int]]) -> None:
     """The last value stays readable for as long as the engine lives, whatever client watches it still."""
-    known = {tuple(each) for each in engine["sampled"]}
-    engine["sampled"] += [list(watch) for watch in watches if watch not in known]
+    sampled = {tuple(each) for each in engine["sampled"]}
+    engine["sampled"] += [list(watch) for watch in watches if watch not in sampled]
 
 
 def incidents(engine: State, group: State) -> Iterator[tuple[int, int, int, str, int, int]]:
@@ -244,10 +244,10 @@ def incidents(engine: State, group: State) -> Iterator[tuple[int, int, int, str,
     for kind, number in group["entities"] if group["mask"] else ():
         if status_of(engine, kind, number) not in ACTIVE:
             continue
-        found = list(_incidents(engine, kind, number))
+        faults = list(_incidents(engine, kind, number))
         if kind == GPU:
-            found += [*_xids(engine, number), *_readings(engine, group, number)]
-        for system, health, code, text in found:
+            faults += [*_xids(engine, number), *_readings(engine, group, number)]
+        for system, health, code, text in faults:
             if system == ALL or system & group["mask"]:
                 yield system, health, code, text, kind, number
 
@@ -266,18 +266,18 @@ def _xids(engine: State, gpu: int) -> Found:
     for number, xid in engine["xids"]:
         if number == gpu and xid in XIDS:
             system, health, code = XIDS[xid]
-            what = f"XID {xid} on GPU {gpu}" if code == 101 else "GPU %d has a fault."
-            yield system, health, code, f"{what} (triggered by XID {xid}: something)"
+            text = f"XID {xid} on GPU {gpu}" if code == 101 else "GPU %d has a fault."
+            yield system, health, code, f"{text} (triggered by XID {xid}: something)"
 
 
 def _readings(engine: State, group: State, gpu: int) -> Found:
     for field, (least, system, health, code, text) in TOO_MUCH.items():
         if (value := _number(engine, gpu, field)) >= least:
             yield system, health, code, text.format(value=value, gpu=gpu)
-    for field, (system, found) in CHANGED.items():
+    for field, (system, grades) in CHANGED.items():
         change = abs(_number(engine, gpu, field) - group["since"].get(f"{gpu}/{field}", 0))
-        if reached := [least for least in found if change >= least]:
-            yield system, *found[max(reached)], f"Field {field} of GPU {gpu} changed by {change:.0f}."
+        if reached := [least for least in grades if change >= least]:
+            yield system, *grades[max(reached)], f"Field {field} of GPU {gpu} changed by {change:.0f}."
     yield from _states(engine, gpu)
     if (action := int(_number(engine, gpu, RECOVERY_ACTION))) in RECOVERY:
         yield DRIVER, *RECOVERY[action], f"GPU {gpu} asks for recovery action {action}."
@@ -287,10 +287,10 @@ def _readings(engine: State, group: State, gpu: int) -> Found:
 
 
 def _states(engine: State, gpu: int) -> Found:
-    for (field, bad), found in STATES.items():
+    for (field, bad), fault in STATES.items():
         with suppress(KeyError):
             if value_of(engine, GPU, gpu, field) == bad:
-                yield *found, f"Field {field} of GPU {gpu} is {bad}."
+                yield *fault, f"Field {field} of GPU {gpu} is {bad}."
     mask = int(_number(engine, gpu, FABRIC))
     for bit in FABRIC_BAD:
         if mask >> bit & 3 == 1:

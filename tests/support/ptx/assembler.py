@@ -54,9 +54,11 @@ def _machine_code(made: Path) -> dict[str, tuple[str, ...]]:
 
 
 def _run(tool: str, *arguments: str) -> str:
-    found = [path for path in _HOME.glob(f"lib/python*/site-packages/nvidia/*/bin/{tool}") if os.access(path, os.X_OK)]
-    if not found:
+    programs = [
+        path for path in _HOME.glob(f"lib/python*/site-packages/nvidia/*/bin/{tool}") if os.access(path, os.X_OK)
+    ]
+    if not programs:
         unmet(f"{PTXAS}: no {tool} in {_HOME.name}")
-    done = subprocess.run([found[0], *arguments], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([programs[0], *arguments], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr

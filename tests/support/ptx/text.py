@@ -53,16 +53,16 @@ class Kernel:
 
 def kernels(text: str) -> dict[str, Kernel]:
     """The entry points of a text."""
-    found = {}
+    by_name = {}
     for name, parameters, threads, body in re.findall(
         r"\.visible \.entry (\w+)\((.*?)\)\s*\.maxntid (\d+), 1, 1\s*\.minnctapersm \d+\s*\n\{\n(.*?)\n\}\n",
         text,
         re.DOTALL,
     ):
-        found[name] = _kernel(parameters, body.splitlines(), int(threads))
-    if len(found) != text.count(".entry"):
+        by_name[name] = _kernel(parameters, body.splitlines(), int(threads))
+    if len(by_name) != text.count(".entry"):
         raise PtxError("an entry point is not understood")
-    return found
+    return by_name
 
 
 def _kernel(parameters: str, lines: Iterable[str], threads: int) -> Kernel:

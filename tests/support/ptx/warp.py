@@ -165,8 +165,8 @@ class Warp:
     def _access(self, operation: str, operands: Sequence[Operand], lanes: list[int]) -> None:
         kind, space, *_, unit = operation.split(".")
         size = SIZES[unit[1:]]
-        (address,) = (one for one in operands if isinstance(one, Address))
-        others = [one for one in operands if not isinstance(one, Address)]
+        (address,) = (operand for operand in operands if isinstance(operand, Address))
+        others = [operand for operand in operands if not isinstance(operand, Address)]
         if space == "param":
             offset, length = self.kernel.parameters[address.base]
             value = int.from_bytes(self.launch.parameters[offset : offset + length], "little")

@@ -44,10 +44,10 @@ class Device:
     def __init__(self, driver: Driver, ordinal: int, expected: str) -> None:
         """Raises HostError also if the GPU with this number is another than `expected`."""
         self._driver = driver
-        handle, given, context = c_int(), CUuuid(), c_void_p()
+        handle, raw_uuid, context = c_int(), CUuuid(), c_void_p()
         driver.call("cuDeviceGet", byref(handle), ordinal)
-        driver.call("cuDeviceGetUuid", byref(given), handle)
-        self.uuid = f"GPU-{uuid.UUID(bytes=bytes(given))}"
+        driver.call("cuDeviceGetUuid", byref(raw_uuid), handle)
+        self.uuid = f"GPU-{uuid.UUID(bytes=bytes(raw_uuid))}"
         if self.uuid != expected:
             raise HostError(
                 f"CUDA gives {self.uuid} where {expected} was asked for: CUDA_VISIBLE_DEVICES has no effect here; "

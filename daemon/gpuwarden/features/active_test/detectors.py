@@ -29,10 +29,14 @@ def _found(code: str) -> Detector:
     return detect
 
 
-def _sighting(slot: str, name: str, one: Standing) -> Sighting:
+def _sighting(slot: str, name: str, finding: Standing) -> Sighting:
     code, _, detail = name.partition(".")
-    evidence = {"found": one.test.text_of(name), "level": one.test.level.value, "ends_with_level": one.level.value}
-    return Sighting(Key(code, gpu(slot), detail), evidence, one.severity, since=one.test.at)
+    evidence = {
+        "found": finding.test.text_of(name),
+        "level": finding.test.level.value,
+        "ends_with_level": finding.level.value,
+    }
+    return Sighting(Key(code, gpu(slot), detail), evidence, finding.severity, since=finding.test.at)
 
 
 DETECTORS: dict[str, Detector] = {code: _found(code) for code in (TEST_FAILED, TEST_HUNG, SM_SLOW, BANDWIDTH_LOW)}

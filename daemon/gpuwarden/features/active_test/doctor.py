@@ -122,8 +122,8 @@ def uvm(node: Path, modprobe: Path = MODPROBE) -> Row:
 
 def _is_root_for_all(program: Path) -> bool:
     with suppress(OSError):
-        found = program.stat()
-        return found.st_uid == 0 and bool(found.st_mode & stat.S_ISUID and found.st_mode & stat.S_IXOTH)
+        status = program.stat()
+        return status.st_uid == 0 and bool(status.st_mode & stat.S_ISUID and status.st_mode & stat.S_IXOTH)
     return False
 
 
@@ -163,7 +163,7 @@ async def gpus(config: Config) -> list[Row]:
     met = {
         gpu.index: obstacle(gpu, host, lambda pid: text_or_empty(proc / str(pid) / "comm")) for gpu in host.nvml.gpus
     }
-    held = {index: found for index, found in met.items() if found is not None}
+    held = {index: reason for index, reason in met.items() if reason is not None}
     if not held:
         return [ok("GPUs to test", f"all {len(met)} GPUs are idle")]
     shown = "; ".join(f"GPU {index}: {text}" for index, (_, text) in list(held.items())[:_SHOWN])

@@ -107,32 +107,32 @@ class Leases:
     # --- verbs
 
     async def _begin(self, arguments: dict[str, Any], _: Peer) -> Any:
-        given = self._given(arguments)
+        lease = self._given(arguments)
         self._need_ledger()
         renewed = "lease" in arguments
         self._end = self._end if renewed else ""
         must_end = self._must_end()
         if must_end and renewed:
             self.cut_short()
-        if reason := must_end or (renewed and self._lost(given)):
-            return {"lease": given.name, "end": reason}
-        known = self._known(given.name)
-        if known is None:
-            self._append(begun(given), step=Step.NOW)
-        elif known.ended is not None:
-            again = replace(known, at=given.at, ended=None, workers=given.workers or known.workers)
+        if reason := must_end or (renewed and self._lost(lease)):
+            return {"lease": lease.name, "end": reason}
+        existing = self._known(lease.name)
+        if existing is None:
+            self._append(begun(lease), step=Step.NOW)
+        elif existing.ended is not None:
+            again = replace(existing, at=lease.at, ended=None, workers=lease.workers or existing.workers)
             self._append(begun(again), step=Step.NOW)
         else:
-            self._with_workers(known, given.workers)
+            self._with_workers(existing, lease.workers)
         self._renewed()
-        return {"lease": given.name, "end": None}
+        return {"lease": lease.name, "end": None}
 
     async def _result(self, arguments: dict[str, Any], _: Peer) -> Any:
         tests = _tests(arguments.get("tests"))
         self._need_ledger()
-        workers, known = pids(_numbers(arguments.get("workers", []))), self._known(arguments.get("lease"))
-        if known is not None and known.holds(self._clock()):
-            self._with_workers(known, workers)
+        workers, lease = pids(_numbers(arguments.get("workers", []))), self._known(arguments.get("lease"))
+        if lease is not None and lease.holds(self._clock()):
+            self._with_workers(lease, workers)
         outcomes, events = submitted(
             self._service.engine.state, tests, self._clock(), self._boot, self._known(arguments.get("lease"))
         )
@@ -140,9 +140,9 @@ class Leases:
         return {"outcomes": {uuid: to_wire(outcome) for uuid, outcome in outcomes.items()}}
 
     async def _over(self, arguments: dict[str, Any], _: Peer) -> Any:
-        known = self._lease()
-        if known is not None and known.name == arguments.get("lease"):
-            self._ended(known, "the test is over")
+        lease = self._lease()
+        if lease is not None and lease.name == arguments.get("lease"):
+            self._ended(lease, "the test is over")
         return "ended"
 
     def _need_ledger(self) -> None:
@@ -165,12 +165,12 @@ class Leases:
         lease = memory_of(self._service.engine.state).lease
         return lease if lease is not None and lease.name == name else None
 
-    def _lost(self, given: Lease) -> str:
+    def _lost(self, lease: Lease) -> str:
         """Why this lease cannot be renewed; empty if it can."""
-        holds, known = self._lease(), self._known(given.name)
-        if known is None and holds is not None:
+        holds, existing = self._lease(), self._known(lease.name)
+        if existing is None and holds is not None:
             return f"another test began (pid {holds.pid})"
-        if known is not None and known.until is not None and known.until.boottime <= given.at.boottime:
+        if existing is not None and existing.until is not None and existing.until.boottime <= lease.at.boottime:
             return "it takes longer than it was to take"
         return ""
 
@@ -178,21 +178,21 @@ class Leases:
         if events:
             self._service.journal.append(self._service.engine.active_tested(events, self._clock()), step=step)
 
-    def _with_workers(self, known: Lease, workers: str) -> None:
-        if workers and workers != known.workers:
-            self._append(begun(replace(known, at=self._clock(), workers=workers)))
+    def _with_workers(self, lease: Lease, workers: str) -> None:
+        if workers and workers != lease.workers:
+            self._append(begun(replace(lease, at=self._clock(), workers=workers)))
 
     def _renewed(self) -> None:
         self.stop()
         self._timer = asyncio.get_running_loop().call_later(RENEWED_WITHIN, self._not_renewed)
 
     def _not_renewed(self) -> None:
-        if (known := self._lease()) is not None:
-            self._ended(known, f"it was not renewed for {RENEWED_WITHIN:g} s: its process is gone, or hangs")
+        if (lease := self._lease()) is not None:
+            self._ended(lease, f"it was not renewed for {RENEWED_WITHIN:g} s: its process is gone, or hangs")
 
-    def _ended(self, known: Lease, by: str) -> None:
+    def _ended(self, lease: Lease, by: str) -> None:
         self.stop()
-        self._append(ended(known, by, self._clock()))
+        self._append(ended(lease, by, self._clock()))
 
     def _must_end(self) -> str:
         notice = self._service.holder.snapshot.enforced.notice
@@ -219,33 +219,33 @@ class Leases:
             workers=pids(_numbers(arguments.get("workers", []))),
         )
 
-    def _known_gpus(self, given: Any) -> list[str]:
+    def _known_gpus(self, uuids: Any) -> list[str]:
         if (
-            not isinstance(given, list)
-            or not 0 < len(given) <= GPUS_MOST
-            or not all(isinstance(one, str) for one in given)
+            not isinstance(uuids, list)
+            or not 0 < len(uuids) <= GPUS_MOST
+            or not all(isinstance(uuid, str) for uuid in uuids)
         ):
             raise VerbError(f"test-begin needs the UUIDs of 1 to {GPUS_MOST} GPUs")
         here = {pin.uuid for pin in self._service.engine.state.pins.values() if pin.uuid}
-        if strange := [one[:UUID_MOST] for one in given if one not in here]:
+        if strange := [uuid[:UUID_MOST] for uuid in uuids if uuid not in here]:
             raise VerbError(f"no GPU of this node has the UUID {strange[0]!r}; `gpuwarden inventory` lists them")
-        return list(dict.fromkeys(given))
+        return list(dict.fromkeys(uuids))
 
 
-def _tests(given: Any) -> list[GpuTest]:
-    if not isinstance(given, list) or not 0 < len(given) <= TESTS_MOST:
+def _tests(documents: Any) -> list[GpuTest]:
+    if not isinstance(documents, list) or not 0 < len(documents) <= TESTS_MOST:
         raise VerbError(f"test-result needs 1 to {TESTS_MOST} tests")
     try:
-        return [from_wire(GpuTest, one) for one in given]
+        return [from_wire(GpuTest, document) for document in documents]
     except CodecError as error:
         raise VerbError(f"a result is not of this version's form: {error}") from error
 
 
-def _numbers(given: Any) -> list[int]:
-    good = isinstance(given, list) and len(given) <= WORKERS_MOST
-    if not good or not all(type(one) is int and 0 < one <= _PID_MOST for one in given):
+def _numbers(numbers: Any) -> list[int]:
+    good = isinstance(numbers, list) and len(numbers) <= WORKERS_MOST
+    if not good or not all(type(number) is int and 0 < number <= _PID_MOST for number in numbers):
         raise VerbError(f"pid is a process number, and workers are {WORKERS_MOST} of them at most")
-    return list(given)
+    return list(numbers)
 
 
 def _believed(verb: Verb, user: str) -> Verb:

@@ -39,7 +39,7 @@ def _results(snapshot: Snapshot) -> Iterator[Sample]:
 
 def _figure_samples(snapshot: Snapshot) -> Iterator[Sample]:
     for labels, tests in _by_gpu(snapshot):
-        newest = next((found for test in reversed(tests) if (found := figures(test))), {})
+        newest = next((by_name for test in reversed(tests) if (by_name := figures(test))), {})
         yield from (((*labels, name), value) for name, value in newest.items())
 
 

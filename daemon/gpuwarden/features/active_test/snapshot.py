@@ -49,14 +49,14 @@ def shown(state: State, now: Stamp) -> Shown:
     """Return what is published of the judge's memory."""
     memory = memory_of(state)
     lease = memory.lease if memory.lease is not None and memory.lease.holds(now) else None
-    results = {slot: newest(known) for slot, pin in state.pins.items() if (known := memory.tests.get(pin.uuid))}
+    results = {slot: newest(tests) for slot, pin in state.pins.items() if (tests := memory.tests.get(pin.uuid))}
     return Shown(running=lease, results=results, counts=memory.counts)
 
 
 def of(snapshot: Snapshot) -> Shown:
     """Return what a snapshot has of active tests."""
-    found: Shown = snapshot.features.get(NAME, Shown())
-    return found
+    published: Shown = snapshot.features.get(NAME, Shown())
+    return published
 
 
 def looked_at(snapshot: Snapshot) -> Mapping[str, Container[str]]:

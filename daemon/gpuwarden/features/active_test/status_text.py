@@ -28,8 +28,8 @@ def _lines(status: Document) -> Iterator[str]:
     index = {gpu["pci_bus_id"]: gpu["index"] for gpu in status["gpus"]}
     newest = {result["pci_bus_id"]: result for result in tests.get("results", ())}
     same: dict[tuple[str, str, str], list[Document]] = {}
-    for one in newest.values():
-        same.setdefault((one["level"], one["result"], one["text"]), []).append(one)
+    for test in newest.values():
+        same.setdefault((test["level"], test["result"], test["text"]), []).append(test)
     for (level, result, text), alike in same.items():
         slots = [result["pci_bus_id"] for result in alike]
         names = [clean(str(slot if index.get(slot) is None else index[slot])) for slot in slots]

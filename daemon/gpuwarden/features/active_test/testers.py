@@ -70,7 +70,7 @@ async def read_testers(commands: Commands, slurm_user: str, now: float) -> Fleet
 
 def _marked(text: str, now: float) -> Iterator[Held]:
     for node in sinfo_texts(text):
-        since = [one for field in (node.comment, node.extra) if (one := marked_since(field, now)) is not None]
+        since = [moment for field in (node.comment, node.extra) if (moment := marked_since(field, now)) is not None]
         if since:
             yield Held(min(since), node.name)
 

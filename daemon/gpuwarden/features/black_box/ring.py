@@ -127,8 +127,8 @@ class Ring:
                 self._give_way(error, self.segments[-1])
         boxes = (*(box for box in self.boxes if box.path != path and box.path.exists()), box)
         over = tuple(superfluous(boxes, failure.standing))
-        for one in over:
-            one.path.unlink(missing_ok=True)
+        for surplus in over:
+            surplus.path.unlink(missing_ok=True)
         self.boxes = tuple(box for box in boxes if box not in over)
         return box
 
@@ -227,21 +227,21 @@ def _number(path: Path) -> int:
 def _recovered(path: Path) -> Segment | None:
     """Return the segment, cut behind its last whole flush. None for one without any, which is removed, and for one that cannot be read or cut: it stays, and what is written from now on does not depend on it."""
     try:
-        found = find(path)
-        if found is None:
+        extent = find(path)
+        if extent is None:
             path.unlink(missing_ok=True)
             return None
-        if found.size < path.stat().st_size:
-            os.truncate(path, found.size)
+        if extent.size < path.stat().st_size:
+            os.truncate(path, extent.size)
     except OSError:
         return None
     return Segment(
         path=path,
         number=_number(path),
-        boot_id=found.boot_id,
-        begun=found.begun,
-        until=found.until,
-        size=found.size,
+        boot_id=extent.boot_id,
+        begun=extent.begun,
+        until=extent.until,
+        size=extent.size,
     )
 
 

@@ -23,5 +23,5 @@ class Shown:
 
 def of(snapshot: Snapshot) -> Shown | None:
     """Return what a snapshot has of the black box; None where there is none."""
-    found: Shown | None = snapshot.features.get(NAME)
-    return found
+    published: Shown | None = snapshot.features.get(NAME)
+    return published

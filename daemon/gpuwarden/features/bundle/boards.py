@@ -101,8 +101,8 @@ def of_smi(text: str) -> Iterator[Board]:
             if board is not None:
                 yield board
             board = Board(slot=slot_of(head[1]), source="nvidia-smi -q")
-        elif board is not None and (found := _LINE.match(line)) and (name := _SMI.get(found[1])) is not None:
-            value = found[2][:_LENGTH_MOST]
+        elif board is not None and (match := _LINE.match(line)) and (name := _SMI.get(match[1])) is not None:
+            value = match[2][:_LENGTH_MOST]
             if value not in _NONE and not getattr(board, name):
                 board = replace(board, **{name: value})
     if board is not None:
@@ -125,20 +125,20 @@ def of_documents(rows: Iterable[Mapping[str, Any]], source: str) -> Iterator[Boa
 
 def together(*sources: Iterable[Board]) -> list[Board]:
     """Return a board for each slot: each text is from the first source that has it."""
-    found: dict[str, Board] = {}
+    by_slot: dict[str, Board] = {}
     for board in (board for source in sources for board in source if board.slot):
-        known = found.get(board.slot)
-        if known is None:
-            found[board.slot] = board
+        existing = by_slot.get(board.slot)
+        if existing is None:
+            by_slot[board.slot] = board
             continue
         new = {
             field.name: getattr(board, field.name)
             for field in fields(Board)
-            if not getattr(known, field.name) and getattr(board, field.name)
+            if not getattr(existing, field.name) and getattr(board, field.name)
         }
         if new:
-            found[board.slot] = replace(known, **new, source=f"{known.source}, {board.source}")
-    return [found[slot] for slot in sorted(found)]
+            by_slot[board.slot] = replace(existing, **new, source=f"{existing.source}, {board.source}")
+    return [by_slot[slot] for slot in sorted(by_slot)]
 
 
 def documents(boards: Iterable[Board]) -> list[dict[str, str]]:

@@ -42,11 +42,11 @@ def traces(state_dir: Path, most: int) -> tuple[list[BoxFile], list[str]]:
     except OSError as error:
         raise NoBox(f"{state_dir / FOLDER} cannot be read: {error.strerror}") from None
     try:
-        found = sorted(_found(folder), reverse=True)
-        if not found:
+        entries = sorted(_found(folder), reverse=True)
+        if not entries:
             raise NoBox(f"{state_dir / FOLDER} has no traces")
         taken, left_out, room = [], [], most
-        for _, written, name, size in found:
+        for _, written, name, size in entries:
             if size > room:
                 left_out.append(name)
                 continue
@@ -56,7 +56,7 @@ def traces(state_dir: Path, most: int) -> tuple[list[BoxFile], list[str]]:
                 taken.append(BoxFile(name=name, written=written, content=content))
     finally:
         os.close(folder)
-    return sorted(taken, key=lambda one: one.written), left_out
+    return sorted(taken, key=lambda file: file.written), left_out
 
 
 def _found(folder: int) -> Iterator[tuple[bool, float, str, int]]:

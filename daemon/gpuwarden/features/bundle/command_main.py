@@ -47,13 +47,13 @@ def order_of(options: argparse.Namespace, environment: Mapping[str, str]) -> Ord
     except ConfigError as error:
         config = Config()
         fault = f"it has faults ({len(error.faults)}): gpuwarden config check lists them"
-    given = options.run_dir or (run_dir(environment) if fault else None)
+    folder = options.run_dir or (run_dir(environment) if fault else None)
     return Order(
         findings=tuple(options.finding),
         config=config,
         config_fault=fault,
         config_file=options.config,
-        run_dir=given or config.run.dir,
+        run_dir=folder or config.run.dir,
         state_dir=options.state_dir or config.state.dir,
         anonymise=options.anonymise,
     )

@@ -86,30 +86,30 @@ class Contents:
         return next(missing, "")
 
 
-def contents_of(found: Gathered, *, node: str, rules: Rules, now: float, anonymise: bool) -> Contents:
+def contents_of(gathered: Gathered, *, node: str, rules: Rules, now: float, anonymise: bool) -> Contents:
     """Return the files, with the names as they are."""
-    events = [] if found.slice.value is None else list(found.slice.value.events)
-    series = Series() if found.box.value is None else found.box.value.series
-    log = found.kernel_log.value or _text(found.outputs[items.DMESG])
+    events = [] if gathered.slice.value is None else list(gathered.slice.value.events)
+    series = Series() if gathered.box.value is None else gathered.box.value.series
+    log = gathered.kernel_log.value or _text(gathered.outputs[items.DMESG])
     lines = kernel.about_gpus(log).splitlines()
     overview = Overview(
         made_at=rfc3339(now),
-        host={"node": node, **(found.host.value or {})},
-        failures=[_failure(failure) for failure in found.failures],
-        unknown=found.unknown,
-        boards=boards.documents(_boards(found, series)),
+        host={"node": node, **(gathered.host.value or {})},
+        failures=[_failure(failure) for failure in gathered.failures],
+        unknown=gathered.unknown,
+        boards=boards.documents(_boards(gathered, series)),
         lines=lines,
         tried=[event for event in events if event["kind"] not in _NOT_SHOWN][-_SHOWN_MOST:],
         anonymised=anonymise,
-        simulated=bool((found.status.value or {}).get("simulated")),
+        simulated=bool((gathered.status.value or {}).get("simulated")),
     )
     meant = kernel.explained(lines, rules, series.driver)
-    return Contents(overview=overview, series=series, entries=_entries(found, overview, events, meant))
+    return Contents(overview=overview, series=series, entries=_entries(gathered, overview, events, meant))
 
 
-def _entries(found: Gathered, overview: Overview, events: list[Document], meant: str) -> tuple[Entry, ...]:
+def _entries(gathered: Gathered, overview: Overview, events: list[Document], meant: str) -> tuple[Entry, ...]:
     """Return the files in the order of the index page. `meant`: what the Xids and SXids mean."""
-    cut = found.slice.value
+    cut = gathered.slice.value
     return (
         _made(
             "boards.json",
@@ -121,13 +121,13 @@ def _entries(found: Gathered, overview: Overview, events: list[Document], meant:
             "host.json",
             "this machine, its firmware, kernel and driver",
             "/sys/class/dmi/id, uname",
-            found.host,
+            gathered.host,
             items.HOST_MOST,
         ),
         _lines(
             "events.jsonl",
             f"the ledger, from {ledger.BEFORE / 3600:.0f} h before the failure on",
-            found.slice,
+            gathered.slice,
             events,
             items.EVENTS_MOST,
             earlier=cut is not None and cut.earlier,
@@ -135,53 +135,55 @@ def _entries(found: Gathered, overview: Overview, events: list[Document], meant:
         _lines(
             "tests.jsonl",
             "active tests of the last 28 days",
-            found.slice,
+            gathered.slice,
             [] if cut is None else cut.tests,
             items.TESTS_MOST,
         ),
-        _json("status.json", "the daemon's status at this moment", "control socket", found.status, items.STATUS_MOST),
+        _json(
+            "status.json", "the daemon's status at this moment", "control socket", gathered.status, items.STATUS_MOST
+        ),
         _json(
             "inventory.json",
             "the GPUs expected in this machine",
             "control socket",
-            found.inventory,
+            gathered.inventory,
             items.INVENTORY_MOST,
         ),
-        _kernel(overview.lines, found.kernel_log, found.outputs[items.DMESG]),
+        _kernel(overview.lines, gathered.kernel_log, gathered.outputs[items.DMESG]),
         _made(
             "xids.txt",
             "what the Xids and SXids in kernel.txt mean",
             "gpuwarden explain",
             meant.encode()[: items.XIDS_MOST],
         ),
-        _configuration(found.configuration),
-        *_traces(found),
-        *found.outputs.values(),
+        _configuration(gathered.configuration),
+        *_traces(gathered),
+        *gathered.outputs.values(),
     )
 
 
-def _boards(found: Gathered, series: Series) -> list[boards.Board]:
-    pins = () if found.slice.value is None else found.slice.value.state.pins.values()
+def _boards(gathered: Gathered, series: Series) -> list[boards.Board]:
+    pins = () if gathered.slice.value is None else gathered.slice.value.state.pins.values()
     remembered = [{"pci_bus_id": pin.slot, "name": pin.name, "serial": pin.serial, "uuid": pin.uuid} for pin in pins]
-    status = (found.status.value or {}).get("gpus", ())
+    status = (gathered.status.value or {}).get("gpus", ())
     return boards.together(
         boards.of_box(series.gpus),
-        boards.of_smi(_text(found.outputs[items.SMI])),
+        boards.of_smi(_text(gathered.outputs[items.SMI])),
         boards.of_documents(status, "daemon"),
-        boards.of_documents(found.inventory.value or (), "daemon"),
+        boards.of_documents(gathered.inventory.value or (), "daemon"),
         boards.of_documents(remembered, "ledger"),
     )
 
 
-def _failure(one: ledger.Failure) -> Document:
+def _failure(failure: ledger.Failure) -> Document:
     return {
-        "id": str(one.key),
-        "title": one.title,
-        "since": rfc3339(one.since),
-        "to_do": one.to_do,
-        "evidence": one.evidence,
-        "over": one.over,
-        "slot": one.key.subject.slot,
+        "id": str(failure.key),
+        "title": failure.title,
+        "since": rfc3339(failure.since),
+        "to_do": failure.to_do,
+        "evidence": failure.evidence,
+        "over": failure.over,
+        "slot": failure.key.subject.slot,
     }
 
 
@@ -197,11 +199,13 @@ def _made(name: str, about: str, how: str, content: bytes) -> Entry:
     return Entry(name=name, about=about, how=how, content=content)
 
 
-def _json(name: str, about: str, how: str, found: Got[Any], most: int) -> Entry:
-    entry = Entry(name=name, about=about, how=how, seconds=found.seconds, state=Completeness.MISSING, why=found.why)
-    if found.value is None:
+def _json(name: str, about: str, how: str, document: Got[Any], most: int) -> Entry:
+    entry = Entry(
+        name=name, about=about, how=how, seconds=document.seconds, state=Completeness.MISSING, why=document.why
+    )
+    if document.value is None:
         return entry
-    content = _indented(found.value)
+    content = _indented(document.value)
     if len(content) > most:  # half of a JSON document is none
         return Entry(
             name=name,
@@ -210,22 +214,22 @@ def _json(name: str, about: str, how: str, found: Got[Any], most: int) -> Entry:
             state=Completeness.MISSING,
             why=f"it has {len(content)} bytes, more than {most}",
         )
-    return Entry(name=name, about=about, how=how, seconds=found.seconds, content=content)
+    return Entry(name=name, about=about, how=how, seconds=document.seconds, content=content)
 
 
 def _lines(
-    name: str, about: str, found: Got[ledger.Slice], events: Iterable[Document], most: int, *, earlier: bool = False
+    name: str, about: str, excerpt: Got[ledger.Slice], events: Iterable[Document], most: int, *, earlier: bool = False
 ) -> Entry:
     """Return events, one on each line. Of too many the oldest are left out."""
     entry = Entry(
         name=name,
         about=about,
         how="ledger, read only",
-        seconds=found.seconds,
+        seconds=excerpt.seconds,
         state=Completeness.MISSING,
-        why=found.why,
+        why=excerpt.why,
     )
-    if found.value is None:
+    if excerpt.value is None:
         return entry
     kept, room, all_of_them = [], most, True
     for line in (json.dumps(event).encode() + b"\n" for event in reversed(list(events))):
@@ -243,19 +247,19 @@ def _lines(
         name=name,
         about=about,
         how=entry.how,
-        seconds=found.seconds,
+        seconds=excerpt.seconds,
         state=state,
         why=why,
         content=b"".join(reversed(kept)),
     )
 
 
-def _kernel(lines: list[str], found: Got[str], dmesg: Entry) -> Entry:
+def _kernel(lines: list[str], log: Got[str], dmesg: Entry) -> Entry:
     """Return the lines about GPUs; of too many the oldest are left out."""
     name, about = "kernel.txt", "lines of the kernel log about GPUs and their bus"
-    how = "paths.kmsg" if found.value else dmesg.how
-    if not found.value and not dmesg.is_there:
-        why = "; ".join(filter(None, (found.why, dmesg.why)))
+    how = "paths.kmsg" if log.value else dmesg.how
+    if not log.value and not dmesg.is_there:
+        why = "; ".join(filter(None, (log.why, dmesg.why)))
         return Entry(name=name, about=about, how=how, state=Completeness.MISSING, why=why)
     text = "".join(f"{line}\n" for line in lines).encode()
     if len(text) > items.KERNEL_MOST:
@@ -263,25 +267,34 @@ def _kernel(lines: list[str], found: Got[str], dmesg: Entry) -> Entry:
         return Entry(
             name=name, about=about, how=how, state=Completeness.CUT, why="the oldest lines are left out", content=kept
         )
-    if not found.value and dmesg.why:
+    if not log.value and dmesg.why:
         return Entry(name=name, about=about, how=how, state=Completeness.CUT, why=dmesg.why, content=text)
     return Entry(name=name, about=about, how=how, content=text)
 
 
-def _configuration(found: Got[str]) -> Entry:
+def _configuration(configuration: Got[str]) -> Entry:
     name, about, how = "configuration.toml", "the configuration in force, without secrets", "gpuwarden config show"
-    if found.value is None:
-        return Entry(name=name, about=about, how=how, state=Completeness.MISSING, why=found.why)
+    if configuration.value is None:
+        return Entry(name=name, about=about, how=how, state=Completeness.MISSING, why=configuration.why)
     return Entry(
-        name=name, about=about, how=how, seconds=found.seconds, content=found.value.encode()[: items.CONFIGURATION_MOST]
+        name=name,
+        about=about,
+        how=how,
+        seconds=configuration.seconds,
+        content=configuration.value.encode()[: items.CONFIGURATION_MOST],
     )
 
 
-def _traces(found: Gathered) -> Iterator[Entry]:
+def _traces(gathered: Gathered) -> Iterator[Entry]:
     about, how = "readings of the minutes around a failure: gpuwarden replay reads it", "black box"
-    if (held := found.box.value) is None:
+    if (held := gathered.box.value) is None:
         yield Entry(
-            name=_BOX, about=about, how=how, state=Completeness.MISSING, why=found.box.why, seconds=found.box.seconds
+            name=_BOX,
+            about=about,
+            how=how,
+            state=Completeness.MISSING,
+            why=gathered.box.why,
+            seconds=gathered.box.seconds,
         )
         return
     for file in held.files:

@@ -38,14 +38,14 @@ def unanswered(findings: Iterable[Finding], answers: Answers, asked: Container[F
 
     Those that were warnings for long, or waited while another archive was made, are among them: repairs wait for the answer.
     """
-    found = []
+    failing = []
     for finding in findings:
         name, since = str(finding.key), finding.first_seen.wall
         answer = answers.get(name)
         counts = finding.severity is Severity.FAILURE and finding.confirmed and not finding.shadow
         if counts and (name, since) not in asked and (answer is None or not answer.is_for(since)):
-            found.append((name, since))
-    return found[:FINDINGS_MOST]
+            failing.append((name, since))
+    return failing[:FINDINGS_MOST]
 
 
 class Bundles(Part):
@@ -80,19 +80,19 @@ class Bundles(Part):
         try:
             made = await ask(self._options.socket, findings, ANSWERED_WITHIN)
         except NoBundle as error:
-            whats: list[BundleMade | BundleFailed] = [
+            outcomes: list[BundleMade | BundleFailed] = [
                 BundleFailed(finding=finding, why=str(error)[:TEXT_MOST], since=since) for finding, since in failing
             ]
         else:
             missing = ", ".join(made.missing)[:TEXT_MOST]
-            whats = [
+            outcomes = [
                 BundleFailed(finding=finding, why=NOT_FOUND, since=since)
                 if finding in made.not_found
                 else BundleMade(finding=finding, file=made.file, missing=missing, since=since)
                 for finding, since in failing
             ]
         at = self._clock()
-        self._service.journal.append([answered(what, at, self._boot_id) for what in whats], step=Step.SOON)
+        self._service.journal.append([answered(outcome, at, self._boot_id) for outcome in outcomes], step=Step.SOON)
 
     async def stop(self) -> None:
         """Stop waiting. The service goes on, and a daemon that starts again asks again."""

@@ -165,16 +165,16 @@ def _failures(
         else {str(track.key): track for track in ledger.of_status(status.value, order.findings)}
     )
     kept = {} if cut.value is None else {str(track.key): track for track in cut.value.failures}
-    known = shown if status.value is not None and not order.findings else {**kept, **shown}
+    failures = shown if status.value is not None and not order.findings else {**kept, **shown}
     if cut.value is None:
-        return list(known.values()), ()
-    not_found = tuple(finding for finding in order.findings if finding not in known)
-    if not_found and not known:
+        return list(failures.values()), ()
+    not_found = tuple(finding for finding in order.findings if finding not in failures)
+    if not_found and not failures:
         named = " or ".join(repr(finding[:200]) for finding in not_found[:_NAMED_MOST])
         standing = sorted(str(track.key) for track in cut.value.state.tracks.values() if track.raised)
         force = ", ".join(standing[:_NAMED_MOST]) or "none"
         raise CommandError(f"no finding {named} is in the ledger. In force: {force}. gpuwarden events --json lists all")
-    return list(known.values()), not_found
+    return list(failures.values()), not_found
 
 
 async def _of_program(row: Program, order: Order, work: Path) -> Entry:

@@ -92,15 +92,15 @@ def _body(contents: Contents) -> Iterator[str]:
         yield "<p>Names of hosts, users, jobs, processes and addresses, and UUIDs, were replaced. Serial numbers are the real ones.</p>"
 
 
-def _failure(one: Document, overview: Overview) -> Iterator[str]:
-    board = next((board for board in overview.boards if board["slot"] == one["slot"]), None)
-    over = " It has ended meanwhile." if one["over"] else ""
-    yield f"<h3>{escape(one['title'])}</h3><p><b>{escape(one['id'])}</b>, since {escape(one['since'])}.{over}</p>"
+def _failure(failure: Document, overview: Overview) -> Iterator[str]:
+    board = next((board for board in overview.boards if board["slot"] == failure["slot"]), None)
+    over = " It has ended meanwhile." if failure["over"] else ""
+    yield f"<h3>{escape(failure['title'])}</h3><p><b>{escape(failure['id'])}</b>, since {escape(failure['since'])}.{over}</p>"
     if board is not None:
         yield _table(("", ""), [(label, board[key]) for key, label in BOARD if board[key]])
-    if one["evidence"]:
-        yield f"<p>Seen: {escape(evidence_text(one['evidence'])[:2000])}</p>"
-    yield f"<p><b>To do:</b> {escape(one['to_do'])}</p>"
+    if failure["evidence"]:
+        yield f"<p>Seen: {escape(evidence_text(failure['evidence'])[:2000])}</p>"
+    yield f"<p><b>To do:</b> {escape(failure['to_do'])}</p>"
 
 
 def _archive(entries: Iterable[Entry]) -> Iterator[str]:

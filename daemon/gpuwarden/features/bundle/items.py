@@ -42,8 +42,12 @@ class Program:
 
 
 def _doctor(order: Order, _: Path) -> tuple[str, ...]:
-    given = (*(("--config", str(order.config_file)) if order.config_file else ()), "--state-dir", str(order.state_dir))
-    return (sys.executable, "-P", "-m", "gpuwarden", "doctor", "--json", "--run-dir", str(order.run_dir), *given)
+    options = (
+        *(("--config", str(order.config_file)) if order.config_file else ()),
+        "--state-dir",
+        str(order.state_dir),
+    )
+    return (sys.executable, "-P", "-m", "gpuwarden", "doctor", "--json", "--run-dir", str(order.run_dir), *options)
 
 
 PROGRAMS = (

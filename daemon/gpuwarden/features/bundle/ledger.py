@@ -85,12 +85,12 @@ def _failures(reader: Reader, state: State, findings: tuple[str, ...]) -> Iterab
         key for key, track in standing.items() if track.severity is Severity.FAILURE and not _shadow(track.key)
     ]:
         if (track := standing.get(finding)) is not None:
-            what = to_do(track.key, track.advice, track.evidence)
+            advice = to_do(track.key, track.advice, track.evidence)
             yield Failure(
                 key=track.key,
                 title=_title(track.key, track.evidence),
                 since=track.first_seen.wall,
-                to_do=what,
+                to_do=advice,
                 evidence=dict(track.evidence),
             )
         elif (raised := _raised(reader, finding)) is not None and raised.key is not None:
@@ -106,12 +106,12 @@ def _failures(reader: Reader, state: State, findings: tuple[str, ...]) -> Iterab
 def _raised(reader: Reader, finding: str) -> Event | None:
     """Return the newest event by which this finding was raised."""
     subject = str(Key.parse(finding).subject)
-    found: Event | None = None
+    newest: Event | None = None
     after = 0
     while page := reader.events(kinds=(EventKind.RAISED,), subjects=(subject,), after=after, limit=_PAGE):
-        found = next((stored.event for stored in reversed(page) if str(stored.event.key) == finding), found)
+        newest = next((stored.event for stored in reversed(page) if str(stored.event.key) == finding), newest)
         after = page[-1].id
-    return found
+    return newest
 
 
 def _shadow(key: Key) -> bool:
@@ -127,12 +127,12 @@ def _title(key: Key, evidence: Evidence) -> str:
 
 def of_status(status: dict[str, Any], findings: tuple[str, ...]) -> list[Failure]:
     """Return the failures in a status document, for when the ledger cannot be read."""
-    found = []
+    failures = []
     for finding in status.get("findings", ()):
         wanted = finding["id"] in findings if findings else finding["severity"] == "failure" and not finding["shadow"]
         if wanted:
             key = Key.parse(finding["id"])
-            found.append(
+            failures.append(
                 Failure(
                     key=key,
                     title=_title(key, finding["evidence"]),
@@ -141,7 +141,7 @@ def of_status(status: dict[str, Any], findings: tuple[str, ...]) -> list[Failure
                     evidence=finding["evidence"],
                 )
             )
-    return found
+    return failures
 
 
 def _wall(text: str | None) -> float:

@@ -73,8 +73,10 @@ async def _make(order: Order, output: Path) -> Made:
     now = time.time()
     top = f"gpuwarden-bundle-{_node(order)}-{datetime.fromtimestamp(now, UTC):%Y%m%dT%H%M%SZ}"
     with work_folder(folder) as work:
-        found = await gathered(order, work)
-        contents = contents_of(found, node=order.config.node, rules=_rules(order), now=now, anonymise=order.anonymise)
+        collected = await gathered(order, work)
+        contents = contents_of(
+            collected, node=order.config.node, rules=_rules(order), now=now, anonymise=order.anonymise
+        )
         if order.anonymise:
             contents = renamed(contents, _hosts(order))
         entries = list(_with_pages(contents))
@@ -98,9 +100,9 @@ async def _make(order: Order, output: Path) -> Made:
         file=file,
         size=size,
         sha256=digest,
-        findings=tuple(str(failure.key) for failure in found.failures),
-        not_found=found.not_found,
-        unknown=found.unknown,
+        findings=tuple(str(failure.key) for failure in collected.failures),
+        not_found=collected.not_found,
+        unknown=collected.unknown,
         missing=tuple((entry.name, entry.why) for entry in entries if entry.state is not Completeness.COMPLETE),
         note=note,
     )

@@ -74,11 +74,11 @@ def answers_of(state: State) -> Answers:
 def fold(answers: Answers, event: Event, _: State) -> Answers:
     """Return the answers after an event of KINDS; the same object if it names no finding."""
     is_made = event.kind == EventKind.BUNDLE_MADE
-    what: BundleMade | BundleFailed = read(BundleMade, event) if is_made else read(BundleFailed, event)
-    if not what.finding:
+    outcome: BundleMade | BundleFailed = read(BundleMade, event) if is_made else read(BundleFailed, event)
+    if not outcome.finding:
         return answers
-    others = {finding: answer for finding, answer in answers.items() if finding != what.finding}
-    newest = (what.finding, Answer(at=event.at, boot_id=event.boot_id, what=what))
+    others = {finding: answer for finding, answer in answers.items() if finding != outcome.finding}
+    newest = (outcome.finding, Answer(at=event.at, boot_id=event.boot_id, what=outcome))
     return dict([*others.items(), newest][-ANSWERS_MOST:])
 
 
@@ -87,7 +87,7 @@ def events(answers: Answers, _: Stamp, __: State) -> Iterator[Event]:
     return (answered(answer.what, answer.at, answer.boot_id) for answer in answers.values())
 
 
-def answered(what: BundleMade | BundleFailed, at: Stamp, boot_id: str) -> Event:
+def answered(outcome: BundleMade | BundleFailed, at: Stamp, boot_id: str) -> Event:
     """Return the event that is the answer for a finding."""
-    kind = EventKind.BUNDLE_MADE if isinstance(what, BundleMade) else EventKind.BUNDLE_FAILED
-    return Event(kind=kind, at=at, boot_id=boot_id, key=Key.parse(what.finding), data=write(what))
+    kind = EventKind.BUNDLE_MADE if isinstance(outcome, BundleMade) else EventKind.BUNDLE_FAILED
+    return Event(kind=kind, at=at, boot_id=boot_id, key=Key.parse(outcome.finding), data=write(outcome))

@@ -86,21 +86,21 @@ class Names(Pseudonyms):
 
     def text(self, text: str) -> str:
         """Return a text of several lines, as of a program."""
-        text = _PROCESS_ID.sub(lambda found: f"{found[1]}{self._pid(int(found[2]))}", text)
-        return self._text(_PROCESS.sub(lambda found: f"{found[1]}{self._pseudonym(found[2])}", text))
+        text = _PROCESS_ID.sub(lambda match: f"{match[1]}{self._pid(int(match[2]))}", text)
+        return self._text(_PROCESS.sub(lambda match: f"{match[1]}{self._pseudonym(match[2])}", text))
 
     def _text(self, text: str) -> str:
-        text = _BOX.sub(lambda found: f"{found[1]}{self._pseudonym(found[2])}", text)
+        text = _BOX.sub(lambda match: f"{match[1]}{self._pseudonym(match[2])}", text)
         text = super()._text(text)
         for form in _PROCESS_IN_LINE:
             text = form.sub(self._process, text)
-        text = _HOME.sub(lambda found: f"/{self._pseudonym(found[0])}", text)
-        return text if self._people is None else self._people.sub(lambda found: self._pseudonym(found[0]), text)
+        text = _HOME.sub(lambda match: f"/{self._pseudonym(match[0])}", text)
+        return text if self._people is None else self._people.sub(lambda match: self._pseudonym(match[0]), text)
 
-    def _process(self, found: re.Match[str]) -> str:
-        pid = found.groupdict().get("pid")
-        name = f"{found['before']}{self._comm(found['name'])}"
-        return name if pid is None else f"{name}{found.string[found.end('name')]}{self._pid(int(pid))}"
+    def _process(self, match: re.Match[str]) -> str:
+        pid = match.groupdict().get("pid")
+        name = f"{match['before']}{self._comm(match['name'])}"
+        return name if pid is None else f"{name}{match.string[match.end('name')]}{self._pid(int(pid))}"
 
     def _serial(self, name: str) -> str:
         return name

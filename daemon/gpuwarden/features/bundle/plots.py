@@ -26,7 +26,7 @@ def _plot(lines: Mapping[str, list[Point]], failed: frozenset[str], names: Mappi
     least, most = min(value for _, value in points), max(value for _, value in points)
     wide, high = (WIDTH - _LEFT) / ((end - start) or 1.0), _HIGH / ((most - least) or 1.0)
     parts = [text(0, _TOP + 10, f"{most:,.0f}"), text(0, _TOP + _HIGH, f"{least:,.0f}")]
-    for place, slot in enumerate(sorted(lines, key=lambda one: (one in failed, one))):  # those that failed lie on top
+    for place, slot in enumerate(sorted(lines, key=lambda gpu: (gpu in failed, gpu))):  # those that failed lie on top
         drawn = [(_LEFT + (at - start) * wide, _TOP + (most - value) * high) for at, value in lines[slot]]
         colour = _FAILED if slot in failed else _OTHERS[place % len(_OTHERS)]
         last = lines[slot][-1][1]

@@ -60,11 +60,11 @@ async def program(
 ) -> Done:
     """Run a program; return at most `most` bytes of its output. `fine`: exit codes of a program that did its work. Raises nothing."""
     environment = surroundings(os.environ)
-    found = shutil.which(command[0], path=environment["PATH"])
-    if found is None:
+    executable = shutil.which(command[0], path=environment["PATH"])
+    if executable is None:
         return Done(why=f"{command[0]} is not installed", absent=True)
     began = time.monotonic()
-    limited = ("/bin/sh", "-c", _LIMITED, str(_FILE_MOST // _BLOCK), found, *command[1:])
+    limited = ("/bin/sh", "-c", _LIMITED, str(_FILE_MOST // _BLOCK), executable, *command[1:])
     done = Run(None, error="not run")
     for scope in dict.fromkeys((_scope(name, deadline, environment), ())):
         done = await run((*scope, *limited), environment, deadline, kept=most + 1, whole=True, left=LEFT.append)

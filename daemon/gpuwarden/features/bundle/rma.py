@@ -90,7 +90,7 @@ def _lines(contents: Contents) -> Iterator[str]:
         yield f"  nvidia-bug-report.log.gz is MISSING{why}: run nvidia-bug-report.sh after a power cycle and attach it"
     yield "  this archive: manifest.json lists its files with their hashes"
     vendor = overview.host.get("sys_vendor", "").lower()
-    yield from (f"  {name} also asks for: {what}" for word, name, what in VENDORS if word in vendor)
+    yield from (f"  {name} also asks for: {request}" for word, name, request in VENDORS if word in vendor)
 
 
 def _nothing(text: str, unknown: str) -> str:
@@ -109,8 +109,8 @@ def _parts(overview: Overview) -> Iterator[str]:
         yield ""
 
 
-def _tried(one: Document) -> str:
-    about = f" {clean(one['id'])}" if one["id"] else ""
-    return f"  {clean(one['at'])[:19].replace('T', ' ')} UTC  {clean(one['kind'])}{about}  {event_data(one['data'])}"[
+def _tried(event: Document) -> str:
+    about = f" {clean(event['id'])}" if event["id"] else ""
+    return f"  {clean(event['at'])[:19].replace('T', ' ')} UTC  {clean(event['kind'])}{about}  {event_data(event['data'])}"[
         :_LINE_MOST
     ].rstrip()

@@ -84,32 +84,32 @@ class Series:
 
 def series_of(files: Iterable[BoxFile], work: Path) -> Series:
     """Read traces, oldest first. A trace that is damaged counts up to its damage. `work`: a folder for temporary files."""
-    found = Series()
-    for one in files:
+    series = Series()
+    for box_file in files:
         with tempfile.NamedTemporaryFile(dir=work, suffix=".trace.gz") as file:
-            file.write(one.content)
+            file.write(box_file.content)
             file.flush()
             try:
                 with TraceReader(Path(file.name)) as trace:
                     for record in trace:
                         if isinstance(record, Passed) and isinstance(facts := record.observation.facts, NvmlFacts):
-                            _take(found, facts, record.at.wall)
+                            _take(series, facts, record.at.wall)
             except (TraceError, OSError) as error:
-                found.unread.append(str(error).replace(file.name, one.name))
-    found.lines = {
-        title: {slot: thinned(points) for slot, points in lines.items()} for title, lines in found.lines.items()
+                series.unread.append(str(error).replace(file.name, box_file.name))
+    series.lines = {
+        title: {slot: thinned(points) for slot, points in lines.items()} for title, lines in series.lines.items()
     }
-    return found
+    return series
 
 
-def _take(found: Series, facts: NvmlFacts, at: float) -> None:
-    found.driver = facts.driver_version or found.driver
+def _take(series: Series, facts: NvmlFacts, at: float) -> None:
+    series.driver = facts.driver_version or series.driver
     for gpu in facts.gpus:
         if gpu.slot and gpu.serial:
-            found.gpus[gpu.slot] = gpu
+            series.gpus[gpu.slot] = gpu
         for metric in METRICS:
             if (value := metric.value(gpu)) is not None and gpu.slot:
-                found.lines.setdefault(metric.title, {}).setdefault(gpu.slot, []).append((at, float(value)))
+                series.lines.setdefault(metric.title, {}).setdefault(gpu.slot, []).append((at, float(value)))
 
 
 def thinned(points: list[Point]) -> list[Point]:

@@ -18,8 +18,8 @@ def shown(state: State, _: Stamp) -> Answer | None:
 
 def of(snapshot: Snapshot) -> Answer | None:
     """Return what a snapshot has of archives."""
-    found: Answer | None = snapshot.features.get(NAME)
-    return found
+    answer: Answer | None = snapshot.features.get(NAME)
+    return answer
 
 
 def looked_at(_: Snapshot) -> Mapping[str, Container[str]]:

@@ -13,14 +13,14 @@ from gpuwarden.publish.times import rfc3339
 def document(snapshot: Snapshot) -> dict[str, Any]:
     if (answer := of(snapshot)) is None:
         return {"bundle": None}
-    what = answer.what
+    outcome = answer.what
     return {
         "bundle": {
-            "finding": what.finding,
+            "finding": outcome.finding,
             "at": rfc3339(answer.at.wall),
-            "made": isinstance(what, BundleMade),
-            "file": what.file if isinstance(what, BundleMade) else "",
-            "missing": what.missing if isinstance(what, BundleMade) else "",
-            "why": "" if isinstance(what, BundleMade) else what.why,
+            "made": isinstance(outcome, BundleMade),
+            "file": outcome.file if isinstance(outcome, BundleMade) else "",
+            "missing": outcome.missing if isinstance(outcome, BundleMade) else "",
+            "why": "" if isinstance(outcome, BundleMade) else outcome.why,
         }
     }

@@ -71,13 +71,13 @@ class Incoming:
 
     def _plain(self, data: bytes) -> int:
         """The end of a complete request without a body; 0 for any other."""
-        found = _GET.match(data)
-        if found is None:
+        match = _GET.match(data)
+        if match is None:
             return 0
         end = data.find(_END) + len(_END)
         if not len(_END) <= end <= HEAD_MOST or _NOT_PLAIN.search(data, 0, end):
             return 0
-        self.head = Head(b"GET", found[1])
+        self.head = Head(b"GET", match[1])
         self.complete = self.keeps = True
         return end
 

@@ -127,11 +127,11 @@ class Interposer:
         _narrow(writer)
         return reader, writer
 
-    def _warn(self, what: str, **values: str) -> None:
+    def _warn(self, message: str, **values: str) -> None:
         now = time.monotonic()
-        if now - self._logged.get(what, float("-inf")) >= _LOG_EVERY:
-            self._logged[what] = now
-            self._log.warning(what, **values)
+        if now - self._logged.get(message, float("-inf")) >= _LOG_EVERY:
+            self._logged[message] = now
+            self._log.warning(message, **values)
 
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         _narrow(writer)

@@ -40,10 +40,10 @@ def main(options: argparse.Namespace) -> int:
     return 0
 
 
-def _configured(found: object) -> Address | None:
+def _configured(setting: object) -> Address | None:
     """Parse the configured address; None for an invalid value, which the daemon reports."""
     try:
-        return Address.parse(found) if isinstance(found, str) else None
+        return Address.parse(setting) if isinstance(setting, str) else None
     except ValueError:
         return None
 

@@ -102,13 +102,13 @@ class Acknowledgements:
 
     async def news(self, state: EvacuationState) -> list[Event]:
         """Events for acknowledgements that are new since `state`."""
-        known = jobs_of(state)
-        read = await self._read(known)
+        jobs = jobs_of(state)
+        read = await self._read(jobs)
         if read is None:
             return []
         self._complain(read.files)
         notices = frozenset(open_evacuations(state))
-        return [*self._of_files(read.files, known, notices), *self._of_ended(read.ended, known)]
+        return [*self._of_files(read.files, jobs, notices), *self._of_ended(read.ended, jobs)]
 
     def misses(self, state: EvacuationState, jobs: Sequence[LocalJob]) -> bool:
         """True if a signalled process is alive and not among `jobs`: it has not ended, and may be saving."""
@@ -116,11 +116,11 @@ class Acknowledgements:
         signalled = {process for job in jobs_of(state).values() for process in job.signalled} - here
         return bool(signalled - ended(signalled, self._proc))
 
-    async def _read(self, known: Mapping[str, JobState]) -> _Read | None:
+    async def _read(self, jobs: Mapping[str, JobState]) -> _Read | None:
         """Read the acknowledgement files, and which processes ended. None while an earlier read hangs."""
         if self._reading is None:
             folders = dict(self._folders.values())
-            signalled = {process for job in known.values() for process in job.signalled - job.acknowledged.processes}
+            signalled = {process for job in jobs.values() for process in job.signalled - job.acknowledged.processes}
             self._reading = detached(
                 "acknowledgements", lambda: _Read(self._files.read(folders), ended(signalled, self._proc))
             )
@@ -131,15 +131,15 @@ class Acknowledgements:
         self._reading = None
         return reading.result()
 
-    def _of_files(self, found: FilesRead, known: Mapping[str, JobState], notices: frozenset[str]) -> Iterator[Event]:
+    def _of_files(self, files: FilesRead, jobs: Mapping[str, JobState], notices: frozenset[str]) -> Iterator[Event]:
         keys = {folder: job for job, (folder, _) in self._folders.items()}
-        for folder, acknowledgements in found.acknowledgements.items():
+        for folder, acknowledgements in files.acknowledgements.items():
             job = keys.get(folder, "")
-            if job not in known:
+            if job not in jobs:
                 continue
             answers = (answer for answer in acknowledgements if answer.notice in notices)
-            news = (answer for answer in answers if is_news(known[job], answer.rank, all_ranks=answer.all_ranks))
-            for answer in islice(news, SIGNALLED_MOST):
+            new_answers = (answer for answer in answers if is_news(jobs[job], answer.rank, all_ranks=answer.all_ranks))
+            for answer in islice(new_answers, SIGNALLED_MOST):
                 yield saved(
                     job,
                     "file",
@@ -151,27 +151,27 @@ class Acknowledgements:
                     now=self._clock(),
                 )
 
-    def _of_ended(self, gone: frozenset[Process], known: Mapping[str, JobState]) -> Iterator[Event]:
-        for job, state in known.items():
+    def _of_ended(self, gone: frozenset[Process], jobs: Mapping[str, JobState]) -> Iterator[Event]:
+        for job, state in jobs.items():
             for process in sorted(state.signalled & gone - state.acknowledged.processes):
                 yield saved(job, BY_EXIT, saved=False, process=process, boot_id=self._boot_id, now=self._clock())
 
-    def _complain(self, found: FilesRead) -> None:
+    def _complain(self, files: FilesRead) -> None:
         """Log each refused file once: a user may leave there what they like."""
-        for text in frozenset(found.refused) - self._refused:
+        for text in frozenset(files.refused) - self._refused:
             log.warning("an acknowledgement is not accepted", reason=text)
-        self._refused = frozenset(found.refused)
+        self._refused = frozenset(files.refused)
 
 
-def is_news(known: JobState, rank: int, process: Process | None = None, *, all_ranks: bool = False) -> bool:
+def is_news(job_state: JobState, rank: int, process: Process | None = None, *, all_ranks: bool = False) -> bool:
     """True if the acknowledgement is new. It is not if it was given before, or the limit is reached: a user may repeat
     it as often as they like.
     """
-    before = known.acknowledged
+    before = job_state.acknowledged
     if all_ranks and not before.all_ranks:
         return True
     if len(before.ranks) >= SIGNALLED_MOST or len(before.processes) >= 2 * SIGNALLED_MOST:
         return False
-    if process in known.signalled | known.earlier:
+    if process in job_state.signalled | job_state.earlier:
         return process not in before.processes
     return rank not in before.ranks or (process is not None and process not in before.processes)

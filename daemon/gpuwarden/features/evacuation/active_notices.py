@@ -92,13 +92,13 @@ def _failing(state: PolicyState, verdict: Verdict, begun: Mapping[str, str], *, 
     before the GPU fails no more. They go on for a failure that is only remembered, too, as after a restart of the daemon.
     """
     out = [hold.at for hold in state.holds.values() if hold.why is Why.FAILURE and not hold.released]
-    found: dict[str, list[Stamp]] = {}
+    by_slot: dict[str, list[Stamp]] = {}
     for finding in live(state, verdict):
-        subject, known = finding.key.subject, finding.confirmed or f"{GPU}/{finding.key.subject.slot}" in begun
-        if known and subject.kind in _OF_GPU and _ends_jobs(finding):
-            found.setdefault(subject.slot, []).append(finding.first_seen)
-    for slot in sorted(found) if out or not excludes else ():
-        at = min(out if excludes else found[slot])
+        subject, is_confirmed = finding.key.subject, finding.confirmed or f"{GPU}/{finding.key.subject.slot}" in begun
+        if is_confirmed and subject.kind in _OF_GPU and _ends_jobs(finding):
+            by_slot.setdefault(subject.slot, []).append(finding.first_seen)
+    for slot in sorted(by_slot) if out or not excludes else ():
+        at = min(out if excludes else by_slot[slot])
         new = Notice(source=GPU, kind=FAILING_GPU, at=at, boot_id=state.boot_id, id=slot, reason=f"GPU {slot} failed")
         since = begun.get(new.name, "")
         yield replace(new, at=Stamp(float(since), at.wall)) if since.isdecimal() else new

@@ -39,15 +39,15 @@ class AzureApproval:
 
     async def _approve(self, id: str, goes_on: Callable[[], bool]) -> tuple[Result, str]:  # noqa: A002
         own = await own_name(self._metadata)
-        found = [event for event in own_events(await self._metadata.get(EVENTS, HEADERS), own) if event.id == id]
-        approvals = {event.approval for event in found}
-        if not found or not goes_on():
-            return Result.DROPPED, "called off in the meantime" if found else GONE
+        events = [event for event in own_events(await self._metadata.get(EVENTS, HEADERS), own) if event.id == id]
+        approvals = {event.approval for event in events}
+        if not events or not goes_on():
+            return Result.DROPPED, "called off in the meantime" if events else GONE
         if approvals == {Approval.BEGUN}:
             return Result.ALREADY, "it has begun"
         if approvals != {Approval.ALONE}:
             return Result.REFUSED, "other machines would end with this one"
-        return await self._post(found[0].event_id)
+        return await self._post(events[0].event_id)
 
     async def _post(self, event_id: str) -> tuple[Result, str]:
         body = json.dumps({"StartRequests": [{"EventId": event_id}]}).encode()

@@ -20,9 +20,9 @@ def job_signals(_: Config) -> Iterator[Row]:
     try:
         os.close(os.pidfd_open(os.getpid()))
     except OSError as error:
-        found = f"pidfd_open: {error.strerror}, on Linux {os.uname().release}: no process of this host is signalled"
+        state = f"pidfd_open: {error.strerror}, on Linux {os.uname().release}: no process of this host is signalled"
         to_do = "use Linux 5.3 or later, and allow pidfd_open in the container's seccomp profile; jobs can still read the notice"
-        yield warn("job signals", found, to_do)
+        yield warn("job signals", state, to_do)
     else:
         yield ok("job signals", "processes can be signalled through a pidfd")
 
@@ -40,14 +40,14 @@ def container_labels(config: Config) -> Iterator[Row]:
     except FileNotFoundError:
         yield ok("container labels", f"no Docker or Podman listens at {path}")
     except TimeoutError:
-        found = f"{path} has not answered within {PATIENCE:g} s: {default}"
+        state = f"{path} has not answered within {PATIENCE:g} s: {default}"
         yield warn(
-            "container labels", found, "check whether dockerd hangs, for example on a full disk: journalctl -u docker"
+            "container labels", state, "check whether dockerd hangs, for example on a full disk: journalctl -u docker"
         )
     except OSError as error:
-        found = f"{path}: {error.strerror}: {default}"
+        state = f"{path}: {error.strerror}: {default}"
         yield warn(
-            "container labels", found, "start the runtime, let this user write to its socket, or correct jobs.docker"
+            "container labels", state, "start the runtime, let this user write to its socket, or correct jobs.docker"
         )
     else:
         if first.startswith(b"HTTP/1.") and b" 200" in first:
@@ -64,8 +64,8 @@ def wanted_of_slurm(config: Config) -> Iterator[Row]:
         *(['the requeue of jobs.failing_gpu = "requeue"'] if jobs.failing_gpu == "requeue" else ()),
     ]
     if wanted and not config.slurm.enabled:
-        found = f"without [slurm] nothing comes of {' and of '.join(wanted)}"
-        yield warn("job settings", found, "enable [slurm] where this node is one of Slurm's; else leave it out")
+        state = f"without [slurm] nothing comes of {' and of '.join(wanted)}"
+        yield warn("job settings", state, "enable [slurm] where this node is one of Slurm's; else leave it out")
 
 
 CHECKS = {

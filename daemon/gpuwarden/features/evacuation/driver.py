@@ -193,26 +193,33 @@ class Evacuation:
             return None
         return await self._job_scan.membership_of((caller.pid, caller.started))
 
-    def acknowledged(self, given: Acknowledged) -> None:
+    def acknowledged(self, acknowledgement: Acknowledged) -> None:
         """Take in an acknowledgement. A job that read the notice itself may acknowledge before it is signalled: that is
         kept until the job is known.
         """
-        known = jobs_of(self.state).get(given.job)
-        if known is None:
+        job_state = jobs_of(self.state).get(acknowledgement.job)
+        if job_state is None:
             if len(self._early) >= EARLY_MOST:
                 raise VerbError(
-                    f"{given.job} was not seen yet, and too many acknowledgements wait; try again", TRY_AGAIN
+                    f"{acknowledgement.job} was not seen yet, and too many acknowledgements wait; try again", TRY_AGAIN
                 )
-            self._early[given.job, given.pid, given.rank, given.all_ranks] = given
-        elif is_news(known, given.rank, (given.pid, given.started), all_ranks=given.all_ranks):
-            self._append([self._acknowledgements.by_socket(given)])
+            self._early[acknowledgement.job, acknowledgement.pid, acknowledgement.rank, acknowledgement.all_ranks] = (
+                acknowledgement
+            )
+        elif is_news(
+            job_state,
+            acknowledgement.rank,
+            (acknowledgement.pid, acknowledgement.started),
+            all_ranks=acknowledgement.all_ranks,
+        ):
+            self._append([self._acknowledgements.by_socket(acknowledgement)])
             self._wake.set()
 
     def _take_early(self) -> None:
-        known, current = jobs_of(self.state), self.current()
-        for key in [key for key in self._early if key[0] in known]:
-            if (given := self._early.pop(key)).notice in current:  # it may have been withdrawn meanwhile
-                self.acknowledged(given)
+        jobs, current = jobs_of(self.state), self.current()
+        for key in [key for key in self._early if key[0] in jobs]:
+            if (acknowledgement := self._early.pop(key)).notice in current:  # it may have been withdrawn meanwhile
+                self.acknowledged(acknowledgement)
 
     def settled(self) -> bool:
         """True if an end is imminent, all jobs were scanned for it, and no acknowledgement is waited for."""
@@ -300,8 +307,8 @@ class Evacuation:
         """Make sure that each known job has a folder to acknowledge in: the one that an earlier daemon made, if there
         is one.
         """
-        known = jobs_of(self.state)
-        await self._acknowledgements.expect([job for job in jobs if key_of(job) in known])
+        job_states = jobs_of(self.state)
+        await self._acknowledgements.expect([job for job in jobs if key_of(job) in job_states])
 
     def _view(self, notice: Notice, seen: Seen, active: ActiveNotices) -> Seen:
         seen = replace(seen, unschedulable=active.unschedulable, closed=active.closed)
@@ -323,9 +330,9 @@ class Evacuation:
 
     def _report(self, scan: str, rights: str) -> None:
         errors = {"job scan incomplete": scan, "cannot signal processes of other users": rights}
-        for what, why in errors.items():
-            if why and why != self._errors.get(what):
-                log.warning(what, reason=why)
+        for problem, why in errors.items():
+            if why and why != self._errors.get(problem):
+                log.warning(problem, reason=why)
         self._errors = errors
 
     # --- steps
@@ -366,5 +373,5 @@ class Evacuation:
             outcomes=dict(self._executor.outcomes),
             answers=self.state.answers,
             signal_seconds=self._executor.signal_seconds,
-            error="; ".join(f"{what}: {why}" for what, why in self._errors.items() if why),
+            error="; ".join(f"{problem}: {why}" for problem, why in self._errors.items() if why),
         )

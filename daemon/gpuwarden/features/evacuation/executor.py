@@ -133,12 +133,12 @@ class Executor:
             return seen.slurm.get(number) if seen.controller and number is not None else None
 
         record_of = self._slurm.records.read if self._slurm is not None else _no_record
-        found = settle(
+        outcome_events = settle(
             self._state(), slurm_of, record_of, seen.node, self.is_busy, boot_id=self._boot_id, now=self._clock()
         )
-        jobs = {(event.data["job"], event.data["way"]): event.data["result"] for event in found}
+        jobs = {(event.data["job"], event.data["way"]): event.data["result"] for event in outcome_events}
         self.outcomes.update(map(str, jobs.values()))
-        self._append(found)
+        self._append(outcome_events)
 
     def write_down(self, notice: Notice, step: Step) -> None:
         """Record what is to be remembered of a step before anything is done. The receivers of a signal are recorded
@@ -227,11 +227,11 @@ class Executor:
         """True if the notice itself was not withdrawn and its end did not move away: another notice has its own time
         for the final node state.
         """
-        known = open_evacuations(self._state()).get(id_of(notice))
-        if known is None:
+        evacuation = open_evacuations(self._state()).get(id_of(notice))
+        if evacuation is None:
             return False
-        deadline = None if known.deadline is None else known.deadline.boottime
-        at = budget(known.kind, known.at.boottime, deadline).final_state_at
+        deadline = None if evacuation.deadline is None else evacuation.deadline.boottime
+        at = budget(evacuation.kind, evacuation.at.boottime, deadline).final_state_at
         return at is not None and self._clock().boottime >= at
 
     async def _signal_through_slurm(self, notice: Notice, step: SignalJob) -> None:

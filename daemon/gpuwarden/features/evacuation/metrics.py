@@ -28,7 +28,7 @@ def _signal_seconds(snapshot: Snapshot) -> Iterator[Sample]:
 
 def _acknowledged(snapshot: Snapshot) -> Iterator[Sample]:
     """Counts by acknowledgement, every one present from the start, as in `_signalled`."""
-    return (((given.value,), evacuations(snapshot).answers.get(given, 0)) for given in Given)
+    return (((answer.value,), evacuations(snapshot).answers.get(answer, 0)) for answer in Given)
 
 
 METRICS = (

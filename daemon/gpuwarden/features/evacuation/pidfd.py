@@ -206,8 +206,8 @@ _CAUSES = {
 
 
 def _cause(error: OSError | OverflowError, call: str) -> Objection:
-    known = _CAUSES.get(error.errno or 0) if isinstance(error, OSError) else None
-    return known or (Result.FAILED, f"{call}: {error}")
+    objection = _CAUSES.get(error.errno or 0) if isinstance(error, OSError) else None
+    return objection or (Result.FAILED, f"{call}: {error}")
 
 
 def _not_sent(order: Order, result: Result, text: str) -> Sent:

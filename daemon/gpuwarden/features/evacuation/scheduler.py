@@ -65,18 +65,18 @@ async def steps_ended(slurm: SlurmJobScan, job: SlurmJob) -> bool:
     steps = await read_steps(slurm.commands, job)
     if not steps or any(step[:1].isdigit() for step in steps) or await manages_steps(slurm.commands, job):
         return False
-    found = await read_job(slurm.commands, job)  # it may run again, and its ranks not yet
-    return found is not None and found.restarts == job.restarts and found.state in ALIVE
+    current = await read_job(slurm.commands, job)  # it may run again, and its ranks not yet
+    return current is not None and current.restarts == job.restarts and current.state in ALIVE
 
 
 async def give_up_node(
-    slurm: SlurmJobScan, what: str, reason: str, still: Callable[[], bool]
+    slurm: SlurmJobScan, final_state: str, reason: str, still: Callable[[], bool]
 ) -> tuple[Result, str] | None:
-    """Set the node's final state. `what`: the state that policy's step names; `reason`: that of the termination.
+    """Set the node's final state. `final_state`: the state that policy's step names; `reason`: that of the termination.
     Returns the result, and why, for people; None if `still` said that it was not to be written any more.
     """
     try:
-        outcome = await set_final_state(slurm.commands, slurm.node, FinalState(what), reason, still=still)
+        outcome = await set_final_state(slurm.commands, slurm.node, FinalState(final_state), reason, still=still)
     except SlurmError as error:
         return Result.REFUSED if isinstance(error, Refused) else Result.RETRY, str(error)
     if outcome.result is FinalStateResult.CALLED_OFF:

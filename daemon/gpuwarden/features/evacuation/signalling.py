@@ -58,8 +58,8 @@ async def signal_local(steps: Sequence[SignalJob]) -> list[Delivered]:
     ]
     sent = await pidfd.send_all(orders)
     of_job: list[list[pidfd.Sent]] = [[] for _ in steps]
-    for (number, _), one in zip(aims, sent, strict=True):
-        of_job[number].append(one)
+    for (number, _), outcome in zip(aims, sent, strict=True):
+        of_job[number].append(outcome)
     return [_delivered(step.delivery, results) for step, results in zip(steps, of_job, strict=True)]
 
 

@@ -43,8 +43,8 @@ class Unsent:
 
     def add(self, notice: str, job: str, processes: Iterable[Process], text: str, now: float) -> None:
         """Remember processes that were not sent their signal. `now` in seconds of CLOCK_BOOTTIME, as below."""
-        known = self._jobs.get(job)
-        attempts, before = (known.attempts, known.processes) if known else (0, frozenset())
+        unsent = self._jobs.get(job)
+        attempts, before = (unsent.attempts, unsent.processes) if unsent else (0, frozenset())
         due = now + grown(PAUSE_FIRST, PAUSE_MOST, attempts)
         self._jobs[job] = UnsentJob(notice, job, before | frozenset(processes), text, due, attempts + 1)
 

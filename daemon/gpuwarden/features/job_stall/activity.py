@@ -98,8 +98,8 @@ def jobs_here(pins: Collection[str], sight: Sight) -> Mapping[str, JobHere]:
     if sight.nvml is None:
         return {}
     by_slot = seen_on_gpus(pins, sight)
-    found = {} if jobs is None else _jobs_here(jobs, by_slot, gpus)
-    return found if containers is None else {**found, **_containers_here(containers, by_slot, gpus)}
+    slurm_jobs = {} if jobs is None else _jobs_here(jobs, by_slot, gpus)
+    return slurm_jobs if containers is None else {**slurm_jobs, **_containers_here(containers, by_slot, gpus)}
 
 
 def container_name(container: str) -> str:
@@ -110,7 +110,7 @@ def _jobs_here(
     facts: JobsFacts, by_slot: Mapping[str, tuple[GpuJob, ...]], gpus: Mapping[str, GpuFacts]
 ) -> dict[str, JobHere]:
     owners = {process.pid: process for process in facts.processes}
-    found = {}
+    by_number = {}
     for job in facts.jobs:
         if job.ended is not None or not job.watched:
             continue
@@ -120,21 +120,21 @@ def _jobs_here(
             pids = {slot: use.pids for slot, use in mine.items()}
             processes = tuple(owners[pid] for use in mine.values() for pid in use.pids)
             others = any(other.ended is None and other.id != job.id for other in facts.jobs)
-            found[str(job.id)] = JobHere(
+            by_number[str(job.id)] = JobHere(
                 uid=job.uid,
                 pids=pids,
                 processes=processes,
                 whole_node=pids.keys() == gpus.keys() and not others,
                 cpu_at=facts.cpu_at,
             )
-    return found
+    return by_number
 
 
 def _containers_here(
     facts: ContainersFacts, by_slot: Mapping[str, tuple[GpuJob, ...]], gpus: Mapping[str, GpuFacts]
 ) -> dict[str, JobHere]:
     """Containers that may be judged. The GPUs of a container are those that it uses."""
-    found = {}
+    by_name = {}
     jobs = any(by_slot.values())
     for container in facts.containers:
         own = {process.pid for process in container.processes}
@@ -146,8 +146,8 @@ def _containers_here(
         if len(pids) >= GPUS_LEAST and alone:
             whole = pids.keys() == gpus.keys() and not jobs
             here = JobHere(pids=pids, processes=container.processes, whole_node=whole, cpu_at=facts.cpu_at)
-            found[container_name(container.id)] = here
-    return found
+            by_name[container_name(container.id)] = here
+    return by_name
 
 
 def _whole(gpu: GpuFacts) -> bool:
@@ -168,9 +168,9 @@ def _alone(job: GpuJob, here: tuple[GpuJob, ...], gpu: GpuFacts | None, owners: 
 def work(job: JobHere, sight: Sight) -> tuple[GpuWork, ...] | None:
     """Work of each of the job's GPUs; None if one of them did not answer what is needed."""
     by_slot = _by_slot(sight.dcgm)
-    found = [_work(facts, by_slot.get(facts.slot)) for facts in sight.answering if facts.slot in job.pids]
-    known = tuple(use for use in found if use is not None)
-    return known if len(known) == len(job.pids) else None
+    answers = [_work(facts, by_slot.get(facts.slot)) for facts in sight.answering if facts.slot in job.pids]
+    gpu_work = tuple(use for use in answers if use is not None)
+    return gpu_work if len(gpu_work) == len(job.pids) else None
 
 
 def _by_slot(facts: DcgmFacts | None) -> Mapping[str, DcgmReadings]:
@@ -211,8 +211,8 @@ def busy(job: JobHere, gpus: Iterable[GpuWork]) -> bool:
 def sent(gpus: Iterable[GpuWork]) -> int | None:
     """Bytes that all of them sent over NVLink since driver load."""
     counts = [gpu.sent_bytes for gpu in gpus]
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None
+    byte_counts = [count for count in counts if count is not None]
+    return sum(byte_counts) if len(byte_counts) == len(counts) else None
 
 
 class PortTraffic(NamedTuple):
@@ -256,6 +256,6 @@ def means(gpus: tuple[GpuWork, ...], nvlink_mib: float | None, ports: PortTraffi
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    given = list(values)
-    known = [value for value in given if value is not None]
-    return sum(known) / len(known) if known and len(known) == len(given) else None
+    readings = list(values)
+    numbers = [value for value in readings if value is not None]
+    return sum(numbers) / len(numbers) if numbers and len(numbers) == len(readings) else None

@@ -61,28 +61,28 @@ class JobPast:
     """Seconds of the longest fall that it came back from by itself, as out of a barrier behind which one rank saves."""
 
 
-def learned(known: JobPast | None, slots: str, minutes: Sequence[Means], pause: float) -> JobPast | None:
+def learned(past: JobPast | None, slots: str, minutes: Sequence[Means], pause: float) -> JobPast | None:
     """The past by the newest busy minutes; None while there are too few, and where it is the known one but for a little.
 
-    `known`: that of the job on the GPUs in `slots`. The first is that of the last ten minutes, since a job may begin with others.
+    `past`: that of the job on the GPUs in `slots`. The first is that of the last ten minutes, since a job may begin with others.
     """
-    newest = minutes[-LEARNED_AFTER:] if known is None else minutes
+    newest = minutes[-LEARNED_AFTER:] if past is None else minutes
     medians = _medians(newest) if len(newest) >= LEARNED_AFTER else NOTHING_KNOWN
-    if known is None:
+    if past is None:
         return None if medians.power_w is None else _made(medians, JobPast(slots=slots, power_w=medians.power_w), pause)
-    made = _made(medians, known, pause)
-    return made if _differ(known, made) else None
+    made = _made(medians, past, pause)
+    return made if _differ(past, made) else None
 
 
-def _made(medians: Means, known: JobPast, pause: float) -> JobPast:
-    """The past `known` with the given values replaced."""
-    given = {name: value for name, value in medians._asdict().items() if value is not None}
-    return replace(known, **given, pause=float(round(min(max(pause, known.pause), PAUSE_MOST))))
+def _made(medians: Means, past: JobPast, pause: float) -> JobPast:
+    """Return `past` with the given values replaced."""
+    changes = {name: value for name, value in medians._asdict().items() if value is not None}
+    return replace(past, **changes, pause=float(round(min(max(pause, past.pause), PAUSE_MOST))))
 
 
 def _medians(minutes: Sequence[Means]) -> Means:
     columns = ([value for value in column if value is not None] for column in zip(*minutes, strict=True))
-    return Means(*(round(median(known), 3) if len(known) >= LEARNED_AFTER else None for known in columns))
+    return Means(*(round(median(numbers), 3) if len(numbers) >= LEARNED_AFTER else None for numbers in columns))
 
 
 def _differ(old: JobPast, new: JobPast) -> bool:

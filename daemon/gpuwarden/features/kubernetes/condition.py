@@ -63,9 +63,9 @@ def condition_types(options: KubernetesOptions) -> tuple[str, ...]:
 def conditions_of(snapshot: Snapshot, options: KubernetesOptions, now: Stamp) -> dict[str, Condition]:
     """The conditions to keep, by type."""
     own = condition_of(snapshot, now)
-    found = {TYPE: own, OSMO_TYPE: replace(own, status=_OPPOSITE[own.status])}
-    found |= {condition.kind: condition.condition(snapshot, now) for condition in repair_conditions(options)}
-    return {kind: found[kind] for kind in condition_types(options)}
+    by_type = {TYPE: own, OSMO_TYPE: replace(own, status=_OPPOSITE[own.status])}
+    by_type |= {condition.kind: condition.condition(snapshot, now) for condition in repair_conditions(options)}
+    return {kind: by_type[kind] for kind in condition_types(options)}
 
 
 def condition_of(snapshot: Snapshot, now: Stamp) -> Condition:

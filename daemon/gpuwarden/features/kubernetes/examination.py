@@ -127,8 +127,8 @@ async def _admission(actuator: KubernetesActuator, config: Config) -> Row:
     except ActuatorRefused as error:
         return fail("admission", str(error), f"change that rule, or the token: until then {undone}")
     if not tried:
-        found = f"not tried: the node has the taint {options.key} of another party, beside which gpuwarden writes none"
-        return warn("admission", found, "remove that taint if nobody needs it, and run the doctor again")
+        state = f"not tried: the node has the taint {options.key} of another party, beside which gpuwarden writes none"
+        return warn("admission", state, "remove that taint if nobody needs it, and run the doctor again")
     accepted = f"{tried}, condition" if options.condition else tried
     return ok("admission", f"the server would take {accepted} (a trial, not stored)")
 
@@ -137,19 +137,19 @@ async def _pool(actuator: KubernetesActuator, config: Config) -> Row:
     selector = config.of(KubernetesOptions).pool
     nodes = await actuator.api.count(selector)
     if not await actuator.api.count(selector, actuator.node):
-        found = f"{nodes} nodes match {selector!r}, and {actuator.node} is not one of them"
+        state = f"{nodes} nodes match {selector!r}, and {actuator.node} is not one of them"
         to_do = "set kubernetes.pool to a selector of the nodes with GPUs, or label them: the breaker's budget is a share of these nodes"
-        return warn("pool", found, to_do)
+        return warn("pool", state, to_do)
     return ok("pool", f"{nodes} nodes with {selector!r}" if selector else f"{nodes} nodes")
 
 
 async def _leftovers(actuator: KubernetesActuator, config: Config) -> Row:
     options = config.of(KubernetesOptions)
     enforce = config.mode == "enforce"
-    found = (await actuator.read_node()).body
-    left = [f"condition {kind}" for kind in left_conditions(found, condition_types(options) if enforce else ())]
-    mark = mark_of(found)
-    if mark is not None and own_taint(found, mark) and (mark.key, mark.effect) != (options.key, options.effect):
+    node = (await actuator.read_node()).body
+    left = [f"condition {kind}" for kind in left_conditions(node, condition_types(options) if enforce else ())]
+    mark = mark_of(node)
+    if mark is not None and own_taint(node, mark) and (mark.key, mark.effect) != (options.key, options.effect):
         left.append(f"taint {mark.key}:{mark.effect}")
     if not left:
         return ok("leftovers", "nothing of another configuration is on the node")
@@ -166,6 +166,6 @@ async def _clock(actuator: KubernetesActuator, _: Config) -> Row:
     at = (await actuator.api.node(actuator.node)).at + 0.5
     skew = abs(at - (before + time.time()) / 2)
     if skew > SKEW_MOST:
-        found = f"{skew:.0f} s away from the API server's"
-        return warn("clock", found, "synchronise it: the times of the condition come from this clock")
+        state = f"{skew:.0f} s away from the API server's"
+        return warn("clock", state, "synchronise it: the times of the condition come from this clock")
     return ok("clock", "agrees with the API server's within a few seconds")

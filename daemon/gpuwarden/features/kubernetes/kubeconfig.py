@@ -17,15 +17,15 @@ def client_of(options: KubernetesOptions) -> Any:
     """Make a client. Raises ActuatorRefused where the kubeconfig is missing or wrong. No message quotes it."""
     try:
         if options.kubeconfig is not None:
-            found = KubeConfig.from_file(options.kubeconfig).get(options.context or None)
+            config = KubeConfig.from_file(options.kubeconfig).get(options.context or None)
         else:
-            found = KubeConfig.from_service_account(options.service_account).get()
-        if found is None or found.user is None:
+            config = KubeConfig.from_service_account(options.service_account).get()
+        if config is None or config.user is None:
             raise ValueError("its context names no user")  # noqa: TRY301 - handled as any other error of it
         parameters = client_adapter.ConnectionParams(timeout=None, trust_env=False)  # every call has a deadline
-        client = client_adapter.AsyncClient(found, parameters)
-        if found.user.exec is not None and found.user.token is None and found.user.token_file is None:
-            client.auth = plugin_auth(found.user.exec, found.abs_file, options.timeout)
+        client = client_adapter.AsyncClient(config, parameters)
+        if config.user.exec is not None and config.user.token is None and config.user.token_file is None:
+            client.auth = plugin_auth(config.user.exec, config.abs_file, options.timeout)
     except KeyError as error:
         raise ActuatorRefused(f"the Kubernetes configuration lacks {error}: set kubernetes.kubeconfig") from None
     except yaml.YAMLError as error:  # its own text quotes the line, which may hold a token

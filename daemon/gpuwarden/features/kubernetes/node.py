@@ -74,12 +74,12 @@ def held(nodes: Iterable[Json]) -> tuple[Held, ...]:
 
     A node with more than ten writers may lack gpuwarden's entry: the server merges the oldest.
     """
-    found = []
+    held_nodes = []
     for node in nodes:
         mark = mark_of(node)
         if mark is not None and own_taint(node, mark) and mark.reason.why is Why.FAILURE:
-            found.append(Held(written_at(node) or mark.at, name_of(node), mark.reason.domain))
-    return tuple(found)
+            held_nodes.append(Held(written_at(node) or mark.at, name_of(node), mark.reason.domain))
+    return tuple(held_nodes)
 
 
 def own_taint(node: Json, mark: Mark | None) -> Json | None:
@@ -99,10 +99,10 @@ def mark_of(node: Json) -> Mark | None:
         return None
     reason = reasons.parse(str(content.get("reason", "")))
     key, effect, at = content.get("key"), content.get("effect"), content.get("at")
-    known = float(at) if isinstance(at, int) and 0 < at < _LATEST else 0.0
+    unix_time = float(at) if isinstance(at, int) and 0 < at < _LATEST else 0.0
     if reason is None or not isinstance(key, str) or not isinstance(effect, str):
         return None
-    return Mark(reason, key, effect, content.get("cordoned") is True, known)
+    return Mark(reason, key, effect, content.get("cordoned") is True, unix_time)
 
 
 def written_at(node: Json) -> float:

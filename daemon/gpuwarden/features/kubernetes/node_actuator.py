@@ -71,12 +71,12 @@ class KubernetesActuator:
         return self._pool
 
     async def read(self) -> NodeState:
-        found = (await self.read_node()).body
+        node = (await self.read_node()).body
         if self._pool is None:
             # Only writes are spread by it; a count for the budget raises the error.
             with contextlib.suppress(ActuatorError):
                 self._pool = await self.api.total()
-        return nodes.node_state_of(found, self._clock(), self._options.key, self._pool)
+        return nodes.node_state_of(node, self._clock(), self._options.key, self._pool)
 
     async def read_node(self) -> Reply:
         """Read the node of this machine. Raises AnotherMachine for one that is not."""
@@ -84,8 +84,8 @@ class KubernetesActuator:
         self.verify(reply.body)
         return reply
 
-    def verify(self, found: Json) -> None:
-        theirs = nodes.boot_id_of(found)
+    def verify(self, node: Json) -> None:
+        theirs = nodes.boot_id_of(node)
         if theirs and self._boot_id and theirs != self._boot_id:
             raise AnotherMachine(
                 f"node {self.node} is another machine (boot {theirs[:8]}, here {self._boot_id[:8]}), or its kubelet has not"
@@ -95,8 +95,8 @@ class KubernetesActuator:
     async def fleet_count(self) -> FleetCount:
         held: list[Held] = []
         now = 0.0
-        async for found, at in self.api.labelled(self._options.key):
-            held += nodes.held(found)
+        async for page, at in self.api.labelled(self._options.key):
+            held += nodes.held(page)
             now = at
         return FleetCount(node=self.node, pool=max(await self._count(), 1), held=tuple(held), now=now)
 
@@ -104,23 +104,23 @@ class KubernetesActuator:
         """Read, change, write what was read; again after a conflict, as long as owner and reason are unchanged."""
         for attempt in range(TRIES):
             reply = await self.read_node()
-            found = reply.body
-            if not nodes.version_of(found):
+            node = reply.body
+            if not nodes.version_of(node):
                 raise ActuatorUnavailable(f"cannot change node {self.node}: the server gave no resourceVersion")
-            now = nodes.node_state_of(found, self._clock(), self._options.key, self._pool)
+            now = nodes.node_state_of(node, self._clock(), self._options.key, self._pool)
             if (now.owner, now.reason) != (state.owner, state.reason):
                 raise ActuatorUnavailable(f"cannot change node {self.node}: it changed since it was read")
             if intent.act is Act.RESTORE and (now.owner is not Owner.OURS or not _meant(intent, now)):
                 return
             change = self._change(intent, reply)
-            guarded = patches.guarded(found, change) if attempt >= GUARDED_FROM else None
+            guarded = patches.guarded(node, change) if attempt >= GUARDED_FROM else None
             try:
                 await self.api.patch_node(self.node, change if guarded is None else guarded)
             except ActuatorDenied:
                 raise
             except (Conflict, ActuatorRefused) as error:
                 # A test of a JSON patch that fails is answered as an invalid patch is.
-                if not isinstance(error, Conflict) and (guarded is None or not await self._changed(found)):
+                if not isinstance(error, Conflict) and (guarded is None or not await self._changed(node)):
                     raise
                 await asyncio.sleep(self._chance.uniform(0.0, PAUSE))
                 continue
@@ -128,13 +128,13 @@ class KubernetesActuator:
             return
         raise ActuatorUnavailable(f"cannot change node {self.node}: {TRIES} writes in a row conflicted with others")
 
-    async def move(self, found: Json) -> None:
+    async def move(self, node: Json) -> None:
         """Put an exclusion of ours that stands under another key or effect, of an earlier configuration, under the present one."""
         options = self._options
         patch = patches.moved(
-            found, key=options.key, effect=options.effect, cordon=options.cordon, slinky=options.slinky
+            node, key=options.key, effect=options.effect, cordon=options.cordon, slinky=options.slinky
         )
-        if patch is not None and nodes.version_of(found):
+        if patch is not None and nodes.version_of(node):
             await self.api.patch_node(self.node, patch, manager=MOVER)
 
     async def try_change(self) -> str:
@@ -151,8 +151,8 @@ class KubernetesActuator:
         await self.api.patch_node(self.node, patch, dry=True)
         return "taint, label and annotation"
 
-    async def _changed(self, found: Json) -> bool:
-        return patches.guards((await self.read_node()).body) != patches.guards(found)
+    async def _changed(self, node: Json) -> bool:
+        return patches.guards((await self.read_node()).body) != patches.guards(node)
 
     async def close(self) -> None:
         for task in self._events:
@@ -160,10 +160,10 @@ class KubernetesActuator:
         await asyncio.gather(*self._events, return_exceptions=True)
         await self.api.close()
 
-    def _report(self, intent: Intent, found: Json) -> None:
+    def _report(self, intent: Intent, node: Json) -> None:
         """Write an event for those who look at the node with kubectl. Nothing waits for it, and it may get lost."""
         task = asyncio.create_task(
-            self._write_event(event(found, self.node, intent, self._clock().wall)), name="kubernetes-event"
+            self._write_event(event(node, self.node, intent, self._clock().wall)), name="kubernetes-event"
         )
         self._events.add(task)
         task.add_done_callback(self._events.discard)

@@ -32,14 +32,14 @@ async def token(plugin: Any, resolve: Callable[[str], Any], timeout: float) -> s
     )
     if done.exit_code != 0:
         first = done.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
-        what = done.error or f"exits with {done.exit_code}"
+        failure = done.error or f"exits with {done.exit_code}"
         raise ActuatorUnavailable(
-            f"the kubeconfig's program {command} {what}" + (f": {first:.{_SHOWN}}" if first else "")
+            f"the kubeconfig's program {command} {failure}" + (f": {first:.{_SHOWN}}" if first else "")
         )
     try:
         match json.loads(done.stdout):
-            case {"status": {"token": str(found)}} if found:
-                return found
+            case {"status": {"token": str(secret)}} if secret:
+                return secret
     except (ValueError, RecursionError):
         pass
     raise ActuatorUnavailable(f"the kubeconfig's program {command} gives no token: run it by hand")

@@ -47,12 +47,10 @@ def _of_daemon(document: dict[str, object]) -> Row:
         kept = "; labels of the last answer are kept for a minute" if document.get("labelled") else ""
         return warn(_CHECK, f"{error}{kept}", _to_do(state))
     if isinstance(unmatched, list) and unmatched:
-        found = (
-            f"kubelet answers; {matched} devices match, but no GPU here has the ids {', '.join(map(str, unmatched))}"
-        )
-        return warn(_CHECK, found + of_claims, "file an issue with these ids and the device plugin's name and version")
-    found = f"kubelet answers; all {matched} devices of pods match a GPU here" if matched else _NONE
-    return ok(_CHECK, found + of_claims)
+        text = f"kubelet answers; {matched} devices match, but no GPU here has the ids {', '.join(map(str, unmatched))}"
+        return warn(_CHECK, text + of_claims, "file an issue with these ids and the device plugin's name and version")
+    text = f"kubelet answers; all {matched} devices of pods match a GPU here" if matched else _NONE
+    return ok(_CHECK, text + of_claims)
 
 
 async def _asked(config: Config) -> Row:
@@ -62,9 +60,9 @@ async def _asked(config: Config) -> Row:
     except CollectorError as error:
         return warn(_CHECK, str(error), _to_do("no_socket"))
     except TimeoutError:
-        found = f"kubelet has not answered at {config.of(KubernetesOptions).kubelet_socket} within {ASKED_WITHIN:g} s"
-        return warn(_CHECK, found, _to_do("no_answer"))
+        text = f"kubelet has not answered at {config.of(KubernetesOptions).kubelet_socket} within {ASKED_WITHIN:g} s"
+        return warn(_CHECK, text, _to_do("no_answer"))
     of_claims = _CLAIMS.format(facts.claims) if facts.claims else ""
     count = sum(len(container.devices) for container in facts.containers)
-    found = f"kubelet answers; {count} devices are given to {len(facts.containers)} containers" if count else _NONE
-    return ok(_CHECK, found + of_claims)
+    text = f"kubelet answers; {count} devices are given to {len(facts.containers)} containers" if count else _NONE
+    return ok(_CHECK, text + of_claims)

@@ -56,7 +56,7 @@ def repair_conditions(options: KubernetesOptions) -> list[RepairCondition]:
     advices: dict[tuple[str, str], set[str]] = {}
     for advice, kind, bad in options.conditions.by_advice():
         advices.setdefault((kind, bad), set()).add(advice)
-    return [RepairCondition(kind, bad, frozenset(found)) for (kind, bad), found in advices.items()]
+    return [RepairCondition(kind, bad, frozenset(advice_names)) for (kind, bad), advice_names in advices.items()]
 
 
 def _out(snapshot: Snapshot) -> bool:

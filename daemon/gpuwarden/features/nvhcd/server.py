@@ -56,11 +56,11 @@ def outcome(published: Published, *, mode: str) -> Outcome:
     return Outcome(unknown=published.doubt or verdict.stale or state)
 
 
-def response(found: Outcome) -> Response:
+def response(outcome: Outcome) -> Response:
     """The check itself always succeeds; its result is in `output`. The client reads `fail_count`, its documentation has `failed_checks`."""
-    document = {"fail_count": len(found.failed), "failed_checks": list(found.failed)}
-    if found.reason:
-        document["reason"] = [found.reason]
+    document = {"fail_count": len(outcome.failed), "failed_checks": list(outcome.failed)}
+    if outcome.reason:
+        document["reason"] = [outcome.reason]
     return Response(success=True, output=json.dumps(document, separators=(",", ":")))
 
 
@@ -77,15 +77,15 @@ class HealthCheckService:
         self._log_outcome(result)
         return encoded(response(result))
 
-    def _log_outcome(self, found: Outcome) -> None:
+    def _log_outcome(self, outcome: Outcome) -> None:
         now = time.monotonic()
-        if now - self._logged.get(found, float("-inf")) < _LOG_EVERY:
+        if now - self._logged.get(outcome, float("-inf")) < _LOG_EVERY:
             return
-        self._logged = {event: at for event, at in self._logged.items() if now - at < _LOG_EVERY} | {found: now}
-        if found.failed:
-            self._log.warning("node health check failed", checks=list(found.failed), reason=found.reason)
-        elif found.unknown:
-            self._log.warning("node health check passed without a verdict", why=found.unknown)
+        self._logged = {event: at for event, at in self._logged.items() if now - at < _LOG_EVERY} | {outcome: now}
+        if outcome.failed:
+            self._log.warning("node health check failed", checks=list(outcome.failed), reason=outcome.reason)
+        elif outcome.unknown:
+            self._log.warning("node health check passed without a verdict", why=outcome.unknown)
         else:
             self._log.info("node health check passed")
 

@@ -35,10 +35,10 @@ class Asking:
         name, dry_run = arguments.get("finding"), arguments.get("dry_run", False)
         if not isinstance(name, str) or not isinstance(dry_run, bool):
             raise VerbError("repair needs `finding` to be the id of a finding and `dry_run` to be true or false")
-        found = self._sight.plan_for(name)
-        if found is None:
+        plan = self._sight.plan_for(name)
+        if plan is None:
             raise VerbError(f"there is no finding {name[:100]!r} now{self._others()}")
-        planned, scene, slow = await self._fitted(found, self._sight.scene(ordered=True))
+        planned, scene, slow = await self._fitted(plan, self._sight.scene(ordered=True))
         barred = obstacles(scene, planned)
         begun = ""
         if not dry_run and not barred:
@@ -76,5 +76,5 @@ def _rungs(planned: Plan, scene: Scene) -> tuple[tuple[object, ...], ...]:
     return tuple((rung.kind, rung.service or "") for rung in ladder(planned.finding, scene.verdict.domain))
 
 
-def _obstacle(one: Obstacle) -> Document:
-    return {"precondition": one.precondition.value, "why": one.text}
+def _obstacle(obstacle: Obstacle) -> Document:
+    return {"precondition": obstacle.precondition.value, "why": obstacle.text}

@@ -32,24 +32,25 @@ def arguments(parser: Parser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    found = Daemon.chosen(options.run_dir).call("repair", finding=options.finding, dry_run=options.dry_run)
-    print(json.dumps(found) if options.json else "\n".join(_lines(found)))
-    return UNKNOWN if found["forbidden_by"] or found["not_ordered"] else 0
+    answer = Daemon.chosen(options.run_dir).call("repair", finding=options.finding, dry_run=options.dry_run)
+    print(json.dumps(answer) if options.json else "\n".join(_lines(answer)))
+    return UNKNOWN if answer["forbidden_by"] or answer["not_ordered"] else 0
 
 
-def _lines(found: dict[str, Any]) -> list[str]:
-    lines = [f"{clean(found['finding'])}: {clean(found['title'])}"]
-    if found["ladder"]:
-        lines.append(f"steps: {', then '.join(map(clean, found['ladder']))}")
-    if found["step"] is not None:
-        lines.append(f"next: {clean(found['step'])} (try {found['try']} of 2 within a day)")
+def _lines(answer: dict[str, Any]) -> list[str]:
+    lines = [f"{clean(answer['finding'])}: {clean(answer['title'])}"]
+    if answer["ladder"]:
+        lines.append(f"steps: {', then '.join(map(clean, answer['ladder']))}")
+    if answer["step"] is not None:
+        lines.append(f"next: {clean(answer['step'])} (try {answer['try']} of 2 within a day)")
     lines += [
-        f"forbidden: {clean(obstacle['why'])} [{clean(obstacle['precondition'])}]" for obstacle in found["forbidden_by"]
+        f"forbidden: {clean(obstacle['why'])} [{clean(obstacle['precondition'])}]"
+        for obstacle in answer["forbidden_by"]
     ]
-    if found["not_ordered"]:
-        lines.append(f"not begun: {clean(found['not_ordered'])}")
-    elif found["ordered"]:
+    if answer["not_ordered"]:
+        lines.append(f"not begun: {clean(answer['not_ordered'])}")
+    elif answer["ordered"]:
         lines.append("it begins: gpuwarden events shows what comes of it")
-    elif not found["forbidden_by"]:
+    elif not answer["forbidden_by"]:
         lines.append("nothing forbids it")
-    return [*lines, *(f"note: {clean(note)}" for note in found["notes"])]
+    return [*lines, *(f"note: {clean(note)}" for note in answer["notes"])]

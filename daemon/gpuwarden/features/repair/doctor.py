@@ -62,8 +62,8 @@ def step_row(word: str, host: Probed) -> Row:
     """Row about a word of `repair.steps`."""
     alone, together = host.unable.get(StepKind.RESET_GPU, ""), host.unable.get(StepKind.RESET_ALL, "")
     if word == StepKind.RESET_GPU and bool(alone) != bool(together):
-        found = f"one GPU alone cannot be: {alone}" if alone else f"all GPUs together cannot be: {together}"
-        return ok(word, f"can be taken; {found}")
+        restriction = f"one GPU alone cannot be: {alone}" if alone else f"all GPUs together cannot be: {together}"
+        return ok(word, f"can be taken; {restriction}")
     if why := host.unable.get(word, ""):
         return warn(word, f"cannot be taken: {why}", f"do what it says, or take {word} out of repair.steps")
     return ok(word, "can be taken")

@@ -68,8 +68,12 @@ def plan(finding: Finding, state: State, verdict: Verdict, allowed: Collection[s
 
 def strongest(plans: Collection[Plan]) -> Plan | None:
     """Return the plan that is carried out first: that of the strongest step, which does what the milder ones do."""
-    given = [plan for plan in plans if plan.step is not None]
-    return max(given, key=lambda one: strength(one.step.kind) if one.step is not None else -1, default=None)
+    candidates = [plan for plan in plans if plan.step is not None]
+    return max(
+        candidates,
+        key=lambda candidate: strength(candidate.step.kind) if candidate.step is not None else -1,
+        default=None,
+    )
 
 
 def of_case(memory: Memory, board: str, key: Key, now: Stamp) -> list[Try]:

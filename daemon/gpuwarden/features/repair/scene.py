@@ -76,8 +76,8 @@ class Sight:
     def plan_for(self, name: str) -> Plan | None:
         """Return the plan for a finding by its id; None if there is no such finding."""
         verdict = self._service.verdict
-        found = next((finding for finding in (*verdict.findings, *verdict.silenced) if str(finding.key) == name), None)
-        return None if found is None else self._plan(found)
+        match = next((finding for finding in (*verdict.findings, *verdict.silenced) if str(finding.key) == name), None)
+        return None if match is None else self._plan(match)
 
     def again(self, before: Plan) -> Plan | None:
         """Return the plan for the same finding by what is known now, with the step as it was fitted to the host.

@@ -39,5 +39,5 @@ class Shown:
 
 def of(snapshot: Snapshot) -> Shown:
     """Return what a snapshot has of repairs."""
-    found: Shown = snapshot.features.get(NAME, Shown())
-    return found
+    shown: Shown = snapshot.features.get(NAME, Shown())
+    return shown

@@ -29,13 +29,13 @@ def document(snapshot: Snapshot) -> Document:
     }
 
 
-def _try(one: Try) -> Document:
+def _try(attempt: Try) -> Document:
     return {
-        "finding": one.finding,
-        "step": str(one.what),
-        "begun": rfc3339(one.at.wall),
-        "by": one.by or None,
-        "outcome": None if one.outcome is None else one.outcome.value,
-        "ended": None if one.ended is None else rfc3339(one.ended.wall),
-        "text": one.text,
+        "finding": attempt.finding,
+        "step": str(attempt.what),
+        "begun": rfc3339(attempt.at.wall),
+        "by": attempt.by or None,
+        "outcome": None if attempt.outcome is None else attempt.outcome.value,
+        "ended": None if attempt.ended is None else rfc3339(attempt.ended.wall),
+        "text": attempt.text,
     }

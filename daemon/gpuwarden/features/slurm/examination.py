@@ -79,8 +79,8 @@ class SlurmDoctor:
                 return [ok("slurm.conf", "no Slurm on this host")]
             return [fail("slurm.conf", f"{path} does not exist", "set slurm.conf to its path")]
         if self._off_by:
-            found = f"disabled: {path} is there and not used, since slurm.enabled is false ({self._off_by})"
-            return [ok("slurm.conf", found)]
+            state = f"disabled: {path} is there and not used, since slurm.enabled is false ({self._off_by})"
+            return [ok("slurm.conf", state)]
         rows = [self._enabled(path)]
         try:
             keys = await read_config(self._commands)
@@ -139,11 +139,11 @@ class SlurmDoctor:
                 level = ""
         if level.startswith("Admin"):
             return ok("authority", f"{user} is an administrator of slurmdbd and may drain nodes")
-        found = f"{user} is neither root nor {slurm_user or 'SlurmUser'}" + (
+        state = f"{user} is neither root nor {slurm_user or 'SlurmUser'}" + (
             f", and {level} of slurmdbd" if level else ""
         )
         to_do = "run gpuwarden as root or SlurmUser, or give it AdminLevel=Administrator (Operator is not enough)"
-        return fail("authority", found, to_do)
+        return fail("authority", state, to_do)
 
     async def _node(self, keys: Mapping[str, str]) -> list[Row]:
         try:
@@ -162,9 +162,9 @@ class SlurmDoctor:
             rows.append(warn("gres", "Slurm has no GPU configured for this node: the GPUs of a job are unknown", to_do))
         mine, theirs = _VERSION.search(shown), keys.get("SLURM_VERSION", "")
         if mine is not None and theirs and mine[1].split(".")[:2] != theirs.split(".")[:2]:
-            found = f"slurmd {mine[1]}, slurmctld {theirs}"
+            state = f"slurmd {mine[1]}, slurmctld {theirs}"
             rows.append(
-                warn("versions", found, "nothing during an upgrade of the cluster; otherwise install the same version")
+                warn("versions", state, "nothing during an upgrade of the cluster; otherwise install the same version")
             )
         return rows
 

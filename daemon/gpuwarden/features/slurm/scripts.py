@@ -17,19 +17,19 @@ def scripts(keys: Mapping[str, str], options: SlurmOptions, run_dir: Path, state
     uid = keys.get("SlurmdUser", "root(0)").partition("(")[2].partition(")")[0]
     user = int(uid) if uid.isdecimal() else 0
     for folder in (run_dir.parent, state_dir.parent):
-        if found := _open_to_others(folder, user):
+        if fault := _open_to_others(folder, user):
             to_do = "let only root write there, or set run.dir and state.dir: scripts that run as root trust the files there"
-            return warn("scripts", found, to_do)
+            return warn("scripts", fault, to_do)
     notes = job_notes(run_dir)
-    if found := _not_of(notes, user):
+    if fault := _not_of(notes, user):
         to_do = f"systemd-tmpfiles --create gpuwarden.conf, or: mkdir -p -m 0750 {notes}; until then jobs are found by their processes only"
-        return warn("scripts", found, to_do)
+        return warn("scripts", fault, to_do)
     if options.on_stale == "refuse":
         mark = beside_for_slurm(state_dir) / refuse_mark.NAME
-        found = _not_of(state_dir, user) or _not_of(mark.parent, user) or _not_of(mark, user)
-        if found:
+        fault = _not_of(state_dir, user) or _not_of(mark.parent, user) or _not_of(mark, user)
+        if fault:
             to_do = "run gpuwarden as the user of slurmd (profile enforce) in mode enforce, and start it once"
-            return warn("scripts", f"the prolog does not refuse jobs when the verdict is stale: {found}", to_do)
+            return warn("scripts", f"the prolog does not refuse jobs when the verdict is stale: {fault}", to_do)
     return ok("scripts", f"they write the notes of jobs to {notes}")
 
 

@@ -58,9 +58,9 @@ def health_check(keys: Mapping[str, str], options: SlurmOptions) -> Row:
             "call gpuwarden-slurm-healthcheck from that program",
         )
     if "ANY" not in states.split(","):
-        found = f"{program} every {interval} s, but HealthCheckNodeState={states}"
+        text = f"{program} every {interval} s, but HealthCheckNodeState={states}"
         return warn(
-            "HealthCheckProgram", found, "set HealthCheckNodeState=ANY: otherwise busy or drained nodes are not checked"
+            "HealthCheckProgram", text, "set HealthCheckNodeState=ANY: otherwise busy or drained nodes are not checked"
         )
     return ok("HealthCheckProgram", f"{program} every {interval} s")
 
@@ -68,34 +68,34 @@ def health_check(keys: Mapping[str, str], options: SlurmOptions) -> Row:
 def prolog(keys: Mapping[str, str], options: SlurmOptions) -> Iterator[Row]:
     programs = value_of(keys, "Prolog")
     if not _runs("gpuwarden-slurm-prolog", programs):
-        found = f"{programs or 'not set'}: a job may start on a GPU that failed a moment ago, and jobs are found by their processes only"
-        yield warn("Prolog", found, "add gpuwarden-slurm-prolog to Prolog")
+        state = f"{programs or 'not set'}: a job may start on a GPU that failed a moment ago, and jobs are found by their processes only"
+        yield warn("Prolog", state, "add gpuwarden-slurm-prolog to Prolog")
         return
     yield ok("Prolog", programs)
     flags = value_of(keys, "PrologFlags").lower()
     if "alloc" in flags or "contain" in flags:
         yield ok("PrologFlags", flags)
     else:
-        found = f"{flags or 'none'}: on the other nodes of a job the prolog runs only with the first step"
-        yield warn("PrologFlags", found, "add Alloc to PrologFlags")
+        state = f"{flags or 'none'}: on the other nodes of a job the prolog runs only with the first step"
+        yield warn("PrologFlags", state, "add Alloc to PrologFlags")
     if "nohold_on_prolog_fail" in value_of(keys, "SchedulerParameters").lower():
         yield ok("SchedulerParameters", "nohold_on_prolog_fail")
     else:
-        found = (
+        state = (
             "no nohold_on_prolog_fail: a job that the prolog refuses is requeued and held until a person releases it"
         )
-        yield fail("SchedulerParameters", found, "add nohold_on_prolog_fail to SchedulerParameters")
+        yield fail("SchedulerParameters", state, "add nohold_on_prolog_fail to SchedulerParameters")
     if options.on_stale == "refuse":
-        found = 'on_stale = "refuse": a daemon that is down makes Slurm itself drain the node with "Prolog error"'
-        yield warn("on_stale", found, 'check that this is intended; with "ignore" jobs start instead')
+        state = 'on_stale = "refuse": a daemon that is down makes Slurm itself drain the node with "Prolog error"'
+        yield warn("on_stale", state, 'check that this is intended; with "ignore" jobs start instead')
 
 
 def epilog(keys: Mapping[str, str]) -> Row:
     programs = value_of(keys, "Epilog")
     if _runs("gpuwarden-slurm-epilog", programs):
         return ok("Epilog", programs)
-    found = f"{programs or 'not set'}: a process that holds a GPU after its job is not detected"
-    return warn("Epilog", found, "add gpuwarden-slurm-epilog to Epilog")
+    state = f"{programs or 'not set'}: a process that holds a GPU after its job is not detected"
+    return warn("Epilog", state, "add gpuwarden-slurm-epilog to Epilog")
 
 
 def epilog_test(keys: Mapping[str, str]) -> Iterator[Row]:
@@ -107,8 +107,8 @@ def epilog_test(keys: Mapping[str, str]) -> Iterator[Row]:
     short = {key: limit for key, limit in limits.items() if 0 < limit < EPILOG_TEST_LEAST and limit != _UNLIMITED}
     if short:
         key, limit = next(iter(short.items()))
-        found = f"{key}={limit}: Slurm may end {EPILOG_TEST}, and drain the node for that"
-        yield fail("epilog test", found, f"set {key} to {EPILOG_TEST_LEAST} or more, or remove the script from Epilog")
+        state = f"{key}={limit}: Slurm may end {EPILOG_TEST}, and drain the node for that"
+        yield fail("epilog test", state, f"set {key} to {EPILOG_TEST_LEAST} or more, or remove the script from Epilog")
     elif not _runs("gpuwarden-slurm-prolog", value_of(keys, "Prolog")):
         yield warn(
             "epilog test",
@@ -123,8 +123,8 @@ def tracking(keys: Mapping[str, str]) -> Row:
     kind = value_of(keys, "ProctrackType")
     if "cgroup" in kind:
         return ok("ProctrackType", kind)
-    found = f"{kind or 'unknown'}: processes that leave their job's tree are neither ended nor attributed to it"
-    return warn("ProctrackType", found, "use proctrack/cgroup")
+    state = f"{kind or 'unknown'}: processes that leave their job's tree are neither ended nor attributed to it"
+    return warn("ProctrackType", state, "use proctrack/cgroup")
 
 
 def _number(text: str) -> int:

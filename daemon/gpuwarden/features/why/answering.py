@@ -78,8 +78,8 @@ class Answering:
         if text is not None:
             return self._shown(await self._named(text, _any), text)
         own = self._own(await self._asker(_caller(self._proc, peer)), hint, _any)
-        known = of(self._snapshot())
-        return self._shown(own or newest(known.running, known.ended, _any), None)
+        shown = of(self._snapshot())
+        return self._shown(own or newest(shown.running, shown.ended, _any), None)
 
     async def _asker(self, caller: Caller) -> Asker:
         """Return who calls. Raises VerbError."""
@@ -94,12 +94,12 @@ class Answering:
 
     def _own(self, who: Asker, hint: str, may: May) -> Found | None:
         """Return the job that the asker belongs to, else the newest of its user."""
-        known = of(self._snapshot())
+        shown = of(self._snapshot())
         hinted = names_of(hint)[:1] if hint else ()
         return (
-            newest(known.running, known.ended, who.has_own)
-            or newest(known.running, known.ended, may, hinted)
-            or newest(known.running, known.ended, who.may)
+            newest(shown.running, shown.ended, who.has_own)
+            or newest(shown.running, shown.ended, may, hinted)
+            or newest(shown.running, shown.ended, who.may)
         )
 
     async def _named(self, text: str, may: May) -> Found | None:
@@ -109,11 +109,11 @@ class Answering:
         except ValueError as error:
             raise VerbError(str(error)) from None
         past = await self._past(names)
-        known = of(self._snapshot())
-        found = newest(known.running, [*(past or ()), *known.ended], may, names)
-        if found is None and past is None:
+        shown = of(self._snapshot())
+        job = newest(shown.running, [*(past or ()), *shown.ended], may, names)
+        if job is None and past is None:
             raise VerbError("the ledger could not be read in time, and memory has one day; try again", TRY_AGAIN)
-        return found
+        return job
 
     async def _past(self, names: Collection[str]) -> list[Record] | None:
         """Read the records of these names in the ledger; None if that takes too long. A read that hangs costs one thread."""
@@ -127,25 +127,25 @@ class Answering:
             return None
         return None if self._reading.exception() is not None else self._reading.result()
 
-    def _shown(self, found: Found | None, text: str | None) -> dict[str, Any]:
+    def _shown(self, job: Found | None, text: str | None) -> dict[str, Any]:
         """Raises VerbError if nothing was found."""
-        if found is None:
+        if job is None:
             raise VerbError(_none_of(text), NO_SUCH_JOB)
-        node, older = self._snapshot().service.node, found.older
-        if found.record is not None:
-            return of_record(found.record, self._indices, node=node, older=older)
-        now, end = self._clock(), of(self._snapshot()).ends.get(found.epoch.name)
-        so_far = self._so_far(found.epoch, end or End(at=now, known_from="processes"))
-        return of_running(found.epoch, self._indices, now, end=end, answer=so_far, node=node, older=older)
+        node, older = self._snapshot().service.node, job.older
+        if job.record is not None:
+            return of_record(job.record, self._indices, node=node, older=older)
+        now, end = self._clock(), of(self._snapshot()).ends.get(job.epoch.name)
+        so_far = self._so_far(job.epoch, end or End(at=now, known_from="processes"))
+        return of_running(job.epoch, self._indices, now, end=end, answer=so_far, node=node, older=older)
 
     def _so_far(self, epoch: Epoch, end: End) -> Answer | None:
         """Return the answer by what is known now, as to a script that asks at its end; None if nothing would be its cause."""
         gpus = self._snapshot().verdict.gpus
         boards = {gpu.slot: Board(index=self._indices.get(gpu.slot), serial=gpu.serial) for gpu in gpus}
-        known = of(self._snapshot())
-        around = Around(boards=boards, pids=pids_of_others(epoch, known.running, known.ended), denied=known.denied)
-        found = answer(epoch, end, around)
-        return None if found.cause in (Cause.NONE, Cause.NOT_SEEN) else found
+        shown = of(self._snapshot())
+        around = Around(boards=boards, pids=pids_of_others(epoch, shown.running, shown.ended), denied=shown.denied)
+        so_far = answer(epoch, end, around)
+        return None if so_far.cause in (Cause.NONE, Cause.NOT_SEEN) else so_far
 
 
 def _asked(arguments: dict[str, Any]) -> tuple[str | None, str]:

@@ -53,33 +53,33 @@ class Case:
         """True if it ended well. A script that goes on after a step that failed ends with 0, too: not well if a fault
         explains the step.
         """
-        known = self.end.exit_code == 0 or self.end.state == "COMPLETED"
-        if not known or self.signal or self.end.exit_code or self.end.state not in ENDED_WELL:
+        succeeded = self.end.exit_code == 0 or self.end.state == "COMPLETED"
+        if not succeeded or self.signal or self.end.exit_code or self.end.state not in ENDED_WELL:
             return False
         return not self.end.step_failed or self.first_fault(_is_sure) is None
 
-    def last(self, *what: str) -> Touch | None:
+    def last(self, *kinds: str) -> Touch | None:
         """The newest touch of one of these kinds before its end."""
-        found = [touch for touch in self.epoch.touches if touch.what in what and _before_end(touch, self.end)]
-        return found[-1] if found else None
+        touches = [touch for touch in self.epoch.touches if touch.what in kinds and _before_end(touch, self.end)]
+        return touches[-1] if touches else None
 
     @property
     def notice(self) -> Touch | None:
         """The newest notice before its end, unless it was called off and the job outlived that."""
-        found = self.last("notice")
-        return found if found is not None and in_time(found, self.end) else None
+        notice = self.last("notice")
+        return notice if notice is not None and in_time(notice, self.end) else None
 
     @property
     def signal_for_gpu(self) -> Touch | None:
         """The newest signal before its end that was due since a GPU of the job fails, unless the job outlived that."""
         is_requeued = self.last("requeued") is not None
-        found = [
+        signals = [
             touch
             for touch in self.epoch.touches
             if touch.what == "signalled" and touch.slot and (touch.detail in _SENT or is_requeued)
             if in_time(touch, self.end) and _before_end(touch, self.end)
         ]
-        return found[-1] if found else None
+        return signals[-1] if signals else None
 
     def first_fault(self, among: Callable[[Sign], bool] = lambda _: True) -> Sign | None:
         """The first fault: of what is certain or likely, else of what is possible."""
@@ -339,15 +339,15 @@ ALONE = Around()
 def answer(epoch: Epoch, end: End, around: Around = ALONE) -> Answer:
     """Return the answer of the first rule that holds. `around`: what other jobs and GPUs contribute."""
     case = Case(epoch=epoch, end=end, signs=signs_of(epoch, end, around.pids, around.denied))
-    rule, found = next((rule, found) for rule in RULES if (found := rule.asks(case)) is not None)
-    touch = found.touch
-    cause = found.cause or rule.cause
+    rule, match = next((rule, match) for rule in RULES if (match := rule.asks(case)) is not None)
+    touch = match.touch
+    cause = match.cause or rule.cause
     blamed = touch is not None and touch.slot != "" and cause in (Cause.HARDWARE, Cause.FABRIC)
     board = around.boards.get(touch.slot) if blamed and touch is not None else None
     return Answer(
         cause=cause,
-        certainty=found.certainty or rule.certainty,
-        sentence=sentence(found.template or rule.template, values_of(end, touch, around.boards, case.signal)),
+        certainty=match.certainty or rule.certainty,
+        sentence=sentence(match.template or rule.template, values_of(end, touch, around.boards, case.signal)),
         code=_code(touch, end),
         slot=touch.slot if blamed and touch is not None else "",
         serial="" if board is None else board.serial,

@@ -26,13 +26,13 @@ def main(options: argparse.Namespace) -> int:
 
         print(shown(options))
         return 0
-    found = _from_daemon(options) if options.state_dir is None else _from_ledger(options.state_dir, options.job)
+    document = _from_daemon(options) if options.state_dir is None else _from_ledger(options.state_dir, options.job)
     if options.json:
-        print(json.dumps(found))
+        print(json.dumps(document))
     elif options.short:
-        print(short(found))
+        print(short(document))
     else:
-        print("\n".join(lines(found)))
+        print("\n".join(lines(document)))
     return 0
 
 
@@ -58,8 +58,8 @@ def _from_daemon(options: argparse.Namespace) -> Document:
 
 def _answer(run_dir: Path | None, socket: str, until: float, asked: Document) -> Document:
     left = max(until - time.monotonic(), 0.1)
-    found: Document = Daemon.chosen(run_dir, deadline=left, socket=socket).call("why", **asked)
-    return found
+    document: Document = Daemon.chosen(run_dir, deadline=left, socket=socket).call("why", **asked)
+    return document
 
 
 def _from_ledger(state_dir: Path | None, job: str | None) -> Document:

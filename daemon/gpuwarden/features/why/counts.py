@@ -29,5 +29,5 @@ class Counts:
 
 
 def counts(snapshot: Snapshot) -> Mapping[str, int]:
-    found: Mapping[str, int] = snapshot.features.get(_NAME, {})
-    return found
+    by_cause: Mapping[str, int] = snapshot.features.get(_NAME, {})
+    return by_cause

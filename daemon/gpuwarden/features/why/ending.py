@@ -23,10 +23,10 @@ from gpuwarden_collectors.facts import Stamp
 
 
 def recorded(
-    one: Live, end: End, state: State, sight: Sight, *, others: Sequence[Live], before: Iterable[Record]
+    job: Live, end: End, state: State, sight: Sight, *, others: Sequence[Live], before: Iterable[Record]
 ) -> Record:
     """Return the record of a job. `others`: the jobs that go on; `before`: the records that there are already."""
-    epoch = _whole(one, end, state, sight.now)
+    epoch = _whole(job, end, state, sight.now)
     touches = [touch for touch in epoch.touches if _is_its_own(touch, end, others)]
     touches = [*_standing(epoch, end, state), *touches, *_suspected(touches, state)]
     follows = {str(key): str(cause) for key, (cause, _) in state.moments.follows.items()}
@@ -53,15 +53,15 @@ def denied(state: State) -> frozenset[str]:
     return frozenset(str(key) for key, track in state.tracks.items() if track.raised and contradicted(state, key))
 
 
-def _whole(one: Live, end: End, state: State, now: Stamp) -> Epoch:
+def _whole(job: Live, end: End, state: State, now: Stamp) -> Epoch:
     """Return the epoch with what it used, and all that touched it."""
     memory = memory_of(state)
-    known = memory.epochs.get(one.epoch.name) if one.in_ledger else None
-    epoch = written(one.epoch, one.meter, now) if one.meter.last else one.epoch
-    epoch = touched(epoch, memory.recent) if known is None else replace(epoch, touches=known.touches)
-    if not one.oom_kills or any(touch.what.startswith("oom_") for touch in epoch.touches):
+    kept_epoch = memory.epochs.get(job.epoch.name) if job.in_ledger else None
+    epoch = written(job.epoch, job.meter, now) if job.meter.last else job.epoch
+    epoch = touched(epoch, memory.recent) if kept_epoch is None else replace(epoch, touches=kept_epoch.touches)
+    if not job.oom_kills or any(touch.what.startswith("oom_") for touch in epoch.touches):
         return epoch
-    counted = Touch(what="oom_count", at=end.at, count=one.oom_kills)
+    counted = Touch(what="oom_count", at=end.at, count=job.oom_kills)
     return replace(epoch, touches=(*epoch.touches, counted)[-TOUCHES_MOST:])
 
 
@@ -75,11 +75,11 @@ def _is_its_own(touch: Touch, end: End, others: Sequence[Live]) -> bool:
 
 def _suspected(touches: Sequence[Touch], state: State) -> list[Touch]:
     """Return the findings from before the job that its Xids repeat: the same error at the same place, of other jobs."""
-    known = {touch.detail for touch in touches}
+    details = {touch.detail for touch in touches}
     tracks = ((key, track) for key, track in state.tracks.items() if key.code == "xid" and track.raised)
     repeats = {str(key) for key, track in tracks if OF_A_DAY in track.evidence}
-    found = {id_of(touch): touch for touch in touches if touch.what == "xid"}
-    suspected = [process for name, process in found.items() if name in repeats - known and is_of_programs(process)]
+    xids = {id_of(touch): touch for touch in touches if touch.what == "xid"}
+    suspected = [process for name, process in xids.items() if name in repeats - details and is_of_programs(process)]
     return [replace(touch, what="finding", detail=id_of(touch), pid=None, count=1, until=None) for touch in suspected]
 
 

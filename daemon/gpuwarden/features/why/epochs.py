@@ -70,12 +70,12 @@ def grown(epoch: Epoch, member: Member) -> Epoch:
         if set(member.also) <= set(epoch.also)
         else tuple(dict.fromkeys((*epoch.also, *member.also)))[:ALSO_MOST]
     )
-    known = (epoch.slots, epoch.uid, epoch.user, epoch.job_name, epoch.pids, epoch.also)
-    if (slots, uid, user, job_name, pids, also) == known:
+    before = (epoch.slots, epoch.uid, epoch.user, epoch.job_name, epoch.pids, epoch.also)
+    if (slots, uid, user, job_name, pids, also) == before:
         return epoch
     return replace(epoch, slots=slots, uid=uid, user=user, job_name=job_name, pids=pids, also=also)
 
 
-def _pids(known: tuple[int, ...], member: Member) -> tuple[int, ...]:
-    new = {pid for pids in member.by_slot.values() for pid in pids} - set(known)
-    return (*known, *sorted(new))[-PIDS_MOST:] if new else known
+def _pids(old_pids: tuple[int, ...], member: Member) -> tuple[int, ...]:
+    new = {pid for pids in member.by_slot.values() for pid in pids} - set(old_pids)
+    return (*old_pids, *sorted(new))[-PIDS_MOST:] if new else old_pids

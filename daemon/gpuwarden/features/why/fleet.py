@@ -71,7 +71,7 @@ def queries(name: str) -> dict[str, str]:
         return f"({each(series, value, f'last_over_time({{}}[{WITHIN}])')})"
 
     kind, _, number = name.partition("/")
-    found = {
+    by_name = {
         "nodes": "group by (cluster, instance, node) (gpuwarden_node_info)",
         "ended": of(ENDED, name),
         "ended_now": each(ENDED, name, "{}"),
@@ -82,10 +82,10 @@ def queries(name: str) -> dict[str, str]:
         "named": f"group by (cluster, instance, node) (last_over_time(gpuwarden_node_info[{HEARTBEAT_WINDOW}]))",
     }
     if kind == JobKind.SLURM:
-        given = "gpuwarden_gpu_job_info"
-        found["had"] = f"group by (cluster, instance) {of(given, number)}"
-        found["has"] = f"group by (cluster, instance) ({each(given, number, '{}')})"
-    return found
+        job_info = "gpuwarden_gpu_job_info"
+        by_name["had"] = f"group by (cluster, instance) {of(job_info, number)}"
+        by_name["has"] = f"group by (cluster, instance) ({each(job_info, number, '{}')})"
+    return by_name
 
 
 def shown(options: argparse.Namespace) -> str:
@@ -127,7 +127,7 @@ def nodes_of(samples: Mapping[str, Sequence[Sample]]) -> list[NodeOfJob]:
     ended_at = {_key(sample): sample.value for sample in samples["ended_at"]}
     cause_at = {_key(sample): sample.value for sample in samples["cause_at"]}
     ended = {_key(sample): sample for sample in _newest_last(samples)}
-    found = [_ended(key, sample, names, ended_at, cause_at) for key, sample in ended.items()]
+    nodes = [_ended(key, sample, names, ended_at, cause_at) for key, sample in ended.items()]
     has = {_key(sample) for sample in samples.get("has", ())}
     for sample in samples.get("had", ()):
         key = _key(sample)
@@ -136,8 +136,8 @@ def nodes_of(samples: Mapping[str, Sequence[Sample]]) -> list[NodeOfJob]:
             last = sample.at if key in here else seen.get(key, 0.0)
             cluster, instance = key
             node = names.get(key, instance)
-            found.append(NodeOfJob(node=node, cluster=cluster, instance=instance, state=state, at=last))
-    return sorted(found, key=lambda node: (node.state != "ended" and not node.begins, node.at, node.node))
+            nodes.append(NodeOfJob(node=node, cluster=cluster, instance=instance, state=state, at=last))
+    return sorted(nodes, key=lambda node: (node.state != "ended" and not node.begins, node.at, node.node))
 
 
 def _placed(samples: Mapping[str, Sequence[Sample]]) -> list[Sample]:
@@ -147,9 +147,9 @@ def _placed(samples: Mapping[str, Sequence[Sample]]) -> list[Sample]:
         clusters[instance].add(cluster)
     placed = []
     for sample in samples["seen"]:
-        known = clusters.get(sample.labels.get("instance", ""), set())
-        lacks = not sample.labels.get("cluster") and len(known) == 1
-        placed.append(replace(sample, labels={**sample.labels, "cluster": next(iter(known))}) if lacks else sample)
+        candidates = clusters.get(sample.labels.get("instance", ""), set())
+        lacks = not sample.labels.get("cluster") and len(candidates) == 1
+        placed.append(replace(sample, labels={**sample.labels, "cluster": next(iter(candidates))}) if lacks else sample)
     return placed
 
 
@@ -165,8 +165,8 @@ def _series(sample: Sample) -> frozenset[tuple[str, str]]:
 
 
 def _names(samples: Mapping[str, Sequence[Sample]]) -> dict[Key, str]:
-    known = sorted(samples["seen"], key=lambda sample: sample.value)  # a node that was renamed: its last name
-    return {_key(sample): sample.labels.get("node", "") for sample in (*known, *samples["named"], *samples["nodes"])}
+    seen = sorted(samples["seen"], key=lambda sample: sample.value)  # a node that was renamed: its last name
+    return {_key(sample): sample.labels.get("node", "") for sample in (*seen, *samples["named"], *samples["nodes"])}
 
 
 def _ended(

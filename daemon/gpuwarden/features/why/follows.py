@@ -47,37 +47,37 @@ def _names(code: str) -> frozenset[str]:
     return frozenset((code, code.partition(".")[0])) - {""}
 
 
-def with_follows(touches: Sequence[Touch], known: Mapping[str, str]) -> tuple[Touch, ...]:
-    """Return the touches with `follows`. `known`: by id, what follows from what by the judge's own findings, other GPUs included."""
-    return tuple(_with(touch, touches, known) for touch in touches)
+def with_follows(touches: Sequence[Touch], cause_ids: Mapping[str, str]) -> tuple[Touch, ...]:
+    """Return the touches with `follows`. `cause_ids`: by id, what follows from what by the judge's own findings, other GPUs included."""
+    return tuple(_with(touch, touches, cause_ids) for touch in touches)
 
 
-def _with(touch: Touch, touches: Sequence[Touch], known: Mapping[str, str]) -> Touch:
+def _with(touch: Touch, touches: Sequence[Touch], cause_ids: Mapping[str, str]) -> Touch:
     cause = next((other for other in touches if other is not touch and _causes(other, touch)), None)
-    follows = known.get(id_of(touch), "") if cause is None else id_of(cause)
+    follows = cause_ids.get(id_of(touch), "") if cause is None else id_of(cause)
     return touch if not follows or follows == touch.follows else replace(touch, follows=follows[:200])
 
 
-def _causes(one: Touch, touch: Touch) -> bool:
-    names, others = _names(code_of(one)), _names(code_of(touch))
+def _causes(cause: Touch, touch: Touch) -> bool:
+    names, others = _names(code_of(cause)), _names(code_of(touch))
     if not names or not others or names == others:
         return False
     by_table = any(
         rule.cause in names
         and not others.isdisjoint(rule.consequences)
-        and _there(rule, one, touch)
-        and _then(one, touch, rule.before, rule.within)
+        and _there(rule, cause, touch)
+        and _then(cause, touch, rule.before, rule.within)
         for rule in RULES
     )
-    return by_table or _inhibits(one, touch) or _met(one, touch)
+    return by_table or _inhibits(cause, touch) or _met(cause, touch)
 
 
-def _there(rule: Rule, one: Touch, touch: Touch) -> bool:
+def _there(rule: Rule, cause: Touch, touch: Touch) -> bool:
     match rule.where:
         case Where.SAME_SLOT:
-            return one.slot == touch.slot
+            return cause.slot == touch.slot
         case Where.OTHER_GPUS:
-            return "" not in (one.slot, touch.slot) and one.slot != touch.slot
+            return "" not in (cause.slot, touch.slot) and cause.slot != touch.slot
         case Where.GPUS:
             return touch.slot != ""
         case Where.SWITCHES:
@@ -85,28 +85,28 @@ def _there(rule: Rule, one: Touch, touch: Touch) -> bool:
     return touch.slot == ""
 
 
-def _then(one: Touch, touch: Touch, before: float, within: float) -> bool:
-    began, at = one.at.boottime, touch.at.boottime
-    if one.what in ("finding", "rising"):
-        over = None if one.until is None else one.until.boottime
+def _then(cause: Touch, touch: Touch, before: float, within: float) -> bool:
+    began, at = cause.at.boottime, touch.at.boottime
+    if cause.what in ("finding", "rising"):
+        over = None if cause.until is None else cause.until.boottime
     else:
-        over = (one.until or one.at).boottime
+        over = (cause.until or cause.at).boottime
     return began - before <= at and (over is None or at <= over + within)
 
 
-def _inhibits(one: Touch, touch: Touch) -> bool:
-    code, other = code_of(one).partition(".")[0], code_of(touch).partition(".")[0]
-    near = not one.slot or one.slot == touch.slot
-    return one.what == "finding" and code in causes(other) and near and _then(one, touch, MET_BEFORE, MET_WITHIN)
+def _inhibits(cause: Touch, touch: Touch) -> bool:
+    code, other = code_of(cause).partition(".")[0], code_of(touch).partition(".")[0]
+    near = not cause.slot or cause.slot == touch.slot
+    return cause.what == "finding" and code in causes(other) and near and _then(cause, touch, MET_BEFORE, MET_WITHIN)
 
 
-def _met(one: Touch, touch: Touch) -> bool:
+def _met(cause: Touch, touch: Touch) -> bool:
     """True if an Xid that programs cause too came with the failure of a GPU of the job."""
-    if one.what == "standing" or not is_of_programs(touch):
+    if cause.what == "standing" or not is_of_programs(touch):
         return False
-    other = xid_number(one)
-    fails = (other is not None and xid_row(other).klass is XidClass.FAILURE) or code_of(one) in _FAILED
-    return fails and -MET_BEFORE <= touch.at.boottime - one.at.boottime <= MET_WITHIN
+    other = xid_number(cause)
+    fails = (other is not None and xid_row(other).klass is XidClass.FAILURE) or code_of(cause) in _FAILED
+    return fails and -MET_BEFORE <= touch.at.boottime - cause.at.boottime <= MET_WITHIN
 
 
 _FAILED = frozenset({"gpu_missing", "gpu_unresponsive", "gpu_reset_required"})

@@ -36,11 +36,11 @@ def newest(
     }
     epochs = [epoch for epoch in running if _meant(epoch, may, names)]
     if epochs:
-        epoch = max(epochs, key=lambda one: one.began.wall)
+        epoch = max(epochs, key=lambda job: job.began.wall)
         return Found(epoch=epoch, older=_count(epoch.name, records.values()))
     if not records:
         return None
-    record = max(records.values(), key=lambda one: one.end.at.wall)
+    record = max(records.values(), key=lambda job: job.end.at.wall)
     return Found(epoch=record.epoch, record=record, older=_count(record.epoch.name, records.values()) - 1)
 
 

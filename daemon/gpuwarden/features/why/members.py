@@ -73,44 +73,44 @@ def members(pins: Collection[str], sight: Sight, over: Collection[int] = frozens
     """
     jobs, workloads = sight.jobs, sight.fresh(WorkloadsFacts)
     made: list[tuple[str, Callable[[], Member | None]]] = []
-    known: set[str] = set()
+    kinds: set[str] = set()
     if workloads is not None:
         alone = sight.view.jobs.outcome is PassOutcome.ABSENT or JobsFacts.collector in sight.rules.off
-        known |= {kind for kind in JobKind if alone or kind is not JobKind.SLURM}
+        kinds |= {kind for kind in JobKind if alone or kind is not JobKind.SLURM}
         there = [
-            workload for workload in workloads.workloads if workload.name.partition("/")[0] in known and workload.slots
+            workload for workload in workloads.workloads if workload.name.partition("/")[0] in kinds and workload.slots
         ]
         made += [(_name(workload.name), partial(_of, workload, sight)) for workload in there]
     if jobs is not None:
-        known.add(JobKind.SLURM)
+        kinds.add(JobKind.SLURM)
         made += _of_slurm(jobs, pins, sight, over) if jobs.jobs or jobs.processes else ()
-    found, errors = [], {}
+    all_members, errors = [], {}
     for name, make in made:
         try:
             if (member := make()) is not None:
-                found.append(member)
+                all_members.append(member)
         except Exception as error:  # noqa: BLE001 - whatever it is, all other jobs are followed
             errors[name] = error.with_traceback(None)  # which would hold all facts
-    found.sort(key=lambda member: member.began or 0.0)
-    names = frozenset([*errors, *(member.name for member in found), *map(slurm_name, over)])
-    return Members(all=tuple(found), names=names, known=frozenset(known), errors=errors)
+    all_members.sort(key=lambda member: member.began or 0.0)
+    names = frozenset([*errors, *(member.name for member in all_members), *map(slurm_name, over)])
+    return Members(all=tuple(all_members), names=names, known=frozenset(kinds), errors=errors)
 
 
-def _of(one: Workload, sight: Sight) -> Member:
+def _of(workload: Workload, sight: Sight) -> Member:
     by_slot: dict[str, tuple[int, ...]] = {}
-    for process in one.processes:
+    for process in workload.processes:
         for slot in process.slots:
             by_slot[slot] = (*by_slot.get(slot, ()), process.pid)
-    source = "cgroup" if one.group else "processes"
+    source = "cgroup" if workload.group else "processes"
     return Member(
-        name=_name(one.name),
-        began=one.started,
-        uid=one.uid,
-        slots=one.slots,
-        also=tuple(_name(name) for name in one.also[:ALSO_MOST]),
+        name=_name(workload.name),
+        began=workload.started,
+        uid=workload.uid,
+        slots=workload.slots,
+        also=tuple(_name(name) for name in workload.also[:ALSO_MOST]),
         by_slot=by_slot,
-        oom_kills=one.oom_kills or 0,
-        end=None if one.ended is None else End(at=stamp(one.ended, sight.now), known_from=source),
+        oom_kills=workload.oom_kills or 0,
+        end=None if workload.ended is None else End(at=stamp(workload.ended, sight.now), known_from=source),
     )
 
 
@@ -121,10 +121,10 @@ def _of_slurm(
     for slot, there in seen_on_gpus(pins, sight).items():
         for workload in there:
             on.setdefault(workload.job, {})[slot] = workload.pids
-    known = {job.id: job for job in jobs.jobs if job.id not in over}
+    by_id = {job.id: job for job in jobs.jobs if job.id not in over}
     by_number = order({*pins, *sight.gpus}, sight.gpus, jobs.minors)
-    for number in sorted({*on, *known}.difference(over)):
-        job = known.get(number, Job(id=number))
+    for number in sorted({*on, *by_id}.difference(over)):
+        job = by_id.get(number, Job(id=number))
         yield slurm_name(number), partial(_of_job, job, on.get(number, {}), by_number, sight)
 
 

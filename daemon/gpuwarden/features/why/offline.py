@@ -24,7 +24,7 @@ def record_in(state_dir: Path | None, job: str) -> Document:
         records = ended_of(path, names)
     except LedgerError as error:
         raise CommandError(str(error), UNAVAILABLE) from error
-    found = newest((), records, lambda _, __: True, names)
-    if found is None or found.record is None:
+    newest_job = newest((), records, lambda _, __: True, names)
+    if newest_job is None or newest_job.record is None:
         raise CommandError(f"no job {job!r} that has ended is in {path}", NO_SUCH_JOB)
-    return of_record(found.record, {}, older=found.older)
+    return of_record(newest_job.record, {}, older=newest_job.older)

@@ -16,21 +16,21 @@ FORGOTTEN_AFTER = 86_400.0
 """Seconds after which a job ends of which nobody can say any more whether it runs."""
 
 
-def seen(one: Live, member: Member) -> Live:
+def seen(job: Live, member: Member) -> Live:
     """Return a job with what its source has of it now; the same object if that is nothing new."""
-    epoch = grown(one.epoch, member)
-    end = member.end or (None if one.end is not None and one.missing is not None else one.end)
+    epoch = grown(job.epoch, member)
+    end = member.end or (None if job.end is not None and job.missing is not None else job.end)
     if (
-        epoch is one.epoch
-        and end == one.end
-        and (one.missing, one.unknown) == (None, None)
-        and one.seen
-        and one.by_slot is member.by_slot
-        and (one.oom_kills, one.is_asked) == (member.oom_kills, member.is_asked)
+        epoch is job.epoch
+        and end == job.end
+        and (job.missing, job.unknown) == (None, None)
+        and job.seen
+        and job.by_slot is member.by_slot
+        and (job.oom_kills, job.is_asked) == (member.oom_kills, member.is_asked)
     ):
-        return one
+        return job
     return replace(
-        one,
+        job,
         epoch=epoch,
         end=end,
         missing=None,
@@ -42,17 +42,17 @@ def seen(one: Live, member: Member) -> Live:
     )
 
 
-def missing(one: Live, there: Members, now: Stamp) -> Live:
+def missing(job: Live, there: Members, now: Stamp) -> Live:
     """Return a job that is not `there`: it has ended after `GONE_AFTER`, or it is not known whether it has."""
-    if one.end is not None and one.missing is None:
-        return one  # its source said so, and has forgotten it
-    if one.epoch.kind not in there.known:
-        since = now.boottime if one.unknown is None else one.unknown
+    if job.end is not None and job.missing is None:
+        return job  # its source said so, and has forgotten it
+    if job.epoch.kind not in there.known:
+        since = now.boottime if job.unknown is None else job.unknown
         is_forgotten = now.boottime - since >= FORGOTTEN_AFTER
-        end = End(at=stamp(since, now), known_from="restart") if is_forgotten else one.end
-        return replace(one, unknown=since, end=end) if one.unknown is None or end is not one.end else one
-    since = now.boottime if one.missing is None else one.missing
-    is_gone = one.end is None and now.boottime - since >= GONE_AFTER
-    source = "cgroup" if one.seen and one.unknown is None else "restart"
-    end = End(at=stamp(since, now), known_from=source) if is_gone else one.end
-    return replace(one, missing=since, end=end) if one.missing is None or end is not one.end else one
+        end = End(at=stamp(since, now), known_from="restart") if is_forgotten else job.end
+        return replace(job, unknown=since, end=end) if job.unknown is None or end is not job.end else job
+    since = now.boottime if job.missing is None else job.missing
+    is_gone = job.end is None and now.boottime - since >= GONE_AFTER
+    source = "cgroup" if job.seen and job.unknown is None else "restart"
+    end = End(at=stamp(since, now), known_from=source) if is_gone else job.end
+    return replace(job, missing=since, end=end) if job.missing is None or end is not job.end else job

@@ -217,14 +217,14 @@ def signs_of(
     """
     ids = {id_of(touch) for touch in epoch.touches if in_time(touch, end)} - {""}
     repeated = {id_of(touch) for touch in epoch.touches if _repeated(touch, epoch)}
-    found = (
+    signs = (
         sign
         for touch in epoch.touches
         if touch.follows not in ids - {id_of(touch)} and id_of(touch) not in denied and in_time(touch, end)
         if touch.what != "xid" or id_of(touch) not in repeated
         for sign in _signs(touch, epoch, end, others)
     )
-    return tuple(sorted(found, key=lambda sign: sign.touch.at.boottime))
+    return tuple(sorted(signs, key=lambda sign: sign.touch.at.boottime))
 
 
 def _signs(touch: Touch, epoch: Epoch, end: End, others: Collection[int]) -> Iterator[Sign]:

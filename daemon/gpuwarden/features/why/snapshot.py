@@ -42,24 +42,24 @@ def shown(state: State, now: Stamp) -> Shown:
     if not (memory.epochs or memory.records or following.live or following.left_out):
         return NOTHING
     live = {name: _until_now(job, memory.epochs.get(name), following.metered) for name, job in following.live.items()}
-    running = sorted(({**memory.epochs, **live}).values(), key=lambda one: one.began.wall)
-    ended = sorted((*memory.records, *following.unwritten), key=lambda one: one.end.at.wall)
+    running = sorted(({**memory.epochs, **live}).values(), key=lambda epoch: epoch.began.wall)
+    ended = sorted((*memory.records, *following.unwritten), key=lambda record: record.end.at.wall)
     since = now.wall - RECORDS_FOR
     newest = kept((record for record in ended if record.end.at.wall >= since), RECORDS_MOST)
     ends = {name: job.end for name, job in following.live.items() if job.end is not None}
     return Shown(running=tuple(running), ends=ends, ended=newest, denied=denied(state), left_out=following.left_out)
 
 
-def _until_now(one: Live, known: Epoch | None, metered: float) -> Epoch:
-    touches = one.epoch.touches if known is None else known.touches
-    use = use_of(one.meter, one.epoch, metered) if one.meter.last else one.epoch.use
-    return replace(one.epoch, touches=touches, use=use)
+def _until_now(job: Live, kept_epoch: Epoch | None, metered: float) -> Epoch:
+    touches = job.epoch.touches if kept_epoch is None else kept_epoch.touches
+    use = use_of(job.meter, job.epoch, metered) if job.meter.last else job.epoch.use
+    return replace(job.epoch, touches=touches, use=use)
 
 
 def of(snapshot: Snapshot) -> Shown:
     """Return what a snapshot has of jobs."""
-    found: Shown = snapshot.features.get(NAME, NOTHING)
-    return found
+    shown: Shown = snapshot.features.get(NAME, NOTHING)
+    return shown
 
 
 def looked_at(_: Snapshot) -> Mapping[str, Container[str]]:

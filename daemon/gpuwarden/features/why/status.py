@@ -19,13 +19,13 @@ ENDED_MOST = 8
 
 
 def document(snapshot: Snapshot) -> Document:
-    known, names = of(snapshot), snapshot.service.publish_jobs
-    ended = [record for record in known.ended if record.answer.cause is not Cause.NONE]
+    shown, names = of(snapshot), snapshot.service.publish_jobs
+    ended = [record for record in shown.ended if record.answer.cause is not Cause.NONE]
     return {
         "why": {
             "running": [
-                _running(epoch, known.ends.get(epoch.name), public_name(epoch, names=names))
-                for epoch in known.running[-RUNNING_MOST:]
+                _running(epoch, shown.ends.get(epoch.name), public_name(epoch, names=names))
+                for epoch in shown.running[-RUNNING_MOST:]
             ],
             "ended": [_ended(record, public_name(record.epoch, names=names)) for record in ended[-ENDED_MOST:]],
         }

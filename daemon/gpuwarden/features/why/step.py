@@ -53,8 +53,8 @@ class Step:
             if epoch.boot_id != self.boot_id:
                 self._of_one(epoch.name, self._rebooted, epoch)
         is_adopted = self._adopted()
-        known, there = self.following.members, self._members()
-        if is_adopted or there is not known:
+        before, there = self.following.members, self._members()
+        if is_adopted or there is not before:
             for name, error in there.errors.items():
                 self._drop(name, error)
             for member in there.all:
@@ -85,8 +85,8 @@ class Step:
         if name in self.dropped:
             return
         self.dropped |= {name}
-        known = self.live.pop(name, None)
-        also = () if known is None else known.epoch.also
+        job = self.live.pop(name, None)
+        also = () if job is None else job.epoch.also
         if len(self.state.broken) < NAMED_MOST:
             self.state = with_error(self.state, f"{NAME}: {_shown(name, also)} is followed no more", error)
 
@@ -108,16 +108,16 @@ class Step:
 
     def _members(self) -> Members:
         """Return the jobs that are here: made again only if what they are made of has changed."""
-        known, sight = self.following, self.sight
+        following, sight = self.following, self.sight
         facts = (sight.jobs, sight.fresh(WorkloadsFacts), sight.view.jobs.outcome)
         pids = tuple([(slot, *[process.pid for process in gpu.processes]) for slot, gpu in sight.gpus.items()])
         made_of = (pids, self.state.pins.keys())
-        if known.members is not None and all(map(is_, known.facts, facts)) and known.made_of == made_of:
-            return known.members
+        if following.members is not None and all(map(is_, following.facts, facts)) and following.made_of == made_of:
+            return following.members
         jobs = () if sight.jobs is None else sight.jobs.jobs
         over = frozenset(job.id for job in jobs if job.ended is not None and self._has_record(job))
         there = members(self.state.pins, sight, over)
-        self.following = replace(known, members=there, facts=facts, made_of=made_of)
+        self.following = replace(following, members=there, facts=facts, made_of=made_of)
         return there
 
     def _has_record(self, job: Job) -> bool:
@@ -126,29 +126,29 @@ class Step:
         return began is not None and job.started is not None and job.started <= began + NOTED_AFTER
 
     def _seen(self, name: str, member: Member) -> None:
-        one = self.live.get(name)
-        if one is not None and member.began is not None and member.began < one.epoch.began.boottime - ANOTHER_AFTER:
+        job = self.live.get(name)
+        if job is not None and member.began is not None and member.began < job.epoch.began.boottime - ANOTHER_AFTER:
             return  # an earlier one of this name, which is still reported
-        if one is not None and is_another(one.epoch, member, has_ended=one.end is not None):
-            self._end(name, one, end_before(one.end, one.epoch, member, self.now))
-            one = None
-        if one is None:
+        if job is not None and is_another(job.epoch, member, has_ended=job.end is not None):
+            self._end(name, job, end_before(job.end, job.epoch, member, self.now))
+            job = None
+        if job is None:
             if not self._is_done(member):
                 self.live[name] = begun(member, self.now, self.boot_id)
             return
-        self.live[name] = seen(one, member)
+        self.live[name] = seen(job, member)
 
     def _is_done(self, member: Member) -> bool:
         """Return True if it has its record, or ended before this daemon could know."""
         began = self.done.get(member.name)
         if began is not None:
             return not is_later(began, member)
-        known = [
+        records = [
             record
             for record in self.memory.records
             if record.epoch.name == member.name and record.epoch.boot_id == self.boot_id
         ]
-        if known and not is_another(known[-1].epoch, member, has_ended=True):
+        if records and not is_another(records[-1].epoch, member, has_ended=True):
             return member.end is not None or member.began is not None
         return member.end is not None and self.now.boottime - member.end.at.boottime > LONG_OVER
 
@@ -170,28 +170,28 @@ class Step:
         self.following = replace(self.following, metered=at.boottime)
 
     def _metered(self, name: str, read: Pass) -> None:
-        one = self.live[name]
-        if one.end is None and one.missing is None and one.unknown is None:
-            with_process = [slot for slot, pids in one.by_slot.items() if pids]
-            self.live[name] = one.metered(metered(one.meter, one.epoch, read, with_process))
+        job = self.live[name]
+        if job.end is None and job.missing is None and job.unknown is None:
+            with_process = [slot for slot, pids in job.by_slot.items() if pids]
+            self.live[name] = job.metered(metered(job.meter, job.epoch, read, with_process))
 
     def _written(self, name: str, now: Stamp) -> None:
         """Write down what is due of one job."""
-        one = self.live[name]
-        if one.end is None:
-            self.live[name] = self.writing.due(one)
+        job = self.live[name]
+        if job.end is None:
+            self.live[name] = self.writing.due(job)
         elif self.following.waits_for_log(now.boottime, read=self.sight.view.log_read):
             return
-        elif now.boottime - one.end.at.boottime >= (ANSWERED_WITHIN if one.is_asked else SETTLES):
-            self._end(name, one, one.end)
+        elif now.boottime - job.end.at.boottime >= (ANSWERED_WITHIN if job.is_asked else SETTLES):
+            self._end(name, job, job.end)
 
-    def _end(self, name: str, one: Live, end: End) -> None:
+    def _end(self, name: str, job: Live, end: End) -> None:
         self.live.pop(name, None)
         before = (*self.memory.records, *self.following.unwritten, *self.over)
-        record = recorded(one, end, self.state, self.sight, others=[*self.live.values()], before=before)
+        record = recorded(job, end, self.state, self.sight, others=[*self.live.values()], before=before)
         self.over.append(record)
         self.done[name] = record.epoch.began.boottime
-        self.writing.ended(record, in_ledger=one.in_ledger)
+        self.writing.ended(record, in_ledger=job.in_ledger)
 
 
 def _shown(name: str, also: Iterable[str]) -> str:

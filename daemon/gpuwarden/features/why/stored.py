@@ -147,10 +147,10 @@ def _touches(data: Evidence) -> Iterator[Touch]:
 
 def _touch(text: str) -> Touch:
     """Raises ValueError for a text that was not written so."""
-    what, detail, boottime, wall, until, until_wall, slot, pid, count, follows = text.split("\t")
-    what, detail, slot, follows = (printable(NAME_MOST)(value) for value in (what, detail, slot, follows))
+    kind, detail, boottime, wall, until, until_wall, slot, pid, count, follows = text.split("\t")
+    kind, detail, slot, follows = (printable(NAME_MOST)(value) for value in (kind, detail, slot, follows))
     return Touch(
-        what=what,
+        what=kind,
         detail=detail,
         at=_stamp(boottime, wall),
         until=_stamp(until, until_wall) if until else None,

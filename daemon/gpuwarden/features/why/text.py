@@ -164,11 +164,11 @@ def _timeline(document: Document) -> Iterator[str]:
     ends = document["end"] is not None
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
     ended = False
-    for touch, (at, where, what) in zip(touches, rows, strict=True):
+    for touch, (at, where, description) in zip(touches, rows, strict=True):
         if ends and not ended and touch["after_seconds"] > document["seconds"]:
             ended = True
             yield f"  +{_clock(document['seconds'])}  end of the job"
-        yield f"  {at:>{widths[0]}}  {where:<{widths[1]}}  {what}"
+        yield f"  {at:>{widths[0]}}  {where:<{widths[1]}}  {description}"
     if ends and not ended:
         yield f"  +{_clock(document['seconds'])}  end of the job"
 
@@ -177,12 +177,12 @@ def _where(touch: Document) -> str:
     return f"GPU {_gpu(touch)}" if touch["pci_bus_id"] else "node"
 
 
-def touch_name(what: str, detail: str) -> str:
+def touch_name(kind: str, detail: str) -> str:
     """Return what touched a job, with the detail of it."""
-    if what in ("finding", "rising", "standing", "sxid"):
+    if kind in ("finding", "rising", "standing", "sxid"):
         detail = _where_is_said(detail)
-    name = _TOUCHES.get(what, clean(what).replace("_", " "))
-    return _ANSWERS.get((what, detail)) or f"{name} {clean(detail)}".rstrip()
+    name = _TOUCHES.get(kind, clean(kind).replace("_", " "))
+    return _ANSWERS.get((kind, detail)) or f"{name} {clean(detail)}".rstrip()
 
 
 def _what(touch: Document) -> str:

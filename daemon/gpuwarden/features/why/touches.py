@@ -61,46 +61,46 @@ class Touching:
 
 def touching(event: Event, state: State) -> Touching | None:
     """Return what the event does to jobs; None if nothing. `state`: after the event."""
-    found = _KINDS.get(event.kind)
-    return None if found is None else found(event, state)
+    handler = _KINDS.get(event.kind)
+    return None if handler is None else handler(event, state)
 
 
-def concerns(one: Touching, epoch: Epoch) -> bool:
+def concerns(effect: Touching, epoch: Epoch) -> bool:
     """True if it is about this job: about its GPU, itself or its node, and not from before its begin."""
-    if one.touch.what == "boot":
-        return epoch.boot_id != one.boot_id
-    if epoch.boot_id != one.boot_id or one.touch.at.boottime < epoch.began.boottime:
+    if effect.touch.what == "boot":
+        return epoch.boot_id != effect.boot_id
+    if epoch.boot_id != effect.boot_id or effect.touch.at.boottime < epoch.began.boottime:
         return False
-    if one.of_process:
-        return one.touch.pid in epoch.pids
-    if one.job:
-        return one.job == epoch.name or one.job in epoch.also
-    if one.touch.slot:
-        return one.touch.slot in epoch.slots
-    return not one.several or len(epoch.slots) >= SEVERAL
+    if effect.of_process:
+        return effect.touch.pid in epoch.pids
+    if effect.job:
+        return effect.job == epoch.name or effect.job in epoch.also
+    if effect.touch.slot:
+        return effect.touch.slot in epoch.slots
+    return not effect.several or len(epoch.slots) >= SEVERAL
 
 
-def with_touch(epoch: Epoch, one: Touching) -> Epoch:
+def with_touch(epoch: Epoch, effect: Touching) -> Epoch:
     """Return the job after it was touched; the same object if that changes nothing. What is repeated is counted."""
-    if one.ends:
-        ended = tuple(_ended(known, one.touch) for known in epoch.touches)
+    if effect.ends:
+        ended = tuple(_ended(touch, effect.touch) for touch in epoch.touches)
         return epoch if ended == epoch.touches else replace(epoch, touches=ended)
-    for n, known in enumerate(epoch.touches):
-        if _alike(known, one.touch):
-            merged = _merged(known, one.touch)
+    for n, touch in enumerate(epoch.touches):
+        if _alike(touch, effect.touch):
+            merged = _merged(touch, effect.touch)
             touches = (*epoch.touches[:n], merged, *epoch.touches[n + 1 :])
-            return epoch if merged == known else replace(epoch, touches=touches)
-    if not one.touch.count:
+            return epoch if merged == touch else replace(epoch, touches=touches)
+    if not effect.touch.count:
         return epoch
     touches = epoch.touches if len(epoch.touches) < TOUCHES_MOST else _without_repeated(epoch.touches)
-    return epoch if len(touches) >= TOUCHES_MOST else replace(epoch, touches=(*touches, one.touch))
+    return epoch if len(touches) >= TOUCHES_MOST else replace(epoch, touches=(*touches, effect.touch))
 
 
 def touched(epoch: Epoch, recent: Iterable[Touching]) -> Epoch:
     """Return a job that is not in the ledger yet with what touched it."""
-    for one in recent:
-        if concerns(one, epoch):
-            epoch = with_touch(epoch, one)
+    for effect in recent:
+        if concerns(effect, epoch):
+            epoch = with_touch(epoch, effect)
     return epoch
 
 
@@ -115,35 +115,35 @@ def _without_repeated(touches: tuple[Touch, ...]) -> tuple[Touch, ...]:
     return touches
 
 
-def _alike(known: Touch, new: Touch) -> bool:
-    same = known.what == new.what or {known.what, new.what} == {"finding", "rising"}
-    if not same or known.detail != new.detail or known.slot != new.slot:
+def _alike(old: Touch, new: Touch) -> bool:
+    same = old.what == new.what or {old.what, new.what} == {"finding", "rising"}
+    if not same or old.detail != new.detail or old.slot != new.slot:
         return False
-    paired = abs(new.at.boottime - known.at.boottime) <= PAIRED_WITHIN
-    return known.pid == new.pid or (None in (known.pid, new.pid) and paired)
+    paired = abs(new.at.boottime - old.at.boottime) <= PAIRED_WITHIN
+    return old.pid == new.pid or (None in (old.pid, new.pid) and paired)
 
 
-def _merged(known: Touch, new: Touch) -> Touch:
-    last = known.until or known.at
+def _merged(old: Touch, new: Touch) -> Touch:
+    last = old.until or old.at
     is_news = new.count > 0 and new.at.boottime > last.boottime and new.at.wall != last.wall
-    until = known.until
+    until = old.until
     if is_news:
         until = None if new.what in LASTING else new.at
     return replace(
-        known,
-        what="finding" if new.what == "finding" else known.what,
-        pid=new.pid if known.pid is None else known.pid,
-        count=known.count + new.count if is_news else known.count,
+        old,
+        what="finding" if new.what == "finding" else old.what,
+        pid=new.pid if old.pid is None else old.pid,
+        count=old.count + new.count if is_news else old.count,
         until=until,
     )
 
 
-def _ended(known: Touch, end: Touch) -> Touch:
-    if known.what not in LASTING or known.until is not None:
-        return known
-    is_notice = end.what == "notice" and known.what in ("notice", "announced")
-    ends = known.detail.startswith(end.detail) if is_notice else _alike(known, end)
-    return replace(known, until=end.at) if ends else known
+def _ended(touch: Touch, end: Touch) -> Touch:
+    if touch.what not in LASTING or touch.until is not None:
+        return touch
+    is_notice = end.what == "notice" and touch.what in ("notice", "announced")
+    ends = touch.detail.startswith(end.detail) if is_notice else _alike(touch, end)
+    return replace(touch, until=end.at) if ends else touch
 
 
 # --- one function for each kind of event
@@ -193,15 +193,15 @@ def _finding(event: Event, _: State) -> Touching | None:
     ends = event.kind in (EventKind.SUBSIDED, EventKind.CLEARED, EventKind.ACKNOWLEDGED)
     if key.code == "xid" and not (_of_application(key.detail) and (ends or OF_A_DAY in read(Raised, event).evidence)):
         return None  # its line touched the job already; that it comes back on this GPU alone is what other jobs had
-    what = "rising" if event.kind in (EventKind.RISING, EventKind.SUBSIDED) else "finding"
-    if what == "rising" and (row.severity is not Severity.FAILURE or row.jobs_go_on):
+    kind = "rising" if event.kind in (EventKind.RISING, EventKind.SUBSIDED) else "finding"
+    if kind == "rising" and (row.severity is not Severity.FAILURE or row.jobs_go_on):
         return None
     first = event.at if ends else read(Raised, event).first or event.at
     subject = key.subject
     slot = subject.slot if subject.kind in ("gpu", "link") else ""
     job = "" if subject.kind != "job" else _job(subject.part)
     return Touching(
-        touch=Touch(what=what, detail=_clean(str(key)), at=first, slot=slot), boot_id=event.boot_id, job=job, ends=ends
+        touch=Touch(what=kind, detail=_clean(str(key)), at=first, slot=slot), boot_id=event.boot_id, job=job, ends=ends
     )
 
 
@@ -230,8 +230,8 @@ def _oom(event: Event, _: State) -> Touching | None:
     data = read(OomKilled, event)
     if data.of_limit and not (data.limit_job or data.job):
         return None  # of a session of a user, or of a service
-    what = "oom_node" if not data.of_limit else "oom_limit" if data.limit_job else "oom_shared"
-    touch = Touch(what=what, detail=_clean(data.job), at=event.at, pid=data.pid, count=max(1, data.count))
+    kind = "oom_node" if not data.of_limit else "oom_limit" if data.limit_job else "oom_shared"
+    touch = Touch(what=kind, detail=_clean(data.job), at=event.at, pid=data.pid, count=max(1, data.count))
     job = _clean(data.job or data.limit_job) if data.of_limit else ""
     return Touching(touch=touch, boot_id=event.boot_id, job=job)
 
@@ -247,12 +247,12 @@ def _notice(event: Event, _: State) -> Touching | None:
     detail = f"{source}/" if source else ""
     deadline = event.data.get("deadline_boottime")
     is_far = not ends and isinstance(deadline, int | float) and deadline - event.at.boottime > FAR
-    what = "announced" if is_far else "notice"
-    touch = Touch(what=what, detail=_clean(detail if ends else f"{detail}{kind}"), at=event.at)
+    touch_kind = "announced" if is_far else "notice"
+    touch = Touch(what=touch_kind, detail=_clean(detail if ends else f"{detail}{kind}"), at=event.at)
     return Touching(touch=touch, boot_id=event.boot_id, ends=ends)
 
 
-def _of_job(what: str) -> Callable[[Event, State], Touching | None]:
+def _of_job(kind: str) -> Callable[[Event, State], Touching | None]:
     """Return the function for what gpuwarden did with a job before the end of the machine, which in a checkpoint (`kept`) is not counted again."""
 
     def found(event: Event, _: State) -> Touching | None:
@@ -265,11 +265,11 @@ def _of_job(what: str) -> Callable[[Event, State], Touching | None]:
         }
         pid = job.removeprefix(_PROCESS)
         is_process = job.startswith(_PROCESS) and pid.isascii() and pid.isdigit() and len(pid) < 10
-        notice = str(event.data.get("notice") or "") if what == "signalled" else ""
+        notice = str(event.data.get("notice") or "") if kind == "signalled" else ""
         slot = _clean(notice.removeprefix(_GPU).partition("@")[0]) if notice.startswith(_GPU) else ""
         touch = Touch(
-            what=what,
-            detail=_clean(detail.get(what, "")),
+            what=kind,
+            detail=_clean(detail.get(kind, "")),
             at=event.at,
             slot=slot,
             pid=int(pid) if is_process else None,

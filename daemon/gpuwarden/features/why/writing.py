@@ -45,25 +45,25 @@ class Writing:
             unreported=self._unreported,
         )
 
-    def due(self, one: Live) -> Live:
+    def due(self, live: Live) -> Live:
         """Write down what is due of a job that goes on. Returns the job after that."""
-        if not one.in_ledger:
-            return self._begun(one) if self._has_room(one.epoch) and self._is_worth_begin(one) else one
-        known = self._memory.epochs.get(one.epoch.name)
-        if known is None:  # more jobs than memory takes
-            return replace(one, in_ledger=False)
-        since = (known.used_at or known.began).boottime
-        if self._now.boottime - since < USED_EVERY and known.slots == one.epoch.slots:
-            return one
-        epoch = written(one.epoch, one.meter, self._now)
+        if not live.in_ledger:
+            return self._begun(live) if self._has_room(live.epoch) and self._is_worth_begin(live) else live
+        in_memory = self._memory.epochs.get(live.epoch.name)
+        if in_memory is None:  # more jobs than memory takes
+            return replace(live, in_ledger=False)
+        since = (in_memory.used_at or in_memory.began).boottime
+        if self._now.boottime - since < USED_EVERY and in_memory.slots == live.epoch.slots:
+            return live
+        epoch = written(live.epoch, live.meter, self._now)
         self.events.append(remembered.used(epoch, epoch.used_at or self._now, self._boot_id))
-        return replace(one, epoch=epoch)
+        return replace(live, epoch=epoch)
 
-    def _begun(self, one: Live) -> Live:
-        epoch = touched(written(one.epoch, one.meter, self._now), self._memory.recent)
+    def _begun(self, live: Live) -> Live:
+        epoch = touched(written(live.epoch, live.meter, self._now), self._memory.recent)
         self.events.append(remembered.begun(epoch))
         self._epochs.append(epoch)
-        return replace(one, epoch=replace(epoch, touches=()), in_ledger=True)
+        return replace(live, epoch=replace(epoch, touches=()), in_ledger=True)
 
     def ended(self, record: Record, *, in_ledger: bool) -> None:
         """Write down a record. `in_ledger`: the begin of the job was written down."""
@@ -82,9 +82,9 @@ class Writing:
         own = [other for other in self._epochs if other.kind == epoch.kind and other.uid == epoch.uid]
         return epoch.kind != JobKind.SESSION or len(own) < SESSIONS_MOST
 
-    def _is_worth_begin(self, one: Live) -> bool:
-        age = self._now.boottime - one.epoch.began.boottime
-        if any(concerns(touch, one.epoch) for touch in self._memory.recent):
+    def _is_worth_begin(self, live: Live) -> bool:
+        age = self._now.boottime - live.epoch.began.boottime
+        if any(concerns(touch, live.epoch) for touch in self._memory.recent):
             worth = Worth.TOUCHED
         else:
             worth = Worth.BEGUN if age >= BEGUN_AFTER else Worth.NEW

@@ -23,17 +23,17 @@ def boards_of(access: Access, nodes: Sequence[Node], timeout: float) -> tuple[di
     if len(nodes) > NODES_MOST:
         return {}, [f"{len(nodes)} nodes came or went in this period: a node that was renamed is shown as two"]
     queries = [(str(number), _query(node)) for number, node in enumerate(nodes)]
-    found: dict[str, list[Sample]] = {}
+    samples: dict[str, list[Sample]] = {}
     try:
         for start in range(0, len(queries), BATCH):
-            found |= query(access, dict(queries[start : start + BATCH]), timeout).samples
+            samples |= query(access, dict(queries[start : start + BATCH]), timeout).samples
     except PrometheusError as error:
         return {}, [
             f"the GPUs of {len(nodes)} nodes that came or went cannot be read, and a node that was renamed is shown as two: {error}"
         ]
     boards = {
         node.place: frozenset(
-            sample.labels.get("uuid", "") for sample in found[str(number)] if key_of(sample) == node.keys[0]
+            sample.labels.get("uuid", "") for sample in samples[str(number)] if key_of(sample) == node.keys[0]
         )
         for number, node in enumerate(nodes)
     }

@@ -54,12 +54,12 @@ class Collected:
 
     def sets(self, end: float) -> dict[str, Set]:
         """Return the spans by name and labels, without what never held. `end`: of the period."""
-        known: dict[Labels, list[Span]] = defaultdict(list)
+        known_spans: dict[Labels, list[Span]] = defaultdict(list)
         for labels, changes in self._changes.items():
-            known[tuple((name, dict(labels).get(name, "")) for name in NAMED)] += toggled(sorted(changes), end)
+            known_spans[tuple((name, dict(labels).get(name, "")) for name in NAMED)] += toggled(sorted(changes), end)
         return {
-            name: {labels: spans for labels, of in found.items() if (spans := union(of))}
-            for name, found in {**self._held, KNOWN: known}.items()
+            name: {labels: spans for labels, of in held.items() if (spans := union(of))}
+            for name, held in {**self._held, KNOWN: known_spans}.items()
         }
 
 

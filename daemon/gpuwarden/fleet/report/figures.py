@@ -71,20 +71,20 @@ class Figures:
 def figures(stories: Iterable[Story], end: float) -> Figures:
     """Compute the figures. A time to repair is of a failure that began and ended in the period."""
     stories = list(stories)
-    known = sum(total(story.node.known) for story in stories) / HOUR
+    known_hours = sum(total(story.node.known) for story in stories) / HOUR
     unknown = sum(total(story.unknown) for story in stories) / HOUR
-    available = known - sum(total(story.down) for story in stories) / HOUR
+    available = known_hours - sum(total(story.down) for story in stories) / HOUR
     outages = [outage for story in stories for outage in story.outages]
     begun = [outage for outage in outages if outage.began]
     low, high = interval(len(begun))
     return Figures(
         nodes=len(stories),
         gpus=sum(story.node.gpus for story in stories),
-        known_hours=known,
+        known_hours=known_hours,
         available_hours=available,
         unknown_hours=unknown,
-        availability=available / known if known else None,
-        availability_least=available / (known + unknown) if known else None,
+        availability=available / known_hours if known_hours else None,
+        availability_least=available / (known_hours + unknown) if known_hours else None,
         failures=len(begun),
         still_out=sum(not outage.ended for outage in outages),
         gone=sum(story.node.gone(end) for story in stories),

@@ -63,7 +63,7 @@ def nodes_of(reading: Reading) -> list[Node]:
     names: dict[Key, dict[str, Spans]] = defaultdict(dict)
     for labels, spans in reading.sets["known"].items():
         names[_key(labels)][dict(labels)["node"]] = spans
-    by_key = {name: _by_key(found) for name, found in reading.sets.items()}
+    by_key = {name: _by_key(spans_by_labels) for name, spans_by_labels in reading.sets.items()}
     gpus: dict[Key, int] = defaultdict(int)
     for sample in reading.slow.get("gpus", ()):
         gpus[key_of(sample)] = max(gpus[key_of(sample)], int(sample.value))
@@ -73,7 +73,7 @@ def nodes_of(reading: Reading) -> list[Node]:
         Node(
             names=tuple(name or key[2] for name in named),
             keys=(key,),
-            known=known,
+            known=known_spans,
             failed=common(_spans(by_key["failed"][key]), turn),
             unschedulable=common(_spans(by_key["unschedulable"][key]), turn),
             excluded={(of["actuator"], of["cause"]): common(spans, turn) for of, spans in by_key["excluded"][key]},
@@ -83,8 +83,8 @@ def nodes_of(reading: Reading) -> list[Node]:
             labels=labels_by_key.get(key, {}),
         )
         for key, of_names in names.items()
-        for named, known in _turns(of_names, reading.step)
-        for turn in (((known[0][0], known[-1][1]),),)
+        for named, known_spans in _turns(of_names, reading.step)
+        for turn in (((known_spans[0][0], known_spans[-1][1]),),)
     ]
 
 
@@ -98,13 +98,13 @@ def _turns(of_names: Mapping[str, Spans], step: float) -> Iterator[tuple[tuple[s
         yield tuple(sorted(of_names, key=lambda name: -of_names[name][-1][1])), union(*of_names.values())
         return
     for (name, spans), end in zip(order, (*follows, inf), strict=True):
-        if known := common(spans, ((0.0, end),)):
-            yield (name,), known
+        if turn := common(spans, ((0.0, end),)):
+            yield (name,), turn
 
 
-def _by_key(found: Set) -> dict[Key, list[tuple[dict[str, str], Spans]]]:
+def _by_key(spans_by_labels: Set) -> dict[Key, list[tuple[dict[str, str], Spans]]]:
     of: dict[Key, list[tuple[dict[str, str], Spans]]] = defaultdict(list)
-    for labels, spans in found.items():
+    for labels, spans in spans_by_labels.items():
         of[_key(labels)].append((dict(labels), spans))
     return of
 
@@ -114,16 +114,16 @@ def _key(labels: Labels) -> Key:
     return of["cluster"], of["job"], of["instance"]
 
 
-def _causes(found: Iterable[tuple[Mapping[str, str], Spans]]) -> dict[Cause, list[Spans]]:
+def _causes(findings: Iterable[tuple[Mapping[str, str], Spans]]) -> dict[Cause, list[Spans]]:
     """Group findings by cause. The detail counts for an Xid only: of other checks it names a link or a mount."""
     causes: dict[Cause, list[Spans]] = defaultdict(list)
-    for of, spans in found:
+    for of, spans in findings:
         causes[of["check"], of["detail"] if of["check"] == "xid" else "", of["uuid"]].append(spans)
     return causes
 
 
-def _spans(found: Iterable[tuple[object, Spans]]) -> Spans:
-    return union(*(spans for _, spans in found))
+def _spans(labelled: Iterable[tuple[object, Spans]]) -> Spans:
+    return union(*(spans for _, spans in labelled))
 
 
 def partial(nodes: Iterable[Node], reading: Reading) -> list[Node]:
@@ -138,21 +138,21 @@ def joined(nodes: Sequence[Node], boards: Mapping[Place, frozenset[str]]) -> lis
     `boards`: UUIDs of GPUs. Half of the boards of both must be the same, since boards are replaced. Nodes that were known at the
     same time are two.
     """
-    found: list[Node] = []
+    machines: list[Node] = []
     alike: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for node in sorted(nodes, key=lambda node: node.seen):
         of = boards.get(node.place, frozenset())
         marks = [("name", node.keys[0][0], node.keys[0][1], node.name), *(("board", uuid) for uuid in of)]
         candidates = {place: None for mark in marks for place in reversed(alike[mark])}
-        place = next((place for place in candidates if _same(found[place], node, boards)), None)
+        place = next((place for place in candidates if _same(machines[place], node, boards)), None)
         if place is None:
-            place = len(found)
-            found.append(node)
+            place = len(machines)
+            machines.append(node)
         else:
-            found[place] = _join(found[place], node)
+            machines[place] = _join(machines[place], node)
         for mark in marks:
             alike[mark].append(place)
-    return found
+    return machines
 
 
 def _same(earlier: Node, later: Node, boards: Mapping[Place, frozenset[str]]) -> bool:

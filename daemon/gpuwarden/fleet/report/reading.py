@@ -93,17 +93,17 @@ def _size(access: Access, until: float | None, seconds: float, timeout: float) -
         "nodes": "count(group by (cluster, job, instance) (last_over_time(gpuwarden_node_info[6h])))",
         "scrapes": "max by (job) (count_over_time(gpuwarden_node_info[10m]) and last_over_time(gpuwarden_node_info[10m] offset 10m))",
     }
-    found = query(access, queries, timeout, times=times).samples
-    if not found["nodes"]:
+    samples = query(access, queries, timeout, times=times).samples
+    if not samples["nodes"]:
         raise PrometheusError(
             f"{access.url} has no series of gpuwarden in this period: does it scrape the daemons (port 9839), and keep data for so long?"
         )
     scrapes: dict[str, float] = defaultdict(float)
-    for sample in found["scrapes"]:
+    for sample in samples["scrapes"]:
         job = sample.labels.get("job", "")
         scrapes[job] = max(scrapes[job], sample.value)
     interval = 600 / min(scrapes.values()) if scrapes else FINEST
-    return until, int(max(sample.value for sample in found["nodes"])), interval
+    return until, int(max(sample.value for sample in samples["nodes"])), interval
 
 
 def _step(nodes: int, interval: float, seconds: float) -> int:

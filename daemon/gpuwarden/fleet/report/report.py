@@ -81,11 +81,15 @@ class Report:
 
     @property
     def outages(self) -> list[Outage]:
-        return sorted((outage for of in self.stories for outage in of.outages), key=lambda one: -one.gpu_hours_lost)
+        return sorted(
+            (outage for of in self.stories for outage in of.outages), key=lambda outage: -outage.gpu_hours_lost
+        )
 
     @property
     def excluded(self) -> list[Exclusion]:
-        return sorted((exclusion for of in self.stories for exclusion in of.exclusions), key=lambda one: -one.seconds)
+        return sorted(
+            (exclusion for of in self.stories for exclusion in of.exclusions), key=lambda exclusion: -exclusion.seconds
+        )
 
 
 def report(nodes: Iterable[Node], reading: Reading, labels: Sequence[str], notes: Sequence[str]) -> Report:
@@ -93,7 +97,7 @@ def report(nodes: Iterable[Node], reading: Reading, labels: Sequence[str], notes
     start, end = reading.period
     stories = sorted(
         (story(node, reading.step) for node in nodes),
-        key=lambda one: (-total(one.down) * one.node.gpus, one.node.name),
+        key=lambda of_node: (-total(of_node.down) * of_node.node.gpus, of_node.node.name),
     )
     return Report(
         start=start,
@@ -126,8 +130,8 @@ def _grouped(stories: Sequence[Story], end: float, label: str) -> dict[str, Figu
     for of_node in stories:
         own = "lemons" if of_node.node.lemon else "others"
         groups[own if label == LEMON else of_node.node.labels.get(label, NOT_KNOWN)].append(of_node)
-    found = {name: figures(of, end) for name, of in groups.items()}
-    return dict(sorted(found.items(), key=lambda item: (-item[1].gpu_hours_lost, item[0])))
+    figures_by_group = {name: figures(of, end) for name, of in groups.items()}
+    return dict(sorted(figures_by_group.items(), key=lambda item: (-item[1].gpu_hours_lost, item[0])))
 
 
 def _causes(stories: Sequence[Story]) -> tuple[CauseRow, ...]:
@@ -172,7 +176,7 @@ def _boards(stories: Sequence[Story]) -> tuple[BoardRow, ...]:
 
 
 def _exclusions(stories: Sequence[Story]) -> tuple[ExclusionRow, ...]:
-    found = [exclusion for of in stories for exclusion in of.exclusions]
+    exclusions = [exclusion for of in stories for exclusion in of.exclusions]
     return tuple(
         ExclusionRow(
             by=by,
@@ -182,15 +186,17 @@ def _exclusions(stories: Sequence[Story]) -> tuple[ExclusionRow, ...]:
             lasted=spread([exclusion.seconds for exclusion in of if exclusion.began and exclusion.ended]),
         )
         for by in (BY_GPUWARDEN, *BY.values())
-        if (of := [exclusion for exclusion in found if exclusion.by == by])
+        if (of := [exclusion for exclusion in exclusions if exclusion.by == by])
     )
 
 
 def _day(stories: Sequence[Story], day: Span) -> DayRow:
-    known = down = unknown = 0.0
+    observed = down = unknown = 0.0
     for of_node in stories:
-        known += total(common(of_node.node.known, (day,)))
+        observed += total(common(of_node.node.known, (day,)))
         down += total(common(of_node.down, (day,)))
         unknown += total(common(of_node.unknown, (day,)))
-    whole = known + unknown
-    return DayRow(start=day[0], availability=1 - down / known if known else None, known=known / whole if whole else 0.0)
+    whole = observed + unknown
+    return DayRow(
+        start=day[0], availability=1 - down / observed if observed else None, known=observed / whole if whole else 0.0
+    )

@@ -12,15 +12,15 @@ Spans = tuple[Span, ...]
 
 def union(*of: Iterable[Span]) -> Spans:
     """Return the time that is in any of them."""
-    found: list[Span] = []
+    merged: list[Span] = []
     for start, end in sorted(span for spans in of for span in spans):
         if end <= start:
             continue
-        if found and start <= found[-1][1]:
-            found[-1] = found[-1][0], max(end, found[-1][1])
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
         else:
-            found.append((start, end))
-    return tuple(found)
+            merged.append((start, end))
+    return tuple(merged)
 
 
 def common(first: Spans, second: Spans) -> Spans:
@@ -29,16 +29,16 @@ def common(first: Spans, second: Spans) -> Spans:
 
 
 def _common(first: Spans, second: Spans) -> Iterator[Span]:
-    one, other = 0, 0
-    while one < len(first) and other < len(second):
-        start = max(first[one][0], second[other][0])
-        end = min(first[one][1], second[other][1])
+    at_first, at_second = 0, 0
+    while at_first < len(first) and at_second < len(second):
+        start = max(first[at_first][0], second[at_second][0])
+        end = min(first[at_first][1], second[at_second][1])
         if start < end:
             yield start, end
-        if first[one][1] < second[other][1]:
-            one += 1
+        if first[at_first][1] < second[at_second][1]:
+            at_first += 1
         else:
-            other += 1
+            at_second += 1
 
 
 def without(spans: Spans, removed: Spans) -> Spans:
@@ -54,23 +54,23 @@ def total(spans: Spans) -> float:
     return sum(end - start for start, end in spans)
 
 
-def bridged(spans: Spans, known: Spans) -> Spans:
+def bridged(spans: Spans, known_spans: Spans) -> Spans:
     """Extend spans over gaps: what held when a gap began lasts until something else is known."""
-    return union((start, _resumed(end, known)) for start, end in spans)
+    return union((start, _resumed(end, known_spans)) for start, end in spans)
 
 
-def _resumed(end: float, known: Spans) -> float:
-    return next((max(end, start) for start, until in known if until > end), end)
+def _resumed(end: float, known_spans: Spans) -> float:
+    return next((max(end, start) for start, until in known_spans if until > end), end)
 
 
 def toggled(changes: Iterable[tuple[float, bool]], end: float) -> Spans:
     """Return the spans in which something held. `changes`: when it began (True) and ceased (False) to hold, in order."""
-    found: list[Span] = []
+    spans: list[Span] = []
     since: float | None = None
     for at, holds in changes:
         if holds and since is None:
             since = at
         elif not holds and since is not None:
-            found.append((since, at))
+            spans.append((since, at))
             since = None
-    return union(found if since is None else [*found, (since, end)])
+    return union(spans if since is None else [*spans, (since, end)])

@@ -325,10 +325,10 @@ def dcgm_named(text: str) -> DcgmCode | None:
     `dcgm_faulty_memory`, `dcgm_code_200`. Every number has one; None for a name that is no code's.
     """
     text = text.strip().lower()
-    found = _NAMED.fullmatch(text)
-    if text.upper() in _BY_NAME or found is None:
+    match = _NAMED.fullmatch(text)
+    if text.upper() in _BY_NAME or match is None:
         return _BY_NAME.get(text.upper())  # DCGM_API is the name of one
-    return dcgm_row(int(found[1])) if found[1] else _BY_NAME.get(found[2].upper())
+    return dcgm_row(int(match[1])) if match[1] else _BY_NAME.get(match[2].upper())
 
 
 def judged(row: DcgmCode) -> str:
@@ -348,8 +348,8 @@ _ORDER = (HEALTHY, WARNING, FAILURE)
 
 def dcgm_row(code: int) -> DcgmCode:
     """The row of a code; an unknown one is a warning, never dropped."""
-    known = DCGM_CODES.get(code)
-    return known or DcgmCode(
+    listed = DCGM_CODES.get(code)
+    return listed or DcgmCode(
         code=code,
         name=f"CODE_{code}",
         meaning="not described up to DCGM 4.6",

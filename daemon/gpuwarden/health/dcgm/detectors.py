@@ -75,7 +75,7 @@ def dcgm_impaired(state: State, sight: Sight) -> Detection:
     facts = sight.dcgm
     if facts is None or not any(sight.answering):
         return Detection((), _given_up("dcgm_impaired", state, sight))
-    found = {
+    by_kind = {
         problem.kind: Sighting(
             Key("dcgm_impaired", NODE, problem.kind.value),
             {"why": problem.text},
@@ -83,7 +83,7 @@ def dcgm_impaired(state: State, sight: Sight) -> Detection:
         )
         for problem in facts.problems
     }
-    return node_detection(found.values())
+    return node_detection(by_kind.values())
 
 
 def dcgm_disagrees(state: State, sight: Sight) -> Detection:
@@ -115,8 +115,8 @@ def _differences(state: State, sight: Sight, facts: DcgmFacts) -> Iterator[tuple
         elif status is None and not nameless:
             yield slot, {"nvml": "answers", "dcgm": "does not list it"}
     for slot, status in statuses.items():
-        known = not slot or slot in sight.gpus or slot in state.pins or slot in state.given_up
-        if not known and status in _HERE:
+        accounted_for = not slot or slot in sight.gpus or slot in state.pins or slot in state.given_up
+        if not accounted_for and status in _HERE:
             yield slot, {"nvml": "does not list it", "dcgm": f"status {status}"}
 
 
@@ -135,14 +135,14 @@ _ROWS = frozenset(row.code for row in DCGM_CONDITIONS)
 
 def family(state: State, sight: Sight) -> Mapping[str, Detection]:
     """Reports of DCGM that belong to no other condition, by the code that it makes (`dcgm_faulty_memory`)."""
-    found = statements(state, sight)
+    by_key = statements(state, sight)
     tracks = [track for track in state.tracks.values() if _is_own(track.key.code)]
     covered = covered_subjects(sight) if tracks else frozenset()
     detections = {}
-    for code in {*(key.code for key in found), *(track.key.code for track in tracks)}:
+    for code in {*(key.code for key in by_key), *(track.key.code for track in tracks)}:
         sightings = tuple(
             _sighting(statement, state, sight)
-            for key, statement in found.items()
+            for key, statement in by_key.items()
             if key.code == code and statement.severity is not None
         )
         ends = (t.key.subject for t in tracks if t.key.code == code and may_end(t, covered, sight))

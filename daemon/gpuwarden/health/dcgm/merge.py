@@ -133,10 +133,10 @@ def _with_status(detector: Detector) -> Detector:
         own = detector(state, sight)
         if not own.sightings or sight.dcgm is None:
             return own
-        known = {each.slot: each.status.value for each in sight.dcgm.gpus if each.slot}
+        statuses = {each.slot: each.status.value for each in sight.dcgm.gpus if each.slot}
         quoted = (
-            replace(s, evidence={**s.evidence, "dcgm": f"status {known[s.key.subject.slot]}"})
-            if s.key.subject.slot in known
+            replace(s, evidence={**s.evidence, "dcgm": f"status {statuses[s.key.subject.slot]}"})
+            if s.key.subject.slot in statuses
             else s
             for s in own.sightings
         )

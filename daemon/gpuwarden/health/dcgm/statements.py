@@ -51,26 +51,30 @@ class Statement:
 
 def statements(state: State, sight: Sight, condition: str = "") -> dict[Key, Statement]:
     """The statements that belong to `condition`, or to none, by subject; several incidents of one fault are one statement."""
-    found: dict[Key, Statement] = {}
+    by_key: dict[Key, Statement] = {}
     facts = sight.dcgm
     if facts is None or not (facts.incidents or condition in _OF_READINGS):
-        return found
+        return by_key
     mine = [incident for incident in facts.incidents if _home(incident) == condition]
     for statement in (*_of_incidents(mine, state, sight, facts), *_of_readings(condition, sight, facts)):
         if statement.key.subject.slot in state.given_up:
             continue
-        if statement.key not in found and len(found) >= STATEMENTS_MOST:
+        if statement.key not in by_key and len(by_key) >= STATEMENTS_MOST:
             row = dcgm_row(_TOO_MANY)
             statement = replace(statement, key=Key(own_code(row), NODE), text=row.meaning, severity=Severity.WARNING)  # noqa: PLW2901
-        known = found.get(statement.key)
-        found[statement.key] = statement if known is None else _together(known, statement)
-    return found
+        earlier = by_key.get(statement.key)
+        by_key[statement.key] = statement if earlier is None else _together(earlier, statement)
+    return by_key
 
 
-def _together(one: Statement, other: Statement) -> Statement:
-    worse = one if one.severity is Severity.FAILURE or other.severity is None else other
-    text = one.text if other.text in one.text or len(one.text) > 300 else f"{one.text}; {other.text}"
-    return replace(worse, text=text, lasts=min(one.lasts, other.lasts), fresh=one.fresh or other.fresh)
+def _together(statement: Statement, other: Statement) -> Statement:
+    worse = statement if statement.severity is Severity.FAILURE or other.severity is None else other
+    text = (
+        statement.text
+        if other.text in statement.text or len(statement.text) > 300
+        else f"{statement.text}; {other.text}"
+    )
+    return replace(worse, text=text, lasts=min(statement.lasts, other.lasts), fresh=statement.fresh or other.fresh)
 
 
 # --- incidents

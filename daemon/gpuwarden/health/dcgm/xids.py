@@ -39,15 +39,15 @@ class Known:
         return record is not None and record.boot_id == self.boot_id and record.last.boottime >= boottime
 
 
-def xids_of(before: DcgmFacts | None, after: DcgmFacts, at: Stamp, known: Known) -> list[XidEvent]:
+def xids_of(before: DcgmFacts | None, after: DcgmFacts, at: Stamp, recorded: Known) -> list[XidEvent]:
     """Events of the Xids that are new in `after`, which was read at `at`, oldest first. `before` is the previous reading, None if there is none."""
-    found: dict[tuple[str, int], XidEvent] = {}
-    for event in (*_noted(before, after, at, known), *_reported(before, after, known)):
-        found.setdefault((event.slot, event.xid), event)
-    return sorted(found.values(), key=lambda event: event.at.boottime)
+    by_xid: dict[tuple[str, int], XidEvent] = {}
+    for event in (*_noted(before, after, at, recorded), *_reported(before, after, recorded)):
+        by_xid.setdefault((event.slot, event.xid), event)
+    return sorted(by_xid.values(), key=lambda event: event.at.boottime)
 
 
-def _noted(before: DcgmFacts | None, after: DcgmFacts, at: Stamp, known: Known) -> Iterator[XidEvent]:
+def _noted(before: DcgmFacts | None, after: DcgmFacts, at: Stamp, recorded: Known) -> Iterator[XidEvent]:
     known_gpus = before.gpus if before else ()
     old = {(g.slot, g.readings.last_xid, g.readings.last_xid_at) for g in known_gpus}
     seen_well = {g.slot for g in known_gpus if g.watched}  # of one that was away from the start the engine has old ones
@@ -59,19 +59,19 @@ def _noted(before: DcgmFacts | None, after: DcgmFacts, at: Stamp, known: Known) 
         dated = age > -_NOTED_WITHIN  # else the clock was set back since
         when = Stamp(at.boottime - age, noted) if dated else at
         since = when.boottime - _NOTED_WITHIN if dated else 0.0
-        if when.boottime < 0 or known.since(each.slot, xid, since):
+        if when.boottime < 0 or recorded.since(each.slot, xid, since):
             continue
         history = each.slot not in seen_well and (age > HISTORY_AFTER or not dated)
         yield _event(when, each.slot, xid, "field 230", history=history)
 
 
-def _reported(before: DcgmFacts | None, after: DcgmFacts, known: Known) -> Iterator[XidEvent]:
+def _reported(before: DcgmFacts | None, after: DcgmFacts, recorded: Known) -> Iterator[XidEvent]:
     old = {_same(incident) for incident in (before.incidents if before else ())}
     for incident in after.incidents:
         if not incident.slot or not incident.xid or _same(incident) in old:
             continue
         since = 0.0 if incident.preexisting else incident.first_seen.boottime - _REPORTED_WITHIN
-        if known.since(incident.slot, incident.xid, since):
+        if recorded.since(incident.slot, incident.xid, since):
             continue
         text = f"code {incident.code} of the health check"
         yield _event(incident.first_seen, incident.slot, incident.xid, text, history=incident.preexisting)

@@ -33,28 +33,28 @@ def inventory_incomplete(state: State, sight: Sight) -> Detection:
 
 
 def _found(state: State, sight: Sight) -> Iterator[Sighting]:
-    rise, known = sight.rules.missing_grace, known_count(state, sight)
+    rise, seen_count = sight.rules.missing_grace, known_count(state, sight)
     of_type = expected_of_type(state, sight)
     evidence: Evidence
     if of_type is not None:
-        if known < of_type:
+        if seen_count < of_type:
             machine = name_of(sight.rules.machine_type)
-            why = f"{known} of the {of_type} GPUs of the machine type {machine} were ever seen here"
-            evidence = {"why": why, "expected": of_type, "known": known, "machine_type": machine, "table": VERSION}
+            why = f"{seen_count} of the {of_type} GPUs of the machine type {machine} were ever seen here"
+            evidence = {"why": why, "expected": of_type, "known": seen_count, "machine_type": machine, "table": VERSION}
             yield Sighting(Key(CODE, NODE), evidence, rise=rise)
         return
-    modules = _modules(state, sight, known)
+    modules = _modules(state, sight, seen_count)
     if gaps := _gaps(modules):
         why = f"modules {_text(modules)} of the baseboard were seen, and {_text(gaps)} never"
-        evidence = {"why": why, "known": known, "modules": _text(modules), "never_seen": _text(gaps)}
+        evidence = {"why": why, "known": seen_count, "modules": _text(modules), "never_seen": _text(gaps)}
         yield Sighting(Key(CODE, NODE), evidence, rise=rise)
 
 
-def _modules(state: State, sight: Sight, known: int) -> Sequence[int]:
+def _modules(state: State, sight: Sight, seen_count: int) -> Sequence[int]:
     """The numbers of all modules in order; none unless all GPUs that belong here are listed, alike, and the machine's own."""
     listed = sight.gpus.values()
     numbers = sorted(facts.placement.module_id for facts in listed if facts.placement.module_id is not None)
-    distinct = len(set(numbers)) == len(numbers) == len(sight.gpus) == known
+    distinct = len(set(numbers)) == len(numbers) == len(sight.gpus) == seen_count
     alike = len({facts.name for facts in listed}) == 1
     owned = not state.given_up and not any(map(foreign, (sight.devices or {}).values()))
     return numbers if distinct and alike and owned else ()

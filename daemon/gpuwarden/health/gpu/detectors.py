@@ -191,9 +191,9 @@ def pcie_replay_rate(state: State, _: Sight, facts: GpuFacts) -> Sighting | None
 
 def vgpu_unlicensed(state: State, sight: Sight) -> Detection:
     """Loss of a licence that this GPU had here; vGPU software that never had one is nobody's fault. Clears if there is no such software."""
-    given = [facts for facts in sight.answering if facts.readings.vgpu_license is not None or not facts.errors]
-    lost = [facts.slot for facts in given if facts.readings.vgpu_license == 0 and _licensed(state, facts.slot)]
-    return gpu_detection([Sighting(Key("vgpu_unlicensed", gpu(slot)), {"licensed": 0}) for slot in lost], given)
+    examined = [facts for facts in sight.answering if facts.readings.vgpu_license is not None or not facts.errors]
+    lost = [facts.slot for facts in examined if facts.readings.vgpu_license == 0 and _licensed(state, facts.slot)]
+    return gpu_detection([Sighting(Key("vgpu_unlicensed", gpu(slot)), {"licensed": 0}) for slot in lost], examined)
 
 
 def _licensed(state: State, slot: str) -> bool:

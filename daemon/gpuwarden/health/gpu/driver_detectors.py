@@ -98,10 +98,10 @@ def _init_failed(state: State, slot: str = "") -> Evidence:
 def _fewer_than_configured(state: State, sight: Sight) -> Iterator[Sighting]:
     """Fewer GPUs were ever seen than the configuration expects: no slot can be named, so the node is the subject."""
     expected, source = expected_count(state, sight)
-    known = known_count(state, sight)
-    if source == "configured" and expected is not None and known < expected:
+    seen_count = known_count(state, sight)
+    if source == "configured" and expected is not None and seen_count < expected:
         why = "fewer GPUs than configured were ever seen here"
-        evidence: Evidence = {"expected": expected, "known": known, "why": why}
+        evidence: Evidence = {"expected": expected, "known": seen_count, "why": why}
         yield Sighting(Key("gpu_missing", NODE), evidence, rise=sight.rules.missing_grace)
 
 

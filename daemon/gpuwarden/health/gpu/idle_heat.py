@@ -26,15 +26,15 @@ def gpu_idle_hot(_: State, sight: Sight) -> Detection:
     for facts in sight.answering:
         if _idle(facts):
             groups.setdefault((facts.name, facts.board_part), []).append(facts)
-    found = [sighting for group in groups.values() for sighting in _hot(group)]
-    return gpu_detection(found, sight.answering)
+    sightings = [sighting for group in groups.values() for sighting in _hot(group)]
+    return gpu_detection(sightings, sight.answering)
 
 
 def _idle(facts: GpuFacts) -> bool:
     """True if no process has a context on the GPU, its utilization is 0, and both readings are known. With MIG on there is no utilization."""
     r = facts.readings
-    known = r.temperature is not None and r.power_usage_mw is not None
-    return known and r.utilization_gpu == 0 and not facts.processes and r.mig_mode != 1
+    both_read = r.temperature is not None and r.power_usage_mw is not None
+    return both_read and r.utilization_gpu == 0 and not facts.processes and r.mig_mode != 1
 
 
 def _hot(group: Sequence[GpuFacts]) -> Iterator[Sighting]:

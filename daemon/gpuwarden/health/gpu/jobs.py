@@ -47,16 +47,16 @@ def _at(by_address: Sequence[str], minor: int, lost: Sequence[str]) -> str:
 def on_gpus(facts: JobsFacts, slots: Collection[str], gpus: Mapping[str, GpuFacts]) -> dict[str, tuple[GpuJob, ...]]:
     """Jobs on each GPU, by slot, in the order of the job numbers."""
     jobs = {job.id: job for job in facts.jobs}
-    found: dict[tuple[str, int], GpuJob] = {}
+    gpu_jobs: dict[tuple[str, int], GpuJob] = {}
     for slot, job in _given(facts, order(slots, gpus, facts.minors)):
-        found[slot, job.id] = _of(slot, job, ended=False)
+        gpu_jobs[slot, job.id] = _of(slot, job, ended=False)
     for slot, number, pids, ended in _used(facts, gpus):
-        old = found.get((slot, number)) or _of(slot, jobs.get(number, Job(id=number)), ended=ended)
-        found[slot, number] = GpuJob(
+        old = gpu_jobs.get((slot, number)) or _of(slot, jobs.get(number, Job(id=number)), ended=ended)
+        gpu_jobs[slot, number] = GpuJob(
             slot=slot, job=number, uid=old.uid, user=old.user, job_name=old.job_name, pids=pids, ended=old.ended
         )
     by_slot: dict[str, tuple[GpuJob, ...]] = {}
-    for (slot, _), gpu_job in sorted(found.items()):
+    for (slot, _), gpu_job in sorted(gpu_jobs.items()):
         by_slot[slot] = (*by_slot.get(slot, ()), gpu_job)
     return by_slot
 

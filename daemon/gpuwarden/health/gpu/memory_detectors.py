@@ -87,14 +87,14 @@ _REPAIRS = {"channel": "repair_channel_pending", "tpc": "repair_tpc_pending"}
 
 
 def gpu_repair_pending(_: State, sight: Sight) -> Detection:
-    given = [facts for facts in sight.answering if facts.readings.repair_channel_pending is not None]
+    examined = [facts for facts in sight.answering if facts.readings.repair_channel_pending is not None]
     pending = (
-        Sighting(Key("gpu_repair_pending", gpu(facts.slot), what))
-        for facts in given
-        for what, reading in _REPAIRS.items()
+        Sighting(Key("gpu_repair_pending", gpu(facts.slot), repair))
+        for facts in examined
+        for repair, reading in _REPAIRS.items()
         if getattr(facts.readings, reading)
     )
-    return gpu_detection(tuple(pending), given)
+    return gpu_detection(tuple(pending), examined)
 
 
 DETECTORS: dict[str, Detector] = {

@@ -40,8 +40,10 @@ class PodsOnGpus:
 
     def on_gpu(self, slot: str) -> tuple[PodContainer, ...]:
         """Containers on the GPU in `slot` or on an instance of it."""
-        found = (container for (at, _), containers in self.containers.items() if at == slot for container in containers)
-        return tuple(dict.fromkeys(found))
+        placed = (
+            container for (at, _), containers in self.containers.items() if at == slot for container in containers
+        )
+        return tuple(dict.fromkeys(placed))
 
 
 def pods_on_gpus(pins: Mapping[str, Pin], view: View, nvml: NvmlFacts | None, now: Stamp) -> PodsOnGpus | None:
@@ -51,19 +53,19 @@ def pods_on_gpus(pins: Mapping[str, Pin], view: View, nvml: NvmlFacts | None, no
 
 
 def matched(facts: PodsFacts, pins: Mapping[str, Pin], nvml: NvmlFacts | None) -> PodsOnGpus:
-    known = _known(pins, () if nvml is None else nvml.gpus)
+    devices = _known(pins, () if nvml is None else nvml.gpus)
     containers: dict[Device, dict[PodContainer, None]] = {}
     unmatched: dict[str, None] = {}
     count = 0
     for container in facts.containers:
         for name in container.devices:
-            device = known.get(_SHARED.sub("", name).lower())
+            device = devices.get(_SHARED.sub("", name).lower())
             if device is None:
                 unmatched[name] = None
             else:
                 count += 1
                 containers.setdefault(device, {})[container] = None
-    most = {device: tuple(found)[:CONTAINERS_MOST] for device, found in containers.items()}
+    most = {device: tuple(on_device)[:CONTAINERS_MOST] for device, on_device in containers.items()}
     return PodsOnGpus(containers=most, matched=count, unmatched=tuple(unmatched), claims=facts.claims)
 
 
@@ -75,23 +77,23 @@ def with_pods(
         return evidence
     if before is not None:
         return {**evidence, "pod": before["pod"]}
-    found = pods_on_gpus(pins, sight.view, sight.nvml, sight.now)
-    names = () if found is None else dict.fromkeys(f"{pod.namespace}/{pod.pod}" for pod in found.on_gpu(slot))
+    placed = pods_on_gpus(pins, sight.view, sight.nvml, sight.now)
+    names = () if placed is None else dict.fromkeys(f"{pod.namespace}/{pod.pod}" for pod in placed.on_gpu(slot))
     return {**evidence, "pod": " ".join(list(names)[:CONTAINERS_MOST])} if names else evidence
 
 
 def _known(pins: Mapping[str, Pin], gpus: Iterable[GpuFacts]) -> dict[str, Device]:
     """Devices by each id that a plugin may give them, in small letters."""
-    known: dict[str, Device] = {pin.uuid.lower(): (slot, None) for slot, pin in pins.items() if pin.uuid}
+    devices: dict[str, Device] = {pin.uuid.lower(): (slot, None) for slot, pin in pins.items() if pin.uuid}
     for gpu in gpus:
         if not gpu.slot:
             continue
         file = f"nvidia{gpu.index if gpu.minor is None else gpu.minor}"
         for name in filter(None, (gpu.uuid.lower(), file, str(gpu.index))):
-            known[name] = (gpu.slot, None)
+            devices[name] = (gpu.slot, None)
         for mig in gpu.mig:
             instance = (gpu.slot, mig.gpu_instance)
-            known[f"{file}/gi{mig.gpu_instance}"] = instance
+            devices[f"{file}/gi{mig.gpu_instance}"] = instance
             if mig.uuid:
-                known[mig.uuid.lower()] = instance
-    return known
+                devices[mig.uuid.lower()] = instance
+    return devices

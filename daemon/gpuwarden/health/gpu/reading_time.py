@@ -24,10 +24,10 @@ _KEY = Key("driver_slow", NODE)
 
 def followed_reading_time(state: State, sight: Sight) -> State:
     """The state with what this pass took, until enough was learned."""
-    at, known, taken = sight.view.nvml.at, state.moments.reading_time, _taken(sight.nvml)
-    if taken is None or at is None or known.usual is not None or at.boottime <= known.at:
+    at, learned, taken = sight.view.nvml.at, state.moments.reading_time, _taken(sight.nvml)
+    if taken is None or at is None or learned.usual is not None or at.boottime <= learned.at:
         return state
-    passes = (*known.passes, taken)
+    passes = (*learned.passes, taken)
     usual = median(passes) if len(passes) >= LEARNED_FROM else None
     return replace(
         state,

@@ -40,16 +40,16 @@ def followed_readings(state: State, sight: Sight) -> State:
     at = sight.view.nvml.at
     if sight.nvml is None or at is None:
         return state
-    known, changed = state.moments.vital, dict[str, Vital]()
+    vital, changed = state.moments.vital, dict[str, Vital]()
     for facts in sight.answering:
-        before = known.get(facts.slot)
+        before = vital.get(facts.slot)
         values = _values(facts)
         if before is not None and not before.failing and values.count(None) == before.silent:
             continue  # what nearly every pass finds
         now = _after(before, facts, at.boottime, values)
         if now != before:
             changed[facts.slot] = now
-    return replace(state, moments=replace(state.moments, vital={**known, **changed})) if changed else state
+    return replace(state, moments=replace(state.moments, vital={**vital, **changed})) if changed else state
 
 
 def _after(before: Vital | None, facts: GpuFacts, at: float, values: tuple[object, ...]) -> Vital:
@@ -69,7 +69,7 @@ def _failing(facts: GpuFacts) -> list[str]:
 def gpu_readings_lost(state: State, sight: Sight) -> Detection:
     sightings, examined = [], []
     tracks = state.tracks_of("gpu_readings_lost")
-    known = {track.key.subject.slot for track in tracks}
+    tracked = {track.key.subject.slot for track in tracks}
     failed = {track.key.subject.slot for track in tracks if track.raised and track.severity is Severity.FAILURE}
     for facts in sight.answering:
         vital = state.moments.vital.get(facts.slot)
@@ -79,7 +79,7 @@ def gpu_readings_lost(state: State, sight: Sight) -> Detection:
         missed = [
             (name, since)
             for name, since in vital.failing
-            if (name in vital.answered or facts.slot in known) and _sibling_answers(name, facts, sight)
+            if (name in vital.answered or facts.slot in tracked) and _sibling_answers(name, facts, sight)
         ]
         lost = [name for name, since in missed if sight.now.boottime - since >= AFTER]
         if missed:

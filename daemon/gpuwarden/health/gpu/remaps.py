@@ -31,8 +31,8 @@ def learn_remaps(history: RemapHistory, sight: Sight) -> Iterator[Event]:
         count = facts.readings.remapped_rows_correctable
         if count is None or not facts.uuid:
             continue
-        known = history.get(facts.uuid)
-        if known is None or (count > known[-1][1] and not 0.0 <= sight.now.wall - known[-1][0] < SPACING):
+        counts = history.get(facts.uuid)
+        if counts is None or (count > counts[-1][1] and not 0.0 <= sight.now.wall - counts[-1][0] < SPACING):
             yield _event(facts.uuid, count, sight.now, sight.view.boot_id)
 
 
@@ -58,7 +58,7 @@ def with_count(history: RemapHistory, event: Event) -> RemapHistory:
 def remaps_lately(history: RemapHistory, board: str, count: int, wall: float) -> int:
     """Return how many of the `count` rows that the board has remapped by now are of the last `WINDOW`, as far as it is known."""
     counts = history.get(board, ())
-    before = [known for at, known in counts if at <= wall - WINDOW] or [known for _, known in counts[:1]]
+    before = [total for at, total in counts if at <= wall - WINDOW] or [total for _, total in counts[:1]]
     return max(0, count - before[-1]) if before else 0
 
 

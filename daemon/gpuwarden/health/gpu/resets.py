@@ -95,8 +95,10 @@ def answered(state: State, track: Track, sight: Sight) -> Event | None:
 
 def _is_news(state: State, track: Track, at: Stamp, sight: Sight) -> bool:
     """True if, since `track` began in this boot, no reset was recorded that would be the same one. All of this outlives a restart."""
-    known, booted = state.resets.get(track.key.subject.slot), sight.now.wall - sight.now.boottime
-    heard = known is not None and (known.boottime >= track.first_seen.boottime or known.boottime >= at.boottime)
+    last_reset, booted = state.resets.get(track.key.subject.slot), sight.now.wall - sight.now.boottime
+    heard = last_reset is not None and (
+        last_reset.boottime >= track.first_seen.boottime or last_reset.boottime >= at.boottime
+    )
     return not heard and track.first_seen.wall >= booted
 
 

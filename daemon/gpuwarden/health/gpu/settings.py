@@ -73,13 +73,13 @@ class Odd(NamedTuple):
 
 def gpu_misconfigured(state: State, sight: Sight) -> Detection:
     """Settings in which a GPU differs: one finding for each GPU, and a separate one, with its own wait, for what jobs may have set."""
-    found = [odd for odd in odd_settings(sight) if odd.pinned or not _accepted(state, odd)]
-    if not found:
+    differing = [odd for odd in odd_settings(sight) if odd.pinned or not _accepted(state, odd)]
+    if not differing:
         return gpu_detection((), sight.answering)
     raised = {track.key for track in state.tracks_of("gpu_misconfigured") if track.raised}
     jobs = job_numbers(state.pins, sight)
     evidence: dict[Key, dict[str, Json]] = {}
-    for odd in found:
+    for odd in differing:
         by_job = odd.setting.by_jobs and not odd.pinned
         key = Key("gpu_misconfigured", gpu(odd.facts.slot), SET_BY_JOBS if by_job else "")
         if by_job and key not in raised and (odd.facts.processes or jobs.get(odd.facts.slot)):
@@ -107,8 +107,8 @@ def odd_settings(sight: Sight) -> list[Odd]:
     ]
 
 
-def _odd(given: Iterable[tuple[GpuFacts, Value | None]], setting: Setting, pinned: int | None) -> Iterator[Odd]:
-    values = [(facts, value) for facts, value in given if value is not None and value != ""]
+def _odd(readings: Iterable[tuple[GpuFacts, Value | None]], setting: Setting, pinned: int | None) -> Iterator[Odd]:
+    values = [(facts, value) for facts, value in readings if value is not None and value != ""]
     if not values:
         return
     common, _ = Counter(value for _, value in values).most_common(1)[0]

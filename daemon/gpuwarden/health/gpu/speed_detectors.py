@@ -44,18 +44,18 @@ _SUPERCHIP = re.compile(r"\bG[BH]\d")
 
 
 def gpu_slow(state: State, sight: Sight) -> Detection:
-    given = [f for f in sight.answering if f.readings.clock_sm_mhz is not None and f.readings.mig_mode != 1]
-    busy = [facts for facts in given if _busy(facts)]
-    found = []
+    measured = [f for f in sight.answering if f.readings.clock_sm_mhz is not None and f.readings.mig_mode != 1]
+    busy = [facts for facts in measured if _busy(facts)]
+    sightings = []
     for facts in busy:
         if _may_be_slow(facts.readings):
             evidence = _slow(state, facts, _siblings(state, sight, facts, busy))
             if evidence:
-                found.append(Sighting(Key("gpu_slow", gpu(facts.slot)), evidence))
+                sightings.append(Sighting(Key("gpu_slow", gpu(facts.slot)), evidence))
     # Only work shows whether a GPU is slow: a finding does not end by rest. One that rises does.
     raised = {track.key.subject.slot for track in state.tracks_of("gpu_slow") if track.raised}
-    examined = [facts for facts in given if facts.slot not in raised or _busy(facts)] if raised else given
-    return gpu_detection(found, examined)
+    examined = [facts for facts in measured if facts.slot not in raised or _busy(facts)] if raised else measured
+    return gpu_detection(sightings, examined)
 
 
 def _busy(facts: GpuFacts) -> bool:

@@ -41,16 +41,16 @@ def narrow(facts: AdapterFacts) -> Narrow | None:
     return None
 
 
-def adapter_pcie_degraded(infiniband: InfinibandFacts, known: Mapping[str, KnownPort]) -> list[Sighting]:
-    found = {facts: lack for facts in infiniband.adapters if (lack := narrow(facts)) is not None}
-    alike = {lack._replace(at="") for lack in found.values()}
+def adapter_pcie_degraded(infiniband: InfinibandFacts, known_ports: Mapping[str, KnownPort]) -> list[Sighting]:
+    lacks = {facts: lack for facts in infiniband.adapters if (lack := narrow(facts)) is not None}
+    alike = {lack._replace(at="") for lack in lacks.values()}
     cards = {facts.slot.rpartition(".")[0] for facts in infiniband.adapters}  # the functions of one share its links
-    if len(cards) > 1 and len(found) == len(infiniband.adapters) and len(alike) == 1:
+    if len(cards) > 1 and len(lacks) == len(infiniband.adapters) and len(alike) == 1:
         return []
-    accepted = {port.slot: port for port in known.values() if port.slot}
+    accepted = {port.slot: port for port in known_ports.values() if port.slot}
     return [
         Sighting(Key("adapter_pcie_degraded", adapter(facts.slot)), _evidence(facts, lack))
-        for facts, lack in found.items()
+        for facts, lack in lacks.items()
         if facts.slot in accepted and not _accepted(accepted[facts.slot], lack)
     ]
 

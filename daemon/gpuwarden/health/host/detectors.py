@@ -95,35 +95,35 @@ def _port_down(state: State, sight: Sight, facts: InfinibandFacts) -> Seen:
 
 def _rate_low(state: State, _: Sight, facts: InfinibandFacts) -> Seen:
     """Ports slower than they were. A port that is down has no rate."""
-    known = state.host.ports
+    known_ports = state.host.ports
     idle = {
         port_subject(port.name)
         for port in facts.ports
-        if port.name in known and (port.state != "active" or port.rate_gbps is None)
+        if port.name in known_ports and (port.state != "active" or port.rate_gbps is None)
     }
-    return ports.infiniband_rate_low(facts, known), idle
+    return ports.infiniband_rate_low(facts, known_ports), idle
 
 
 def _flapping(state: State, sight: Sight) -> Detection:
     """Flapping ports. Clears only for a port that was followed for the whole window of the rule, or is no longer known."""
-    facts, known, now = infiniband_now(sight), state.port_downs, sight.now.boottime
+    facts, downs, now = infiniband_now(sight), state.port_downs, sight.now.boottime
     if facts is None:
         return _unread(FLAPPING, InfinibandFacts, state, sight)
     subjects = [track.key.subject for track in state.tracks_of(FLAPPING)]
-    young = {subject for subject in subjects if subject.part in state.host.ports and is_young(known, subject.part, now)}
-    return tracked_detection(FLAPPING, state, infiniband_flapping(facts, known, now), young)
+    young = {subject for subject in subjects if subject.part in state.host.ports and is_young(downs, subject.part, now)}
+    return tracked_detection(FLAPPING, state, infiniband_flapping(facts, downs, now), young)
 
 
 def _errors(state: State, sight: Sight, facts: InfinibandFacts) -> Seen:
     """Ports with too many errors. Clears only for a port that was followed for the longest window, or is no longer known."""
-    known, windows = state.host.ports, state.moments.host_windows
+    known_ports, windows = state.host.ports, state.moments.host_windows
     young = {
         track.key.subject
         for track in state.tracks_of("infiniband_errors")
-        if track.key.subject.part in known and not followed(windows, str(track.key.subject), port_errors.HOUR)
+        if track.key.subject.part in known_ports and not followed(windows, str(track.key.subject), port_errors.HOUR)
     }
-    found = port_errors.infiniband_errors(facts, known, ports.other_roles(known), windows)
-    return _not_while_booting(sight, found), young
+    sightings = port_errors.infiniband_errors(facts, known_ports, ports.other_roles(known_ports), windows)
+    return _not_while_booting(sight, sightings), young
 
 
 def _adapter_pcie(state: State, _: Sight, facts: InfinibandFacts) -> Seen:
@@ -216,10 +216,10 @@ def _fabric(sight: Sight) -> tuple[bool | None, bool | None]:
     """Return whether a GPU says that it belongs to an NVLink fabric (not all switches are on the PCI bus), and whether each that does
     is registered in it; None while none says.
     """
-    given = [facts.readings for facts in sight.answering if facts.readings.fabric_state is not None]
-    using = [readings for readings in given if readings.fabric_state]
+    answered = [facts.readings for facts in sight.answering if facts.readings.fabric_state is not None]
+    using = [readings for readings in answered if readings.fabric_state]
     completed = all(readings.fabric_state == REGISTERED and not readings.fabric_status for readings in using)
-    return (bool(using) if given else None), (completed if using else None)
+    return (bool(using) if answered else None), (completed if using else None)
 
 
 def _restarted(track: Track) -> bool:

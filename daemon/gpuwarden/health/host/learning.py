@@ -61,8 +61,8 @@ def infiniband_now(sight: Sight) -> InfinibandFacts | None:
 def learn_host(state: State, sight: Sight) -> Iterator[Event]:
     """Events for ports that are active or faster than ever, for mounts that are writable, and for ports and mounts that no longer matter."""
     if (infiniband := now_known(sight, InfinibandFacts)) is not None:
-        known = state.host.ports
-        for name, port in _ports(known, infiniband):
+        known_ports = state.host.ports
+        for name, port in _ports(known_ports, infiniband):
             if port is None:
                 yield forgotten(port_subject(name), sight.now, sight.view.boot_id)
             else:
@@ -85,48 +85,48 @@ def learn_downs(state: State, sight: Sight) -> list[Event]:
 
 def learn_counts(state: State, sight: Sight) -> Iterator[Event]:
     """Events for uncorrected errors of memory controllers that are in the windows now: a restart counts on from there."""
-    memory, known = now_known(sight, MemoryFacts), state.host.uncorrected
+    memory, uncorrected = now_known(sight, MemoryFacts), state.host.uncorrected
     if memory is None:
         return
-    for controller, count in _counts(known, memory):
+    for controller, count in _counts(uncorrected, memory):
         yield uncorrected_learned(controller, count, sight.now, sight.view.boot_id)
 
 
-def _counts(known: Mapping[str, int], memory: MemoryFacts) -> list[tuple[str, int]]:
+def _counts(uncorrected: Mapping[str, int], memory: MemoryFacts) -> list[tuple[str, int]]:
     counts = [(name.removeprefix("memory/"), count) for (name, _), count in memory_counters(memory).items()]
-    room = len(known) < CONTROLLERS_KEPT
-    return [(name, count) for name, count in counts if known.get(name) != count and (name in known or room)]
+    room = len(uncorrected) < CONTROLLERS_KEPT
+    return [(name, count) for name, count in counts if uncorrected.get(name) != count and (name in uncorrected or room)]
 
 
 def _ports(before: Mapping[str, KnownPort], infiniband: InfinibandFacts) -> list[tuple[str, KnownPort | None]]:
     """Changes of known ports, by name; None for a port that no longer matters, or that has another name."""
-    known = named_as_now(before, infiniband)
-    changes: list[tuple[str, KnownPort | None]] = [(name, None) for name in before if name not in known]
-    changes += [(name, port) for name, port in known.items() if port is not before.get(name)]
-    for name in known:
+    known_ports = named_as_now(before, infiniband)
+    changes: list[tuple[str, KnownPort | None]] = [(name, None) for name in before if name not in known_ports]
+    changes += [(name, port) for name, port in known_ports.items() if port is not before.get(name)]
+    for name in known_ports:
         device = name.rpartition("/")[0]
         if any(re.match(pattern, device) for pattern in infiniband.excluded):
             changes.append((name, None))
     for port in infiniband.ports:
-        if port.state != "active" or (port.name not in known and len(known) >= PORTS_KEPT):
+        if port.state != "active" or (port.name not in known_ports and len(known_ports) >= PORTS_KEPT):
             continue
-        then = known.get(port.name, KnownPort(0.0, ""))
+        then = known_ports.get(port.name, KnownPort(0.0, ""))
         now = replace(
             then,
             gbps=max(then.gbps, port.rate_gbps or 0.0),
             link_layer=port.link_layer or then.link_layer,
-            default_route=_carries_route(port, then, known, infiniband),
+            default_route=_carries_route(port, then, known_ports, infiniband),
             slot=port.slot or then.slot,
             guid=port.guid or then.guid,
             blind=blind_counters(port),
         )
-        if port.name not in known or now != then:
+        if port.name not in known_ports or now != then:
             changes.append((port.name, now))
     return changes
 
 
 def _carries_route(
-    port: PortFacts, before: KnownPort, known: Mapping[str, KnownPort], infiniband: InfinibandFacts
+    port: PortFacts, before: KnownPort, known_ports: Mapping[str, KnownPort], infiniband: InfinibandFacts
 ) -> bool:
     """Return True if the default route goes over a port that is active.
 
@@ -135,20 +135,22 @@ def _carries_route(
     """
     if port.default_route:
         active = {other.name for other in infiniband.ports if other.state == "active"}
-        return before.default_route or not any(p.default_route and name not in active for name, p in known.items())
+        return before.default_route or not any(
+            p.default_route and name not in active for name, p in known_ports.items()
+        )
     return before.default_route and not any(other.default_route for other in infiniband.ports)
 
 
-def _mounts(known: Mapping[str, str], storage: StorageFacts, *, booting: bool) -> list[tuple[str, str | None]]:
+def _mounts(known_mounts: Mapping[str, str], storage: StorageFacts, *, booting: bool) -> list[tuple[str, str | None]]:
     """New sources of mounts, by path; None for a mount that no longer matters."""
     here = {mount.path for mount in storage.mounts if mount.mounted or mount.expected}
-    gone = [path for path in known if path not in here and not booting]
-    news: list[tuple[str, str | None]] = [(path, None) for path in gone]
+    gone = [path for path in known_mounts if path not in here and not booting]
+    changes: list[tuple[str, str | None]] = [(path, None) for path in gone]
     for mount in storage.mounts:
-        room = mount.path in known or len(known) - len(gone) < MOUNTS_KEPT
-        if mount.mounted and not mount.read_only and known.get(mount.path) != mount.source and room:
-            news.append((mount.path, mount.source))
-    return news
+        room = mount.path in known_mounts or len(known_mounts) - len(gone) < MOUNTS_KEPT
+        if mount.mounted and not mount.read_only and known_mounts.get(mount.path) != mount.source and room:
+            changes.append((mount.path, mount.source))
+    return changes
 
 
 def accept_host(state: State, sight: Sight) -> Iterator[Event]:
@@ -157,20 +159,20 @@ def accept_host(state: State, sight: Sight) -> Iterator[Event]:
     if infiniband is None:
         return
     here = {port.name: port for port in infiniband.ports}
-    for name, known in state.host.ports.items():
+    for name, before in state.host.ports.items():
         port = here.get(name)
         if port is None or port.state not in ("active", ""):
             yield forgotten(port_subject(name), sight.now, sight.view.boot_id)
-        elif (now := _as_it_is(port, known, infiniband)) != known:
+        elif (now := _as_it_is(port, before, infiniband)) != before:
             yield port_learned(name, now, sight.now, sight.view.boot_id)
 
 
-def _as_it_is(port: PortFacts, known: KnownPort, infiniband: InfinibandFacts) -> KnownPort:
+def _as_it_is(port: PortFacts, before: KnownPort, infiniband: InfinibandFacts) -> KnownPort:
     """The port with its present rate, and with what the PCIe links of its adapter lack."""
-    gbps = known.gbps if port.rate_gbps is None else min(known.gbps, port.rate_gbps)
+    gbps = before.gbps if port.rate_gbps is None else min(before.gbps, port.rate_gbps)
     lacks = [lack for each in infiniband.adapters if each.slot == port.slot and (lack := narrow(each)) is not None]
     lanes, gtps = (lacks[0].lanes, lacks[0].gtps) if lacks else (0, 0.0)
-    return replace(known, gbps=gbps, lanes=lanes, gtps=gtps)
+    return replace(before, gbps=gbps, lanes=lanes, gtps=gtps)
 
 
 # --- Counters --------------------------------------------------------------------------------------------------------
@@ -195,10 +197,10 @@ def counted_host(state: State, sight: Sight) -> State:
 def _counted(host: HostMemory, windows: Windows, kind: str, at: float, readings: Readings) -> Windows:
     """The windows with one pass more of one collector; the same if it was counted already."""
     prefix = f"{kind}/"
-    known = {name for name, _ in readings}
+    names = {name for name, _ in readings}
     if kind == "port":
-        known.update(map(port_key, host.ports))
-    result = {key: series for key, series in windows.items() if key[0] in known or not key[0].startswith(prefix)}
+        names.update(map(port_key, host.ports))
+    result = {key: series for key, series in windows.items() if key[0] in names or not key[0].startswith(prefix)}
     for key, value in readings.items():
         series = windows.get(key)
         if series is None or at < series.at:  # the latter: another boot
@@ -213,8 +215,8 @@ def _counted(host: HostMemory, windows: Windows, kind: str, at: float, readings:
 def _begun(host: HostMemory, name: str, at: float, value: int) -> Series:
     """A new window; for a memory controller, with what was counted since the last pass of the daemon before this one."""
     kind, _, controller = name.partition("/")
-    known = host.uncorrected.get(controller) if kind == "memory" else None
-    return Series.start(at, value) if known is None else Series.start(at, known).add(at, value)
+    uncorrected = host.uncorrected.get(controller) if kind == "memory" else None
+    return Series.start(at, value) if uncorrected is None else Series.start(at, uncorrected).add(at, value)
 
 
 _COUNTED: tuple[tuple[str, type[NamedFacts], Callable[[Any], Readings]], ...] = (
@@ -227,9 +229,9 @@ _COUNTED: tuple[tuple[str, type[NamedFacts], Callable[[Any], Readings]], ...] = 
 def _counting(sight: Sight) -> Iterator[tuple[str, Stamp, Any, Callable[[Any], Readings]]]:
     """The passes that count anything: what their subjects are called, when it was read, and how to count."""
     for kind, facts, counters in _COUNTED:
-        known, at = now_known(sight, facts), sight.view.seen(facts).at
-        if known is not None and at is not None:
-            yield kind, at, known, counters
+        latest, at = now_known(sight, facts), sight.view.seen(facts).at
+        if latest is not None and at is not None:
+            yield kind, at, latest, counters
 
 
 def followed(windows: Windows, name: str, seconds: float) -> bool:

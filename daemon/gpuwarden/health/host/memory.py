@@ -113,6 +113,6 @@ def remembered(memory: HostMemory, event: Event) -> HostMemory:
         )
     if subject.kind == "memory" and learned:
         count = event.data.get("uncorrected")
-        known = count if isinstance(count, int) else 0
-        return replace(memory, uncorrected={**memory.uncorrected, subject.part: known})
+        uncorrected = count if isinstance(count, int) else 0
+        return replace(memory, uncorrected={**memory.uncorrected, subject.part: uncorrected})
     return memory

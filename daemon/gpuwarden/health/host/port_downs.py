@@ -76,17 +76,17 @@ def is_blind(port: PortFacts) -> bool:
 
 
 def counted_downs(
-    known: Downs, followed: frozenset[str], infiniband: InfinibandFacts, now: Stamp, boot_id: str
+    remembered: Downs, followed: frozenset[str], infiniband: InfinibandFacts, now: Stamp, boot_id: str
 ) -> list[Event]:
     """The events for what the counters show beyond what is known. `followed`: ports that were read in this life before."""
     began = now.boottime // EACH * EACH
-    found: list[Event] = []
+    events: list[Event] = []
     for port in infiniband.ports:
-        before, counters = known.get(port.name), _counters(port)
+        before, counters = remembered.get(port.name), _counters(port)
         if before is None:
-            room = len(known) + len(found) < PORTS_KEPT
+            room = len(remembered) + len(events) < PORTS_KEPT
             if room and counters != Counters():
-                found.append(_event(port.name, now, boot_id, PortCounted(**counters._asdict())))
+                events.append(_event(port.name, now, boot_id, PortCounted(**counters._asdict())))
             continue
         counters = _merged(before.counters, counters)
         flaps = before.lately(began) >= FLAPS
@@ -94,8 +94,8 @@ def counted_downs(
             continue
         downs = _growth(before.counters, counters)
         downs = downs if flaps or port.name in followed else min(downs, 1)
-        found.append(_event(port.name, now, boot_id, PortCounted(**counters._asdict(), downs=downs)))
-    return found
+        events.append(_event(port.name, now, boot_id, PortCounted(**counters._asdict(), downs=downs)))
+    return events
 
 
 def _counters(port: PortFacts) -> Counters:
@@ -112,13 +112,13 @@ def _growth(old: Counters, new: Counters) -> int:
     return sum([now - before if now >= before else now for before, now in pairs])
 
 
-def infiniband_flapping(infiniband: InfinibandFacts, known: Downs, now: float) -> list[Sighting]:
+def infiniband_flapping(infiniband: InfinibandFacts, remembered: Downs, now: float) -> list[Sighting]:
     """Ports that went down too often, by the port's counters, so that an interruption between two passes counts; by what passes
     saw if the counters are blind.
     """
     sightings = []
     for port in infiniband.ports:
-        memory = known.get(port.name)
+        memory = remembered.get(port.name)
         if memory is None or not memory.marks:
             continue
         downs = memory.lately(now) + _growth(memory.counters, _counters(port))
@@ -130,9 +130,9 @@ def infiniband_flapping(infiniband: InfinibandFacts, known: Downs, now: float) -
     return sightings
 
 
-def is_young(known: Downs, name: str, now: float) -> bool:
+def is_young(remembered: Downs, name: str, now: float) -> bool:
     """True if the port was not followed for the whole window yet. A port without counters has nothing to wait for."""
-    return name in known and now - known[name].since < WINDOW
+    return name in remembered and now - remembered[name].since < WINDOW
 
 
 def _event(name: str, at: Stamp, boot_id: str, data: PortCounted) -> Event:
@@ -140,13 +140,13 @@ def _event(name: str, at: Stamp, boot_id: str, data: PortCounted) -> Event:
     return Event(kind=EventKind.COUNTED, at=at, boot_id=boot_id, key=key, data=write(data))
 
 
-def with_downs(known: Downs, event: Event) -> Downs:
+def with_downs(remembered: Downs, event: Event) -> Downs:
     """Memory after an event COUNTED of a port."""
     if event.key is None or event.key.code != FLAPPING:
-        return known
+        return remembered
     name, at, data = event.key.subject.part, event.at.boottime, read(PortCounted, event)
     counters = Counters(data.link_downed, data.carrier_down, data.seen_down)
-    memory = known.get(name)
+    memory = remembered.get(name)
     if memory is None:
         since = at if data.since is None else data.since
         memory = PortDowns(counters=counters, since=since, marks=tuple(_marks(data.marks)))
@@ -155,20 +155,20 @@ def with_downs(known: Downs, event: Event) -> Downs:
         memory = replace(memory, counters=counters, marks=(*marks[-MARKS_KEPT + 1 :], (at, data.downs)))
     else:
         memory = replace(memory, counters=counters)
-    return {**known, name: memory}
+    return {**remembered, name: memory}
 
 
-def without_port(known: Downs, event: Event) -> Downs:
+def without_port(remembered: Downs, event: Event) -> Downs:
     """Memory after a HOST_FORGOTTEN, which may be of a port."""
     subject = None if event.key is None else event.key.subject
-    if subject is None or subject.kind != "port" or subject.part not in known:
-        return known
-    return {name: memory for name, memory in known.items() if name != subject.part}
+    if subject is None or subject.kind != "port" or subject.part not in remembered:
+        return remembered
+    return {name: memory for name, memory in remembered.items() if name != subject.part}
 
 
-def down_events(known: Downs, at: Stamp, boot_id: str) -> Iterator[Event]:
+def down_events(remembered: Downs, at: Stamp, boot_id: str) -> Iterator[Event]:
     """Events that rebuild this memory from nothing."""
-    for name, memory in known.items():
+    for name, memory in remembered.items():
         marks = " ".join(f"{when!r}:{times}" for when, times in memory.marks)
         data = PortCounted(**memory.counters._asdict(), since=memory.since, marks=marks or None)
         yield _event(name, at, boot_id, data)

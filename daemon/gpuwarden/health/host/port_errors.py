@@ -85,12 +85,12 @@ def blind_counters(port: PortFacts) -> str:
 
 
 def infiniband_errors(
-    infiniband: InfinibandFacts, known: Ports, roles: Mapping[str, str], windows: Windows
+    infiniband: InfinibandFacts, known_ports: Ports, roles: Mapping[str, str], windows: Windows
 ) -> list[Sighting]:
     """Sightings of ports with errors: one for each port, with the growth of each counter that is beyond its limit."""
-    active = [port.name for port in infiniband.ports if port.state == "active" and port.name in known]
+    active = [port.name for port in infiniband.ports if port.state == "active" and port.name in known_ports]
     beyond = {name: dict(_beyond(name, windows)) for name in active}
-    found = []
+    sightings = []
     for name, counters in beyond.items():
         alike = [other for other in active if (other in roles) is (name in roles)]
         evidence = {
@@ -99,8 +99,8 @@ def infiniband_errors(
             if not _together(counter, alike, beyond)
         }
         if evidence:
-            found.append(Sighting(Key("infiniband_errors", port_subject(name)), {**evidence}))
-    return found
+            sightings.append(Sighting(Key("infiniband_errors", port_subject(name)), {**evidence}))
+    return sightings
 
 
 def _together(counter: str, alike: list[str], beyond: Mapping[str, Mapping[str, object]]) -> bool:

@@ -18,21 +18,25 @@ from gpuwarden_collectors.host_facts import InfinibandFacts, PortFacts
 Ports = Mapping[str, KnownPort]
 
 
-def named_as_now(known: Ports, infiniband: InfinibandFacts) -> Ports:
+def named_as_now(known_ports: Ports, infiniband: InfinibandFacts) -> Ports:
     """Return the known ports under their present names, and with their present places; the same mapping if none changed.
 
     A port whose adapter is missing keeps its name and its place. If another has the name now, it is known by one that is free; if another
     has the place, by none.
     """
     here = {port.name: port for port in infiniband.ports}
-    if all(name in here and _is_that(here[name], port) for name, port in known.items()):
-        return known
-    names = _names_now(known, here)
+    if all(name in here and _is_that(here[name], port) for name, port in known_ports.items()):
+        return known_ports
+    names = _names_now(known_ports, here)
     merged = {(slot, str(port.port)) for port in infiniband.ports for slot in port.merged}
-    unmoved = {(known[name].slot, _number(name)) for name, now in names.items() if here[now].slot == known[name].slot}
+    unmoved = {
+        (known_ports[name].slot, _number(name))
+        for name, now in names.items()
+        if here[now].slot == known_ports[name].slot
+    }
     there = merged | unmoved  # a subfunction that an administrator removed was a device of an adapter that is there
-    missing = {name: port for name, port in known.items() if name not in names}
-    result = {now: _placed(known[name], here[now]) for name, now in names.items()}
+    missing = {name: port for name, port in known_ports.items() if name not in names}
+    result = {now: _placed(known_ports[name], here[now]) for name, now in names.items()}
     free = iter([name for name in names if name not in here])
     slots = {port.slot for port in infiniband.ports}
     for name, port in missing.items():
@@ -41,28 +45,30 @@ def named_as_now(known: Ports, infiniband: InfinibandFacts) -> Ports:
         now = name if name not in result else next(free, None)
         if now is not None:
             result[now] = replace(port, slot="") if port.slot in slots else port
-    return known if result == known else result
+    return known_ports if result == known_ports else result
 
 
-def _placed(known: KnownPort, port: PortFacts) -> KnownPort:
-    return replace(known, slot=port.slot or known.slot, guid=port.guid or known.guid)
+def _placed(past: KnownPort, port: PortFacts) -> KnownPort:
+    return replace(past, slot=port.slot or past.slot, guid=port.guid or past.guid)
 
 
-def _is_that(port: PortFacts, known: KnownPort) -> bool:
-    return (port.guid, port.slot) == (known.guid, known.slot)
+def _is_that(port: PortFacts, past: KnownPort) -> bool:
+    return (port.guid, port.slot) == (past.guid, past.slot)
 
 
-def _names_now(known: Ports, here: Mapping[str, PortFacts]) -> dict[str, str]:
+def _names_now(known_ports: Ports, here: Mapping[str, PortFacts]) -> dict[str, str]:
     """Names that the known ports have now, by those that they had, without the ports that are missing.
 
     Devices of one PCI function (subfunctions of mlx5) have GUIDs of their own, and else keep their names.
     """
     guids = {(port.guid, str(port.port)): name for name, port in here.items() if port.guid}
     names = {
-        name: guids[port.guid, _number(name)] for name, port in known.items() if (port.guid, _number(name)) in guids
+        name: guids[port.guid, _number(name)]
+        for name, port in known_ports.items()
+        if (port.guid, _number(name)) in guids
     }
     taken = set(names.values())
-    left = {name: port for name, port in known.items() if name not in names and port.slot}
+    left = {name: port for name, port in known_ports.items() if name not in names and port.slot}
     for name, port in left.items():
         if name in here and here[name].slot == port.slot and name not in taken:
             names[name] = name

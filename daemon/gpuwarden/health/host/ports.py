@@ -31,20 +31,20 @@ def unseen_ports(infiniband: InfinibandFacts) -> frozenset[Subject]:
     return frozenset(port_subject(port.name) for port in infiniband.ports if not port.state)
 
 
-def infiniband_down(infiniband: InfinibandFacts, known: Ports) -> list[Sighting]:
+def infiniband_down(infiniband: InfinibandFacts, known_ports: Ports) -> list[Sighting]:
     """Ports that were once active and are not, or are not there at all: an adapter that is gone takes them along.
 
     A port that is not of the job fabric warns. All of several others at once are hardly the cables.
     """
     here = {port.name: port for port in infiniband.ports}
-    down = [name for name in known if name not in here or _reads_down(here[name])]
-    roles = other_roles(known) if down else {}
-    fabric = [name for name in known if name not in roles]
+    down = [name for name in known_ports if name not in here or _reads_down(here[name])]
+    roles = other_roles(known_ports) if down else {}
+    fabric = [name for name in known_ports if name not in roles]
     all_of_them = len(fabric) > 1 and set(fabric) <= set(down)
     return [
         Sighting(
             Key("infiniband_down", port_subject(name)),
-            {**_how_down(here.get(name), known[name]), **({"role": roles[name]} if name in roles else {})},
+            {**_how_down(here.get(name), known_ports[name]), **({"role": roles[name]} if name in roles else {})},
             severity=Severity.WARNING if name in roles else None,
             advice=Advice.RESTART_SERVICE if all_of_them and name not in roles else None,
         )
@@ -59,16 +59,16 @@ def _reads_down(port: PortFacts) -> bool:
 BESIDE, ROUTE, SLOWER = "Ethernet beside InfiniBand", "carries the default route", "slower than the others, and fewer"
 
 
-def other_roles(known: Ports) -> dict[str, str]:
+def other_roles(known_ports: Ports) -> dict[str, str]:
     """Ethernet ports that are not of the job fabric (management, front end, storage), each with the reason.
 
     If every port has such a reason, or there is one port alone, jobs use them all the same, and none is returned.
     """
-    ethernet = {name for name, port in known.items() if port.link_layer == ETHERNET}
-    if any(port.link_layer == INFINIBAND for port in known.values()):
+    ethernet = {name for name, port in known_ports.items() if port.link_layer == ETHERNET}
+    if any(port.link_layer == INFINIBAND for port in known_ports.values()):
         return dict.fromkeys(sorted(ethernet), BESIDE)
-    routed = {name: ROUTE for name in known if name in ethernet and known[name].default_route}
-    rest = {name: port.gbps for name, port in known.items() if name not in routed}
+    routed = {name: ROUTE for name in known_ports if name in ethernet and known_ports[name].default_route}
+    rest = {name: port.gbps for name, port in known_ports.items() if name not in routed}
     if not rest:
         return {}
     rates = Counter(rest.values())
@@ -77,20 +77,20 @@ def other_roles(known: Ports) -> dict[str, str]:
     return {**routed, **{name: SLOWER for name, rate in rest.items() if name in ethernet and rate in odd}}
 
 
-def _how_down(port: PortFacts | None, known: KnownPort) -> Evidence:
+def _how_down(port: PortFacts | None, past: KnownPort) -> Evidence:
     if port is None:
-        return {"why": "the port is gone", **({"adapter": known.slot} if known.slot else {})}
+        return {"why": "the port is gone", **({"adapter": past.slot} if past.slot else {})}
     return {"state": port.state, "physical_state": port.physical_state, "link_layer": port.link_layer}
 
 
-def infiniband_rate_low(infiniband: InfinibandFacts, known: Ports) -> list[Sighting]:
+def infiniband_rate_low(infiniband: InfinibandFacts, known_ports: Ports) -> list[Sighting]:
     """Slower than this port itself once was: lanes lost, or trained down."""
     return [
         Sighting(
             Key("infiniband_rate_low", port_subject(port.name)),
-            {"gbps": port.rate_gbps, "gbps_before": known[port.name].gbps},
+            {"gbps": port.rate_gbps, "gbps_before": known_ports[port.name].gbps},
         )
         for port in infiniband.ports
-        if port.state == "active" and port.name in known
-        if port.rate_gbps is not None and port.rate_gbps < known[port.name].gbps
+        if port.state == "active" and port.name in known_ports
+        if port.rate_gbps is not None and port.rate_gbps < known_ports[port.name].gbps
     ]

@@ -35,12 +35,12 @@ FATAL = (LineKind.ADAPTER_SILENT, LineKind.ADAPTER_HARDWARE)
 
 
 def gsp_not_answering(state: State, sight: Sight) -> Detection:
-    found = [
+    sightings = [
         _sighting(record, Severity.WARNING)
         for record in _recent(state, sight, "gsp_not_answering")
         if LineKind.GPU_RESET_ADVISED in signs(record) or lasted(record) >= GOES_ON
     ]
-    return tracked_detection("gsp_not_answering", state, found)
+    return tracked_detection("gsp_not_answering", state, sightings)
 
 
 def soft_lockup(state: State, sight: Sight) -> Detection:
@@ -79,12 +79,14 @@ def _after_pcie_error(state: State, lockups: list[Record]) -> str:
 
 
 def nvme_failed(state: State, sight: Sight) -> Detection:
-    found = [_sighting(record, Severity.WARNING) for record in _recent(state, sight, "nvme_failed") if signs(record)]
-    return tracked_detection("nvme_failed", state, found)
+    sightings = [
+        _sighting(record, Severity.WARNING) for record in _recent(state, sight, "nvme_failed") if signs(record)
+    ]
+    return tracked_detection("nvme_failed", state, sightings)
 
 
 def adapter_failed(state: State, sight: Sight) -> Detection:
-    found = []
+    sightings = []
     for record in _recent(state, sight, "adapter_failed", rising=True):
         reported = signs(record)
         if not reported or _latched(state, record):
@@ -94,8 +96,8 @@ def adapter_failed(state: State, sight: Sight) -> Detection:
         severity = Severity.FAILURE if dead and fabric else Severity.WARNING
         sighting = _sighting(record, severity, why, None if dead else Advice.OBSERVE)
         not_recovered_in_time = sight.now.boottime - record.last.boottime >= RECOVERS
-        found.append(replace(sighting, rise=0.0) if not_recovered_in_time else sighting)
-    return tracked_detection("adapter_failed", state, found)
+        sightings.append(replace(sighting, rise=0.0) if not_recovered_in_time else sighting)
+    return tracked_detection("adapter_failed", state, sightings)
 
 
 def _of_job_fabric(state: State, slot: str) -> tuple[Evidence, bool]:
@@ -103,11 +105,11 @@ def _of_job_fabric(state: State, slot: str) -> tuple[Evidence, bool]:
 
     A port whose adapter sysfs does not name may be one of its ports.
     """
-    known = state.host.ports
-    ports = [name for name, port in known.items() if port.slot in (slot, "")]
+    known_ports = state.host.ports
+    ports = [name for name, port in known_ports.items() if port.slot in (slot, "")]
     if not ports:
         return {"ports": "none that was ever active"}, False
-    roles = other_roles(known)
+    roles = other_roles(known_ports)
     if all(name in roles for name in ports):
         return {"ports": ", ".join(ports), "role": roles[ports[0]]}, False
     return {"ports": ", ".join(ports)}, True

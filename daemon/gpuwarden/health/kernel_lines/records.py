@@ -50,10 +50,10 @@ def signs(record: Record) -> tuple[str, ...]:
     """Signs of the lines of the newest burst, each once, the newest last; none from before a recovery."""
     if not record.bursts:
         return ()
-    found: list[str] = []
+    kept: list[str] = []
     for sign in record.bursts[-1].signs:
-        found = [] if sign in ENDS else [*found, sign]
-    return tuple(found)
+        kept = [] if sign in ENDS else [*kept, sign]
+    return tuple(kept)
 
 
 def lasted(record: Record) -> float:

@@ -30,9 +30,9 @@ def days_of(state: State, event: Event) -> Iterator[tuple[str, What]]:
         stood = failures(state, key.subject.slot, event.at.wall)
         yield from ((board(state, track.key.subject.slot), What.RESETS) for track in stood)
     elif event.kind in (EventKind.RAISED, EventKind.XID) and (owner := _owner(state, key)):
-        known = state.tracks.get(key)
-        active = known is not None and known.raised
-        severity = known.severity if event.kind == EventKind.XID and known is not None else event.data.get("severity")
+        before = state.tracks.get(key)
+        active = before is not None and before.raised
+        severity = before.severity if event.kind == EventKind.XID and before is not None else event.data.get("severity")
         failed = severity == Severity.FAILURE
         if failed and event.kind == EventKind.RAISED and not active:
             yield owner, What.FAILURES
@@ -49,8 +49,8 @@ def _owner(state: State, key: Key) -> str:
     return NODE_OWNER if key.subject.kind == "switch" or key.code in OF_THE_NODE else ""
 
 
-def _owned(state: State, what: What) -> Iterator[tuple[str, What]]:
-    """Yield `what` for each owner of an active failure."""
+def _owned(state: State, kind: What) -> Iterator[tuple[str, What]]:
+    """Yield `kind` for each owner of an active failure."""
     for track in state.tracks.values():
         if track.raised and track.severity is Severity.FAILURE and (owner := _owner(state, track.key)):
-            yield owner, what
+            yield owner, kind

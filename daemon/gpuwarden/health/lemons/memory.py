@@ -45,20 +45,20 @@ Lemons = Mapping[tuple[str, str], tuple[int, ...]]
 """By (board or `NODE_OWNER`, what): the days since 1970 on which it came, in the order in which they came."""
 
 
-def counted(lemons: Lemons, what: Iterable[tuple[str, str]], wall: float) -> Lemons:
-    """Lemons with this day added for each of `what`. Beyond `KEPT` pairs, those that came longest ago are forgotten."""
+def counted(lemons: Lemons, pairs: Iterable[tuple[str, str]], wall: float) -> Lemons:
+    """Lemons with this day added for each of `pairs`. Beyond `KEPT` pairs, those that came longest ago are forgotten."""
     day = int(wall // DAY)
-    news = [pair for pair in dict.fromkeys(what) if day not in lemons.get(pair, ())]
-    if not news:
+    new_pairs = [pair for pair in dict.fromkeys(pairs) if day not in lemons.get(pair, ())]
+    if not new_pairs:
         return lemons
-    rest = {pair: days for pair, days in lemons.items() if pair not in news}
-    added = {pair: (*lemons.get(pair, ()), day)[-WINDOW:] for pair in news}
+    rest = {pair: days for pair, days in lemons.items() if pair not in new_pairs}
+    added = {pair: (*lemons.get(pair, ()), day)[-WINDOW:] for pair in new_pairs}
     return dict(list({**rest, **added}.items())[-KEPT:])
 
 
 def renamed(lemons: Lemons, old: str, new: str) -> Lemons:
     """A board that was known by its slot has given its UUID."""
-    return {(new if owner == old else owner, what): days for (owner, what), days in lemons.items()}
+    return {(new if owner == old else owner, kind): days for (owner, kind), days in lemons.items()}
 
 
 def report(lemons: Lemons, boards: Mapping[str, str], wall: float) -> tuple[LemonDays, ...]:
@@ -67,11 +67,11 @@ def report(lemons: Lemons, boards: Mapping[str, str], wall: float) -> tuple[Lemo
     slots = {board: slot for slot, board in boards.items()} | {NODE_OWNER: ""}
     rows: list[LemonDays] = []
     node: dict[str, set[int]] = {}
-    for (owner, what), days in lemons.items():
+    for (owner, kind), days in lemons.items():
         recent = [day for day in days if 0 <= today - day < WINDOW] if owner in slots else []
         if not recent:
             continue
-        node.setdefault(what, set()).update(recent)
+        node.setdefault(kind, set()).update(recent)
         if owner != NODE_OWNER:
-            rows.append(LemonDays(what=what, days=len(recent), slot=slots[owner]))
-    return (*rows, *(LemonDays(what=what, days=len(days)) for what, days in node.items()))
+            rows.append(LemonDays(what=kind, days=len(recent), slot=slots[owner]))
+    return (*rows, *(LemonDays(what=kind, days=len(days)) for kind, days in node.items()))

@@ -29,12 +29,12 @@ def nvlink_down(state: State, sight: Sight) -> Detection:
     sightings: list[Sighting] = []
     examined: list[tuple[str, tuple[int, ...]]] = []
     for facts in sight.answering:
-        known = expected_links(state, sight, facts.slot)
+        expected = expected_links(state, sight, facts.slot)
         seen = [link.link for link in facts.links if link.active is not None]
-        examined.append((facts.slot, (*seen, *_given_up(state, facts.slot, known))))
-        down = [link.link for link in facts.links if link.active is False and known >> link.link & 1]
+        examined.append((facts.slot, (*seen, *_given_up(state, facts.slot, expected))))
+        down = [link.link for link in facts.links if link.active is False and expected >> link.link & 1]
         in_use = _in_use(state, facts, down)
-        reset = len(down) == known.bit_count() and not in_use
+        reset = len(down) == expected.bit_count() and not in_use
         rise = FABRIC_START if reset or sight.now.boottime < FABRIC_START else None
         more: Evidence = {"in_use": True} if in_use else {}
         sightings += [
@@ -53,11 +53,11 @@ def _in_use(state: State, facts: GpuFacts, down: Sequence[int]) -> bool:
     return any(track is not None and track.raised and "in_use" in track.evidence for track in tracks)
 
 
-def _given_up(state: State, slot: str, known: int) -> Iterator[int]:
+def _given_up(state: State, slot: str, expected: int) -> Iterator[int]:
     """Links that were missed and are expected no longer: another board, links switched off, an operator's order."""
     for track in state.tracks_of("nvlink_down"):
         subject = track.key.subject
-        if subject.slot == slot and subject.part.isdecimal() and not known >> int(subject.part) & 1:
+        if subject.slot == slot and subject.part.isdecimal() and not expected >> int(subject.part) & 1:
             yield int(subject.part)
 
 

@@ -71,8 +71,8 @@ def errors_of(link: LinkFacts) -> int | None:
     Not CRC, symbol or effective errors: every link has some of these, and repairs them (DCGM has rates for them).
     """
     counts = (link.replay_errors, link.recovery_errors, link.recoveries, link.recovery_failures)
-    known = [count for count in counts if count is not None]
-    return sum(known) if known else None
+    counted = [count for count in counts if count is not None]
+    return sum(counted) if counted else None
 
 
 def cell_at(now: Stamp) -> int:
@@ -91,7 +91,7 @@ def learn_links(links: Links, sight: Sight) -> list[Event]:
 
 
 def _of_gpu(
-    known: Mapping[int, LinkCount], facts: GpuFacts, now: Stamp, boot_id: str, *, training: bool
+    counts: Mapping[int, LinkCount], facts: GpuFacts, now: Stamp, boot_id: str, *, training: bool
 ) -> Iterator[Event]:
     cell = cell_at(now)
     begun: list[str] = []
@@ -101,7 +101,7 @@ def _of_gpu(
         value = errors_of(link)
         if value is None:
             continue
-        before = known.get(link.link)
+        before = counts.get(link.link)
         if before is None or value < before.value or (training and value != before.value):
             begun.append(f"{link.link}:{value}")
         elif value > before.value and cell != before.cell:  # lower after the clock was set back
@@ -128,15 +128,15 @@ def remembered(links: Links, event: Event) -> Links:
     for number, value in _numbers(data.begun):
         counts[number] = LinkCount(value, value, -1, counts[number].marks if number in counts else ())
     for number, value in _numbers(data.settled):
-        if (known := counts.get(number)) is not None:
-            counts[number] = known._replace(value=value, cell=cell)
+        if (count := counts.get(number)) is not None:
+            counts[number] = count._replace(value=value, cell=cell)
     for number, value in _numbers(data.grown):
-        if (known := counts.get(number)) is not None:
-            marks = (*(mark for mark in known.marks if cell - DAY < mark < cell), cell)
-            counts[number] = LinkCount(value, known.base, cell, marks)
+        if (count := counts.get(number)) is not None:
+            marks = (*(mark for mark in count.marks if cell - DAY < mark < cell), cell)
+            counts[number] = LinkCount(value, count.base, cell, marks)
     for number, last, cells in _marks(data.marks):
-        if (known := counts.get(number)) is not None:
-            counts[number] = known._replace(cell=last, marks=cells)
+        if (count := counts.get(number)) is not None:
+            counts[number] = count._replace(cell=last, marks=cells)
     return {**links, event.key.subject.slot: counts}
 
 

@@ -64,9 +64,9 @@ def nvlink_link_errors(state: State, sight: Sight) -> Detection:
             if (count := counts.get(each.link)) is not None:
                 marks = tuple(mark for mark in count.marks if cell - DAY < mark <= cell)
                 groups.setdefault(facts.name, []).append(_Member(facts, each, count, marks))
-    found = [sighting for group in groups.values() for sighting in _suspects(group)]
+    sightings = [sighting for group in groups.values() for sighting in _suspects(group)]
     return Detection(
-        tuple(found), frozenset(link(m.facts.slot, m.link.link) for group in groups.values() for m in group)
+        tuple(sightings), frozenset(link(m.facts.slot, m.link.link) for group in groups.values() for m in group)
     )
 
 

@@ -17,9 +17,9 @@ def followed_links(state: State, sight: Sight) -> State:
     """Return the state with the links that are active in this pass, and those that went down under a process."""
     if sight.nvml is None:
         return state
-    known = state.moments.links_seen
-    seen = {facts.slot: _after(known.get(facts.slot), facts) for facts in sight.answering if facts.links}
-    return state if seen == known else replace(state, moments=replace(state.moments, links_seen=seen))
+    before = state.moments.links_seen
+    seen = {facts.slot: _after(before.get(facts.slot), facts) for facts in sight.answering if facts.links}
+    return state if seen == before else replace(state, moments=replace(state.moments, links_seen=seen))
 
 
 def _after(before: LinksSeen | None, facts: GpuFacts) -> LinksSeen:

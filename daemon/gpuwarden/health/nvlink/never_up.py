@@ -24,8 +24,8 @@ def nvlink_never_up(state: State, sight: Sight) -> Detection:
     for facts in sight.answering:
         if not facts.readings.mig_mode:
             groups.setdefault((facts.name, facts.board_part), []).append(facts)
-    found = [sighting for group in groups.values() for sighting in _dark(state, sight, group)]
-    return gpu_detection(found, sight.answering)
+    sightings = [sighting for group in groups.values() for sighting in _dark(state, sight, group)]
+    return gpu_detection(sightings, sight.answering)
 
 
 def _dark(state: State, sight: Sight, group: Sequence[GpuFacts]) -> Iterator[Sighting]:
@@ -43,8 +43,8 @@ def _dark(state: State, sight: Sight, group: Sequence[GpuFacts]) -> Iterator[Sig
 def _never_up(state: State, facts: GpuFacts) -> bool:
     """True if the GPU's links are inactive, or it lists none without an error, and none was ever active on this board."""
     pin = state.pins.get(facts.slot)
-    known = all(link.active is False for link in facts.links) and (bool(facts.links) or not facts.errors)
-    return pin is not None and not pin.links and known
+    all_inactive = all(link.active is False for link in facts.links) and (bool(facts.links) or not facts.errors)
+    return pin is not None and not pin.links and all_inactive
 
 
 def _complete(state: State, facts: GpuFacts) -> bool:

@@ -49,18 +49,18 @@ class Nvlink5Line:
 
 def nvlink5_line(text: str) -> Nvlink5Line | None:
     """Parse the text of an Xid; None if it has another form."""
-    found = _LINE.match(text)
-    if found is None:
+    match = _LINE.match(text)
+    if match is None:
         return None
-    units = tuple(found["units"].split("/"))
-    return Nvlink5Line(units, found["word"] == "Fatal", int(found["info"], 16), int(found["status"], 16))
+    units = tuple(match["units"].split("/"))
+    return Nvlink5Line(units, match["word"] == "Fatal", int(match["info"], 16), int(match["status"], 16))
 
 
 def nvlink5_sign(sign: str) -> Nvlink5Line | None:
-    found = _SIGN.fullmatch(sign)
-    if found is None:
+    match = _SIGN.fullmatch(sign)
+    if match is None:
         return None
-    return Nvlink5Line(tuple(found[1].split("/")), found[2] == "F", int(found[3], 16), int(found[4], 16))
+    return Nvlink5Line(tuple(match[1].split("/")), match[2] == "F", int(match[3], 16), int(match[4], 16))
 
 
 def branch(driver_version: str) -> int | None:

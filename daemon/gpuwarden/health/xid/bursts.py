@@ -43,12 +43,12 @@ Bursts = tuple[Burst, ...]
 
 def joined(signs: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
     """Signs with `more` added: each once, in the order of their last coming, at most `SIGNS_KEPT`. "" is no sign."""
-    known = dict.fromkeys(signs)
+    ordered = dict.fromkeys(signs)
     for sign in more:
         if sign:
-            known.pop(sign, None)
-            known[sign[:SIGN_MAX]] = None
-    return tuple(known)[-SIGNS_KEPT:]
+            ordered.pop(sign, None)
+            ordered[sign[:SIGN_MAX]] = None
+    return tuple(ordered)[-SIGNS_KEPT:]
 
 
 def extended(
@@ -61,7 +61,7 @@ def extended(
     at, pids = round(at, 2), () if pid is None else (pid,)
     if not separate and bursts and at - bursts[-1].ended <= BURST_GAP:
         last = bursts[-1]
-        others = tuple(known for known in last.pids if known not in pids)
+        others = tuple(earlier for earlier in last.pids if earlier not in pids)
         grown = Burst(last.began, max(last.ended, at), joined(last.signs, signs), (*others, *pids)[-PIDS_KEPT:])
         return (*bursts[:-1], grown)
     before = map(_shortened, bursts[-BURSTS_KEPT + 1 :])

@@ -256,8 +256,8 @@ XIDS: dict[int, Xid] = {row.xid: row for row in _catalogue()}
 
 def xid_row(xid: int) -> Xid:
     """The row of an Xid; an unknown number is a warning, never dropped."""
-    known = XIDS.get(xid)
-    return known or Xid(
+    listed = XIDS.get(xid)
+    return listed or Xid(
         xid=xid,
         meaning="not described by the vendor",
         klass=XidClass.WARNING,

@@ -95,18 +95,18 @@ def xid(state: State, sight: Sight) -> Detection:
 
 def sxid(state: State, sight: Sight) -> Detection:
     sightings = []
-    news = list(recent(state, sight, "sxid"))
-    for record in (*news, *_pending(state, sight, news)):
+    new_records = list(recent(state, sight, "sxid"))
+    for record in (*new_records, *_pending(state, sight, new_records)):
         row = sxid_row(int(record.key.detail))
         table = sxid_ruling(state, record, row)
-        if table.klass is not XidClass.FAILURE and record not in news:
+        if table.klass is not XidClass.FAILURE and record not in new_records:
             continue
         decided = of_site(table, sight.rules.sxids.get(record.key.detail), Advice.REBOOT)
         sightings.append(_sighting(state, record, decided, _evidence(record, sxid=row.sxid, meaning=row.meaning)))
     return tracked_detection("sxid", state, [each for each in sightings if each is not None])
 
 
-def _pending(state: State, sight: Sight, news: Sequence[Record]) -> Iterator[Record]:
+def _pending(state: State, sight: Sight, new_records: Sequence[Record]) -> Iterator[Record]:
     """Warnings that what befalls a GPU within `GPU_WITHIN` still makes failures: there is one only while there is a track of them.
 
     Not those of lines that came after the loss of a GPU: that it is back makes nothing worse.
@@ -114,7 +114,13 @@ def _pending(state: State, sight: Sight, news: Sequence[Record]) -> Iterator[Rec
     for track in state.tracks_of("sxid"):
         record = state.records.get(track.key)
         after_loss = AFTER in track.evidence
-        if record is None or record in news or record.history or after_loss or track.severity is Severity.FAILURE:
+        if (
+            record is None
+            or record in new_records
+            or record.history
+            or after_loss
+            or track.severity is Severity.FAILURE
+        ):
             continue
         if counts(state, record) and 0.0 <= sight.now.boottime - record.last.boottime <= GPU_WITHIN:
             yield record
@@ -122,8 +128,8 @@ def _pending(state: State, sight: Sight, news: Sequence[Record]) -> Iterator[Rec
 
 def pcie_aer_fatal(state: State, sight: Sight) -> Detection:
     records = recent(state, sight, "pcie_aer_fatal")
-    found = [Sighting(r.key, _evidence(r, **_below(sight, r.key.subject.slot)), count=r.batch) for r in records]
-    return tracked_detection("pcie_aer_fatal", state, found)
+    sightings = [Sighting(r.key, _evidence(r, **_below(sight, r.key.subject.slot)), count=r.batch) for r in records]
+    return tracked_detection("pcie_aer_fatal", state, sightings)
 
 
 def _below(sight: Sight, slot: str) -> dict[str, Json]:

@@ -26,8 +26,8 @@ def _name(sources: tuple[Source, ...]) -> str:
 
 def _partners(source: Source) -> tuple[tuple[str, str, float], ...]:
     """The sets of other sources that may have reported already, rather two than one; with this one; and within what time."""
-    one, other = (each for each in Source if each is not source)
-    sets = ((one, other), (one,), (other,))
+    first, second = (each for each in Source if each is not source)
+    sets = ((first, second), (first,), (second,))
     slow = [source is Source.DCGM or reported == (Source.DCGM,) for reported in sets]
     within = [PAIRED_WITHIN_DCGM if late else PAIRED_WITHIN for late in slow]
     return tuple(

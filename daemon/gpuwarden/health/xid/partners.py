@@ -61,8 +61,8 @@ def double_bit(state: State, _: Sight, record: Record, row: Xid) -> Ruling:
     return Ruling(row.klass, row.advice, {"with": " ".join(sorted(partners, key=int))} if partners else {})
 
 
-def _together(one: Record, other: Record) -> bool:
-    return one.boot_id == other.boot_id and abs(one.last.boottime - other.last.boottime) <= WITHIN
+def _together(record: Record, other: Record) -> bool:
+    return record.boot_id == other.boot_id and abs(record.last.boottime - other.last.boottime) <= WITHIN
 
 
 def ended(state: State, _: Sight, record: Record, row: Xid) -> Ruling:

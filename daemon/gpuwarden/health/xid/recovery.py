@@ -29,14 +29,14 @@ def gpu_recovery_action(state: State, sight: Sight) -> Detection:
     sightings: list[Sighting] = []
     examined: set[Subject] = set()
     for facts in sight.answering:
-        subject, known = gpu(facts.slot), facts.readings.recovery_action is not None
+        subject, answered = gpu(facts.slot), facts.readings.recovery_action is not None
         line = lines.get(subject)
-        if known and (line is None or _read_since(sight, line)):
+        if answered and (line is None or _read_since(sight, line)):
             examined.add(subject)
             lines.pop(subject, None)
             if (level := level_of(state, sight, facts)) is not None:
                 sightings.append(level)
-        elif not known and line is None and _from_line(state, subject):
+        elif not answered and line is None and _from_line(state, subject):
             examined.add(subject)  # the line was taken back, and there is no reading that could contradict it
     for subject, line in lines.items():
         if line.key in state.moments.news or sight.now.boottime - line.last.boottime <= SEEN_FOR:

@@ -26,11 +26,11 @@ def of_application(state: State, _: Sight, record: Record, row: Xid) -> Ruling:
     return repeated(state, record, plain(row), row, row.escalation)
 
 
-def repeated(state: State, record: Record, given: Ruling, row: Xid, advice: Advice) -> Ruling:
+def repeated(state: State, record: Record, ruling: Ruling, row: Xid, advice: Advice) -> Ruling:
     times = len(_of_a_day(record.bursts, record))
     if row.repeated is None or times < BURSTS_OF_A_DAY or _elsewhere(state, record) * 2 >= times:
-        return given
-    evidence: Evidence = {**given.evidence, OF_A_DAY: times}
+        return ruling
+    evidence: Evidence = {**ruling.evidence, OF_A_DAY: times}
     return Ruling(row.repeated, advice, evidence)
 
 
@@ -56,13 +56,13 @@ def of_place(state: State, sight: Sight, record: Record, row: Xid) -> Ruling:
 
 def _jobs(bursts: Sequence[Burst]) -> list[Burst]:
     """The newest burst of each job. A process does not survive these Xids, so that one without a pid is a job of its own."""
-    found: list[Burst] = []
+    newest: list[Burst] = []
     seen: set[int] = set()
     for burst in reversed(bursts):
         if seen.isdisjoint(burst.pids):
-            found.insert(0, burst)
+            newest.insert(0, burst)
         seen.update(burst.pids)
-    return found
+    return newest
 
 
 def of_nvlink(_: State, __: Sight, record: Record, row: Xid) -> Ruling:

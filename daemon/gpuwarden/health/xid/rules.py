@@ -44,10 +44,10 @@ def ruling(state: State, sight: Sight, record: Record) -> Ruling | None:
     settled = rule is not None and rule.severity != ""
     if unread(record) and not settled and sight.now.boottime - record.last.boottime < TEXT_WITHIN:
         return None
-    found = _RULES.get(row.xid, of_application)(state, sight, record, row)
-    if found is None and not settled:
+    decided = _RULES.get(row.xid, of_application)(state, sight, record, row)
+    if decided is None and not settled:
         return None
-    return of_site(found or plain(row), rule, Advice.RESET_GPU)
+    return of_site(decided or plain(row), rule, Advice.RESET_GPU)
 
 
 def unread(record: Record) -> bool:

@@ -30,16 +30,16 @@ def plain(row: Xid) -> Ruling:
     return Ruling(row.klass, row.advice)
 
 
-def of_site(given: Ruling, rule: XidRule | None, cure: Advice) -> Ruling:
+def of_site(ruling: Ruling, rule: XidRule | None, cure: Advice) -> Ruling:
     """The ruling as the site wants it. `cure`: what a failure needs if neither table nor site names anything that helps."""
-    if rule is None or given.over:
-        return given
-    klass = XidClass(rule.severity) if rule.severity else given.klass
-    helpless = klass is XidClass.FAILURE and given.advice in (Advice.NONE, Advice.OBSERVE)
-    advice = rule.advice or (cure if helpless else given.advice)
-    changed = (klass, advice) != (given.klass, given.advice)
+    if rule is None or ruling.over:
+        return ruling
+    klass = XidClass(rule.severity) if rule.severity else ruling.klass
+    helpless = klass is XidClass.FAILURE and ruling.advice in (Advice.NONE, Advice.OBSERVE)
+    advice = rule.advice or (cure if helpless else ruling.advice)
+    changed = (klass, advice) != (ruling.klass, ruling.advice)
     by = {"classed_by": "this site's configuration"} if changed else {}
-    return replace(given, klass=klass, advice=advice, evidence={**given.evidence, **by})
+    return replace(ruling, klass=klass, advice=advice, evidence={**ruling.evidence, **by})
 
 
 def newest_signs(record: Record) -> tuple[str, ...]:

@@ -171,5 +171,5 @@ SXIDS: dict[int, Sxid] = {
 
 def sxid_row(sxid: int) -> Sxid:
     """The row of an SXid; an unknown number is not dropped, and not fatal unless its line is."""
-    known = SXIDS.get(sxid)
-    return known or Sxid(sxid=sxid, meaning="not described", fatal=False, provenance="unknown numbers are warnings")
+    listed = SXIDS.get(sxid)
+    return listed or Sxid(sxid=sxid, meaning="not described", fatal=False, provenance="unknown numbers are warnings")

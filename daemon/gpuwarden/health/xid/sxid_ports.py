@@ -25,7 +25,7 @@ def with_line(ports: Ports, port: str, at: float) -> Ports:
     times, at = ports.get(port, ()), round(at, 2)
     if times and at - times[-1] <= BURST_GAP:
         return ports
-    rest = {name: known for name, known in ports.items() if name != port}
+    rest = {name: occasions for name, occasions in ports.items() if name != port}
     return dict(list({**rest, port: (*times, at)[-OCCASIONS_KEPT:]}.items())[-PORTS_KEPT:])
 
 

@@ -92,6 +92,6 @@ def _near(state: State, record: Record, within: float) -> list[Track]:
     return [t for t in raised if _apart(t.last_seen if t.key.code == "xid" else t.first_seen, record.last) <= within]
 
 
-def _apart(one: Stamp, other: Stamp) -> float:
+def _apart(stamp: Stamp, other: Stamp) -> float:
     """Seconds by both clocks: of a finding that outlived a reboot the clock of the boot means nothing."""
-    return max(abs(one.boottime - other.boottime), abs(one.wall - other.wall))
+    return max(abs(stamp.boottime - other.boottime), abs(stamp.wall - other.wall))

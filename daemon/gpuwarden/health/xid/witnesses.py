@@ -76,8 +76,8 @@ def believed(state: State, host_events: Sequence[HostEvent]) -> Sequence[HostEve
     if not host_events or not state.moments.bus_observed:
         return host_events
     recorded = {key.subject.slot for key, record in state.records.items() if record.boot_id == state.boot_id}
-    known = {"", *state.pins, *state.given_up, *state.moments.slots, *recorded}
-    return [event for event in host_events if _slot(event) in known]
+    slots = {"", *state.pins, *state.given_up, *state.moments.slots, *recorded}
+    return [event for event in host_events if _slot(event) in slots]
 
 
 def _slot(event: HostEvent) -> str:
@@ -85,7 +85,7 @@ def _slot(event: HostEvent) -> str:
     match event:
         case XidEvent(source=Source.KERNEL_LOG, slot=slot) | SxidEvent(slot=slot) | GpuResetEvent(slot=slot):
             return slot
-        case KernelLineEvent(what=what, slot=slot) if what in OF_GPUS:
+        case KernelLineEvent(what=kind, slot=slot) if kind in OF_GPUS:
             return slot
         case _:
             return ""

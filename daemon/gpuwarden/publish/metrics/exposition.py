@@ -104,11 +104,11 @@ class Renderer:
 
     def follow(self, snapshot: Snapshot) -> None:
         """Keep what later pages need of it: rates are of two passes, and a GPU that is lost keeps its index. A second time does nothing."""
-        known = self._indices
+        before = self._indices
         self._indices = {
             gpu.slot: index
             for gpu in snapshot.verdict.gpus
-            if (index := known.get(gpu.slot) if gpu.index is None else gpu.index) is not None
+            if (index := before.get(gpu.slot) if gpu.index is None else gpu.index) is not None
         }
         self._sources.follow(snapshot)
 
@@ -166,8 +166,8 @@ def _given(metric: Metric, values: Labels) -> tuple[Labels, Labels]:
     if not metric.omitted:
         return metric.labels, values
     pairs = zip(metric.labels, values, strict=True)
-    given = [(name, value) for name, value in pairs if value or name not in metric.omitted]
-    return tuple(name for name, _ in given), tuple(value for _, value in given)
+    present = [(name, value) for name, value in pairs if value or name not in metric.omitted]
+    return tuple(name for name, _ in present), tuple(value for _, value in present)
 
 
 def _histogram_lines(metric: Metric, samples: Mapping[tuple[str, ...], Number]) -> Iterator[str]:

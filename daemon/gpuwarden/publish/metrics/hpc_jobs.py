@@ -52,8 +52,8 @@ class HpcJobs:
                 jobs[name] = _lines(self._folder / name)
             except OSError as error:
                 errors.append(_described(self._folder / name, error))
-        found = {name: lines for name, lines in jobs.items() if lines}
-        self._seen = JobLabels(jobs=found, error="; ".join(errors[:3]))
+        with_lines = {name: lines for name, lines in jobs.items() if lines}
+        self._seen = JobLabels(jobs=with_lines, error="; ".join(errors[:3]))
 
     def _failed(self, error: Exception) -> None:
         self._seen = JobLabels(error=_described(self._folder, error))

@@ -35,9 +35,9 @@ _UNREAD = {
 }
 
 
-def pod_labels(one: PodContainer) -> tuple[str, str, str]:
+def pod_labels(container: PodContainer) -> tuple[str, str, str]:
     """Return the pod, namespace and container, in the order of the labels `POD`."""
-    return one.pod, one.namespace, one.container
+    return container.pod, container.namespace, container.container
 
 
 def on_gpus(snapshot: Snapshot, labels_of: Callable[[str], tuple[str, ...]]) -> Iterator[tuple[tuple[str, ...], int]]:
@@ -66,14 +66,14 @@ def document(snapshot: Snapshot) -> dict[str, Any] | None:
     status = asked(snapshot)
     if status is None:
         return None
-    found = snapshot.pods or PodsOnGpus()
+    pods = snapshot.pods or PodsOnGpus()
     return {
         "state": _state(snapshot, status).value,
         "error": status.error,
-        "labelled": bool(found.containers),
-        "matched": found.matched,
-        "unmatched": list(found.unmatched[:EXAMPLES]),
-        "claims": found.claims,
+        "labelled": bool(pods.containers),
+        "matched": pods.matched,
+        "unmatched": list(pods.unmatched[:EXAMPLES]),
+        "claims": pods.claims,
     }
 
 

@@ -47,8 +47,8 @@ FAILURE_XIDS = tuple(str(row.xid) for row in XIDS.values() if row.klass is XidCl
 
 def _labels_of_slot(snapshot: Snapshot) -> Callable[[str], Labels]:
     """The GPU labels for a slot; of a slot that is not a GPU here (a switch) only the address is known."""
-    known = {gpu.slot: gpu_labels(gpu) for gpu in snapshot.verdict.gpus}
-    return lambda slot: known.get(slot, ("", "", slot))
+    by_slot = {gpu.slot: gpu_labels(gpu) for gpu in snapshot.verdict.gpus}
+    return lambda slot: by_slot.get(slot, ("", "", slot))
 
 
 def _one(value: Number | None) -> Iterator[Sample]:
@@ -113,15 +113,15 @@ def _action(finding: Finding) -> str:
 
 def _incidents(snapshot: Snapshot) -> Iterator[Sample]:
     severity_of = {finding.key: finding.severity for finding in snapshot.verdict.findings}
-    found = Counter(severity_of.get(incident.cause) for incident in snapshot.verdict.incidents)
-    return (((severity.value,), found[severity]) for severity in Severity)
+    counts = Counter(severity_of.get(incident.cause) for incident in snapshot.verdict.incidents)
+    return (((severity.value,), counts[severity]) for severity in Severity)
 
 
 def _incident_infos(snapshot: Snapshot) -> Iterator[Sample]:
     labels_of = _labels_of_slot(snapshot)
     for incident in [incident for incident in snapshot.verdict.incidents if incident.consequences][:INCIDENTS_MOST]:
-        key, found = incident.cause, Counter(map(_code, incident.consequences))
-        text = ", ".join(code if count == 1 else f"{code} x{count}" for code, count in sorted(found.items()))
+        key, counts = incident.cause, Counter(map(_code, incident.consequences))
+        text = ", ".join(code if count == 1 else f"{code} x{count}" for code, count in sorted(counts.items()))
         yield (key.code, key.detail or key.subject.part, *labels_of(key.subject.slot), text[:CONSEQUENCES_LONGEST]), 1
 
 
@@ -130,8 +130,8 @@ def _code(key: Key) -> str:
 
 
 def _lemons(snapshot: Snapshot) -> Iterator[Sample]:
-    for what in What:
-        yield (*NO_GPU, what.value), 0
+    for kind in What:
+        yield (*NO_GPU, kind.value), 0
     labels_of = _labels_of_slot(snapshot)
     rows = snapshot.verdict.lemons
     boards = sorted((row for row in rows if row.slot), key=lambda row: -row.days)[:LEMONS_MOST]
@@ -195,8 +195,10 @@ def _each_collector(value: Callable[[CollectorStatus], Number | None]) -> Callab
 def _busy(snapshot: Snapshot) -> Iterator[Sample]:
     gpus = {} if snapshot.nvml is None else {gpu.slot: gpu for gpu in snapshot.nvml.gpus}
     slots = {*gpus, *(gpu.slot for gpu in snapshot.verdict.gpus)}
-    given = {} if snapshot.jobs is None else on_gpus(snapshot.jobs, slots, gpus)
-    busy = any(gpu.processes for gpu in gpus.values()) or any(not job.ended for jobs in given.values() for job in jobs)
+    jobs_by_slot = {} if snapshot.jobs is None else on_gpus(snapshot.jobs, slots, gpus)
+    busy = any(gpu.processes for gpu in gpus.values()) or any(
+        not job.ended for jobs in jobs_by_slot.values() for job in jobs
+    )
     if busy or snapshot.nvml is not None:
         yield (), int(busy)
 
@@ -247,7 +249,7 @@ _ROWS: tuple[Metric, ...] = (
            "1 while this part of the daemon works, 0 while it fails; a failure is a finding too.", default=False),
     Metric("gpuwarden_feature_errors_total", COUNTER, ("feature",), lambda s: (((name,), n) for name, n in s.feature_errors.items()),
            "Internal errors of this feature, since the daemon started. The daemon, its other features and the health of the node are not affected.", default=False),
-    Metric("gpuwarden_dropped_total", COUNTER, ("what",), lambda s: (((what,), n) for what, n in s.dropped.items()),
+    Metric("gpuwarden_dropped_total", COUNTER, ("what",), lambda s: (((kind,), n) for kind, n in s.dropped.items()),
            "Log lines, ledger events and host events that were dropped because they came too fast or could not be written in time."),
     Metric("gpuwarden_http_turned_away_total", COUNTER, (), lambda s: _one(s.clients.turned_away),
            "HTTP connections closed to make room for new ones; at most 128 are open at once.", default=False),

@@ -97,16 +97,16 @@ class Sources:
         last_xids, of_dcgm = _last_xids(snapshot), _readings_of_dcgm(snapshot)
         copies = _Copies(snapshot)
         driver = snapshot.nvml.driver_version
-        found: dict[str, Series] = {}
+        by_labels: dict[str, Series] = {}
         for gpu in gpus:
             _, rate = self._traffic.get(gpu.slot, (None, None))
-            known = of_dcgm.get(gpu.slot) if gpu.answer is GpuAnswer.OK else None  # DCGM notices a lost GPU later
-            dcgm = known or DcgmReadings()
+            readings = of_dcgm.get(gpu.slot) if gpu.answer is GpuAnswer.OK else None  # DCGM notices a lost GPU later
+            dcgm = readings or DcgmReadings()
             telemetry = Telemetry(profiled(gpu.readings, dcgm), last_xids.get(gpu.slot), rate, dcgm.memory_unrepairable)
-            found |= {
+            by_labels |= {
                 series.labels: series for series in self._series(gpu, telemetry, snapshot.service.node, driver, copies)
             }
-        return tuple(found.values())
+        return tuple(by_labels.values())
 
     def _series(self, gpu: GpuFacts, telemetry: Telemetry, node: str, driver: str, copies: _Copies) -> Iterator[Series]:
         index = str(gpu.index)
@@ -136,10 +136,10 @@ class Sources:
 
 def _instances(gpu: GpuFacts) -> dict[int, MigInstance]:
     """GPU instances by their id, each as its first compute instance sees it (so does DCGM). One without any is not seen."""
-    found: dict[int, MigInstance] = {}
+    instances: dict[int, MigInstance] = {}
     for mig in gpu.mig:
-        found.setdefault(mig.gpu_instance, mig)
-    return found
+        instances.setdefault(mig.gpu_instance, mig)
+    return instances
 
 
 def _profile(instance: MigInstance) -> str:

@@ -125,10 +125,10 @@ class Control:
         return False
 
     async def _seek(self, group: str) -> None:
-        found = False
-        while not found:
+        is_found = False
+        while not is_found:
             await asyncio.sleep(RETRY)
-            found = await self._is_found(group, RETRY)
+            is_found = await self._is_found(group, RETRY)
         log.info("group of the control socket found", group=group)
         self._give()
 

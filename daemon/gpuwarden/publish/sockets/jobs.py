@@ -162,7 +162,7 @@ class JobSocket:
         idle = [(since, client) for since, client in theirs if since is not None]
         if not idle:
             return False
-        _, gone = min(idle, key=lambda one: one[0])
+        _, gone = min(idle, key=lambda pair: pair[0])
         self._clients.discard(gone)
         if gone.task is not None:
             gone.task.cancel()

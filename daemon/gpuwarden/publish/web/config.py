@@ -63,17 +63,17 @@ def read(path: Path) -> WebConfig:
         faults.setdefault(key, Fault(str(path), key, message))
 
     files = Files(path, fault, warnings.append)
-    given = _structured(files, fault)
+    web_config = _structured(files, fault)
     tls = None
-    if given.tls_server_config != TlsServerConfig():
-        tls = build(given.tls_server_config, files, fault, warnings.append)
-    files.holds_secrets |= bool(given.basic_auth_users)
-    _check(given, fault, warnings.append)
+    if web_config.tls_server_config != TlsServerConfig():
+        tls = build(web_config.tls_server_config, files, fault, warnings.append)
+    files.holds_secrets |= bool(web_config.basic_auth_users)
+    _check(web_config, fault, warnings.append)
     if faults:
         raise WebConfigError(list(faults.values()), files.seen)
     files.warn_readable_secrets()
-    headers = {name: value for name, value in given.http_server_config.headers.items() if value}
-    return WebConfig(tls, given.basic_auth_users, headers, given.rate_limit, files.seen, tuple(warnings))
+    headers = {name: value for name, value in web_config.http_server_config.headers.items() if value}
+    return WebConfig(tls, web_config.basic_auth_users, headers, web_config.rate_limit, files.seen, tuple(warnings))
 
 
 def _structured(files: Files, fault: AddFault) -> WebConfigFile:
@@ -89,29 +89,29 @@ def _structured(files: Files, fault: AddFault) -> WebConfigFile:
         fault("", str(error))
         return WebConfigFile()
     parsers: Parsers = {float: ('a duration such as "1s" or "500ms"', _seconds), int: ("a whole number", int)}
-    given, unfit = structure(tree, WebConfigFile, parsers=parsers)
+    web_config, unfit = structure(tree, WebConfigFile, parsers=parsers)
     for keys, message in unfit:
         key = ".".join(keys)
         secret = keys[0] == "basic_auth_users" or key in _SECRET
         fault(key, message.partition(", found ")[0] if secret else message)
-    return given
+    return web_config
 
 
-def _check(given: WebConfigFile, fault: AddFault, warn: Callable[[str], None]) -> None:
-    for name, hash_ in given.basic_auth_users.items():
+def _check(web_config: WebConfigFile, fault: AddFault, warn: Callable[[str], None]) -> None:
+    for name, hash_ in web_config.basic_auth_users.items():
         _check_user(name, hash_, fault, warn)
-    for name, value in given.http_server_config.headers.items():
+    for name, value in web_config.http_server_config.headers.items():
         _check_header(name, value, fault)
-    limit = given.rate_limit
+    limit = web_config.rate_limit
     if limit.interval and limit.burst < 1:
         fault(
             "rate_limit.burst",
             f"expected at least 1 beside an interval, found {limit.burst}: every request would be refused",
         )
-    if given.http_server_config.http2:
+    if web_config.http_server_config.http2:
         warn("http_server_config.http2: HTTP/2 is not supported; every client uses HTTP/1.1")
-    if given.tls_server_config == TlsServerConfig():
-        if given.basic_auth_users:
+    if web_config.tls_server_config == TlsServerConfig():
+        if web_config.basic_auth_users:
             warn("basic_auth_users without tls_server_config: passwords go over the network as they are")
         else:
             warn("neither tls_server_config nor basic_auth_users: every client that can connect is served")

@@ -101,10 +101,10 @@ class Listener:
             raise OverflowError("a port is 0 to 65535")
         # For a name as text Python loads the tables of internationalised names, 0.1 MiB.
         name = host.encode() if host.isascii() else host
-        found = await asyncio.get_running_loop().getaddrinfo(
+        addresses = await asyncio.get_running_loop().getaddrinfo(
             name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        for family, _, _, _, address in dict.fromkeys(found):
+        for family, _, _, _, address in dict.fromkeys(addresses):
             listener = socket.create_server((address[0], port, *address[2:]), family=family, backlog=BACKLOG)
             self._listening.append(listener)
             listener.setblocking(False)

@@ -57,25 +57,25 @@ def _accepted(header: str) -> list[tuple[str, list[str], float]]:
     """The entries of an Accept or Accept-Encoding header: what, its parameters, its quality (0: refused)."""
     entries = []
     for entry in header.lower().split(","):
-        what, *parameters = entry.replace(" ", "").split(";")
-        entries.append((what, parameters, _quality(parameters)))
+        name, *parameters = entry.replace(" ", "").split(";")
+        entries.append((name, parameters, _quality(parameters)))
     return entries
 
 
 def wants_openmetrics(accept: str) -> bool:
     """OpenMetrics 1.0 is accepted, and no other supported format is preferred."""
     openmetrics = text = 0.0
-    for what, parameters, quality in _accepted(accept):
+    for media_type, parameters, quality in _accepted(accept):
         versions = [p for p in parameters if p.startswith("version=")]
-        if what == "application/openmetrics-text" and versions in ([], ["version=1.0.0"]):
+        if media_type == "application/openmetrics-text" and versions in ([], ["version=1.0.0"]):
             openmetrics = max(openmetrics, quality)
-        elif what in ("text/plain", "text/*", "*/*"):
+        elif media_type in ("text/plain", "text/*", "*/*"):
             text = max(text, quality)
     return openmetrics > 0 and openmetrics >= text
 
 
 def wants_gzip(accept_encoding: str) -> bool:
-    qualities = {what: quality for what, _, quality in _accepted(accept_encoding)}
+    qualities = {coding: quality for coding, _, quality in _accepted(accept_encoding)}
     return qualities.get("gzip", qualities.get("*", 0.0)) > 0
 
 

@@ -105,20 +105,20 @@ class Tls:
         return f"its certificate has no name of client_allowed_sans (it has: {shown[:200]})"
 
 
-def build(given: TlsServerConfig, files: Files, fault: AddFault, warn: Callable[[str], None]) -> Tls | None:
+def build(settings: TlsServerConfig, files: Files, fault: AddFault, warn: Callable[[str], None]) -> Tls | None:
     """Build the TLS settings and report faults to `fault`; None without a certificate and a key."""
-    certificate = _one_of(given, "cert", files.certificate, files, fault)
-    key = _one_of(given, "key", files.key, files, fault)
-    authority = _one_of(given, "client_ca", files.certificate, files, fault, needed=False)
-    verify = _verification(given, fault, warn, authority=bool(authority))
+    certificate = _one_of(settings, "cert", files.certificate, files, fault)
+    key = _one_of(settings, "key", files.key, files, fault)
+    authority = _one_of(settings, "client_ca", files.certificate, files, fault, needed=False)
+    verify = _verification(settings, fault, warn, authority=bool(authority))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.verify_mode = verify
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET
     context.num_tickets = 0  # a resumed session would outlive the certificate that it was begun with
     context.set_alpn_protocols(["http/1.1"])
-    _versions(context, given, fault, warn)
-    _ciphers(context, given, fault)
-    _curve(context, given, fault, warn)
+    _versions(context, settings, fault, warn)
+    _ciphers(context, settings, fault)
+    _curve(context, settings, fault, warn)
     if authority:
         _authority(context, authority, fault)
     elif verify != ssl.CERT_NONE:
@@ -126,11 +126,11 @@ def build(given: TlsServerConfig, files: Files, fault: AddFault, warn: Callable[
     if not certificate or not key:
         return None
     _identity(context, certificate, key, fault)
-    return Tls(context, *_validity(certificate), frozenset(map(_name, given.client_allowed_sans)))
+    return Tls(context, *_validity(certificate), frozenset(map(_name, settings.client_allowed_sans)))
 
 
 def _one_of(
-    given: TlsServerConfig,
+    settings: TlsServerConfig,
     name: str,
     read: Callable[[str, str], bytes],
     files: Files,
@@ -139,8 +139,8 @@ def _one_of(
     needed: bool = True,
 ) -> bytes:
     """The text in the file itself, or in the one that it names; empty after a fault, or if it is not needed."""
-    inline: str = getattr(given, name)
-    path: str = getattr(given, f"{name}_file")
+    inline: str = getattr(settings, name)
+    path: str = getattr(settings, f"{name}_file")
     if inline and path:
         fault(f"tls_server_config.{name}", f"expected {name} or {name}_file, found both")
         return b""
@@ -154,9 +154,9 @@ def _one_of(
 
 
 def _verification(
-    given: TlsServerConfig, fault: AddFault, warn: Callable[[str], None], *, authority: bool
+    settings: TlsServerConfig, fault: AddFault, warn: Callable[[str], None], *, authority: bool
 ) -> ssl.VerifyMode:
-    key, kind = "tls_server_config.client_auth_type", given.client_auth_type
+    key, kind = "tls_server_config.client_auth_type", settings.client_auth_type
     if kind in ("RequireAnyClientCert", "RequireClientCert"):
         fault(
             key,
@@ -169,7 +169,7 @@ def _verification(
     }.get(kind, ssl.CERT_NONE)
     if verify == ssl.CERT_NONE and authority:
         fault(key, "expected RequireAndVerifyClientCert or VerifyClientCertIfGiven beside a client CA")
-    if verify == ssl.CERT_NONE and given.client_allowed_sans:
+    if verify == ssl.CERT_NONE and settings.client_allowed_sans:
         fault(key, "expected RequireAndVerifyClientCert beside client_allowed_sans: an unverified name proves nothing")
     if verify != ssl.CERT_NONE and not authority:
         warn(f"{key}: without client_ca_file certificates of any authority that this host trusts are accepted")
@@ -178,43 +178,43 @@ def _verification(
     return verify
 
 
-def _versions(context: ssl.SSLContext, given: TlsServerConfig, fault: AddFault, warn: Callable[[str], None]) -> None:
-    if given.max_version in ("TLS10", "TLS11"):
-        fault("tls_server_config.max_version", f"expected TLS12 or TLS13, found {given.max_version}: it is broken")
-    elif given.min_version == "TLS13" and given.max_version == "TLS12":
+def _versions(context: ssl.SSLContext, settings: TlsServerConfig, fault: AddFault, warn: Callable[[str], None]) -> None:
+    if settings.max_version in ("TLS10", "TLS11"):
+        fault("tls_server_config.max_version", f"expected TLS12 or TLS13, found {settings.max_version}: it is broken")
+    elif settings.min_version == "TLS13" and settings.max_version == "TLS12":
         fault("tls_server_config.max_version", "expected no less than min_version, found TLS12 beside TLS13")
-    if given.min_version in ("TLS10", "TLS11"):
-        warn(f"tls_server_config.min_version: {given.min_version} is broken; TLS12 is the lowest version supported")
-    context.minimum_version = ssl.TLSVersion.TLSv1_3 if given.min_version == "TLS13" else ssl.TLSVersion.TLSv1_2
-    context.maximum_version = ssl.TLSVersion.TLSv1_2 if given.max_version == "TLS12" else ssl.TLSVersion.TLSv1_3
+    if settings.min_version in ("TLS10", "TLS11"):
+        warn(f"tls_server_config.min_version: {settings.min_version} is broken; TLS12 is the lowest version supported")
+    context.minimum_version = ssl.TLSVersion.TLSv1_3 if settings.min_version == "TLS13" else ssl.TLSVersion.TLSv1_2
+    context.maximum_version = ssl.TLSVersion.TLSv1_2 if settings.max_version == "TLS12" else ssl.TLSVersion.TLSv1_3
 
 
-def _ciphers(context: ssl.SSLContext, given: TlsServerConfig, fault: AddFault) -> None:
-    if not given.prefer_server_cipher_suites:
+def _ciphers(context: ssl.SSLContext, settings: TlsServerConfig, fault: AddFault) -> None:
+    if not settings.prefer_server_cipher_suites:
         context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
-    unknown = [name for name in given.cipher_suites if name not in CIPHERS and name not in TLS13_CIPHERS]
+    unknown = [name for name in settings.cipher_suites if name not in CIPHERS and name not in TLS13_CIPHERS]
     if unknown:
-        known = ", ".join((*TLS13_CIPHERS, *CIPHERS))
-        fault("tls_server_config.cipher_suites", f"unknown cipher {unknown[0][:60]!r}; supported are {known}")
+        supported = ", ".join((*TLS13_CIPHERS, *CIPHERS))
+        fault("tls_server_config.cipher_suites", f"unknown cipher {unknown[0][:60]!r}; supported are {supported}")
         return
-    chosen = [CIPHERS[name] for name in given.cipher_suites if name in CIPHERS]
+    chosen = [CIPHERS[name] for name in settings.cipher_suites if name in CIPHERS]
     if chosen:
         try:
             context.set_ciphers(":".join(chosen))
         except ssl.SSLError:  # a policy of the system, as FIPS, forbids each of them
             fault(
                 "tls_server_config.cipher_suites",
-                f"OpenSSL allows none of {', '.join(given.cipher_suites)} on this host",
+                f"OpenSSL allows none of {', '.join(settings.cipher_suites)} on this host",
             )
-    elif given.cipher_suites and given.max_version == "TLS12":
+    elif settings.cipher_suites and settings.max_version == "TLS12":
         fault("tls_server_config.cipher_suites", "expected one for TLS 1.2, which is the most that max_version allows")
-    elif given.cipher_suites:
+    elif settings.cipher_suites:
         context.minimum_version = ssl.TLSVersion.TLSv1_3
 
 
-def _curve(context: ssl.SSLContext, given: TlsServerConfig, fault: AddFault, warn: Callable[[str], None]) -> None:
+def _curve(context: ssl.SSLContext, settings: TlsServerConfig, fault: AddFault, warn: Callable[[str], None]) -> None:
     """Set the first curve of the list that this Python can set: it takes one, and some builds have no X25519 (Debian 12's 3.11.2)."""
-    key, wanted = "tls_server_config.curve_preferences", given.curve_preferences
+    key, wanted = "tls_server_config.curve_preferences", settings.curve_preferences
     if not wanted:
         return
     chosen = next((name for name in wanted if _can_set(context, name)), None)

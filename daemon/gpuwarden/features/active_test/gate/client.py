@@ -94,10 +94,10 @@ def interrupted(document: Mapping[str, Any]) -> bool:
 
 def _line(gpu: Mapping[str, Any]) -> str:
     findings = gpu.get("findings")
-    found = (
+    texts = (
         [finding.get("text") for finding in findings if isinstance(finding, dict)] if isinstance(findings, list) else []
     )
-    text = _one_line(*found[:1]) or _one_line(gpu.get("obstacle"), gpu.get("text"))
+    text = _one_line(*texts[:1]) or _one_line(gpu.get("obstacle"), gpu.get("text"))
     return f"GPU {_one_line(gpu.get('index')) or '?'}: {text}" if text else ""
 
 

@@ -82,14 +82,14 @@ def concerns(finding: Finding) -> bool:
     return finding.key.subject.kind in _KINDS
 
 
-def wanted(gate: Gate | None, found: Iterable[Finding], now: Stamp, boot_id: str) -> Gate | None:
+def wanted(gate: Gate | None, findings: Iterable[Finding], now: Stamp, boot_id: str) -> Gate | None:
     """The gate after these failures, for which the node is excluded; None if none of them is new."""
     before = "" if gate is None else gate.failures
-    news = _fitting(before, [finding.key for finding in found if concerns(finding)])
-    if not news:
+    new_keys = _fitting(before, [finding.key for finding in findings if concerns(finding)])
+    if not new_keys:
         return None
-    failures = " ".join((*before.split(), *map(str, news)))
-    if gate is not None and all(key.code in ENDED_BY_TESTS for key in news):  # what a test found; its results stay
+    failures = " ".join((*before.split(), *map(str, new_keys)))
+    if gate is not None and all(key.code in ENDED_BY_TESTS for key in new_keys):  # what a test found; its results stay
         return replace(gate, failures=failures)
     if gate is None:
         return Gate(since=now, boot=boot_id, failures=failures)
@@ -109,11 +109,11 @@ def _fitting(before: str, keys: Iterable[Key]) -> list[Key]:
     """Keys that are new, as many as there is room for, one of each GPU first: a node all of whose links are down has
     more.
     """
-    known, slots = set(before.split()), set()
+    earlier, slots = set(before.split()), set()
     firsts: list[Key] = []
     others: list[Key] = []
     for key in dict.fromkeys(keys):
-        if str(key) not in known:
+        if str(key) not in earlier:
             (others if key.subject.slot in slots else firsts).append(key)
             slots.add(key.subject.slot)
     room, fitting = LIST_MOST - len(before), []

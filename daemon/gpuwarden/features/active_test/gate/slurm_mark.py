@@ -29,8 +29,8 @@ class GateMark(FleetTurn):
         wall: Callable[[], float] = time.time,
     ) -> None:
         async def refused(commands: Commands, name: str) -> str:
-            found = await read_testers(commands, slurm_user, wall())
-            return refusal(at_once, found.held, name)
+            testers = await read_testers(commands, slurm_user, wall())
+            return refusal(at_once, testers.held, name)
 
         turn = TurnOptions(what=TEST, done="tested", lasts=lasts, pause=pause)
         super().__init__(client, options, turn, refused, wall)

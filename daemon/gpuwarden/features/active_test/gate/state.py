@@ -149,11 +149,11 @@ def passed(gate: Gate, level: Level, gpus: Iterable[GpuVerdict]) -> bool:
     results, concerned, left_out = results_of(gate), slots_of(gate), gate.untestable.split()
     here = [gpu for gpu in gpus if gpu.expected and (gpu.slot not in left_out or gpu.uuid in results)]
     return bool(here) and all(
-        (found := results.get(gpu.uuid)) is not None
-        and LEVELS.index(found[0]) >= LEVELS.index(level)
+        (outcome := results.get(gpu.uuid)) is not None
+        and LEVELS.index(outcome[0]) >= LEVELS.index(level)
         and (
-            found[1] is ActiveVerdict.NOTHING_FOUND
-            or (found[1] is ActiveVerdict.WARNING and not _is_in(gpu.slot, concerned))
+            outcome[1] is ActiveVerdict.NOTHING_FOUND
+            or (outcome[1] is ActiveVerdict.WARNING and not _is_in(gpu.slot, concerned))
         )
         for gpu in here
     )
@@ -161,10 +161,10 @@ def passed(gate: Gate, level: Level, gpus: Iterable[GpuVerdict]) -> bool:
 
 def failed(gate: Gate, gpus: Iterable[GpuVerdict]) -> bool:
     results, concerned = results_of(gate), slots_of(gate)
-    found = [(results[gpu.uuid][1], gpu.slot) for gpu in gpus if gpu.uuid in results]
+    verdicts = [(results[gpu.uuid][1], gpu.slot) for gpu in gpus if gpu.uuid in results]
     return any(
         verdict is ActiveVerdict.FAILURE or (verdict is ActiveVerdict.WARNING and _is_in(slot, concerned))
-        for verdict, slot in found
+        for verdict, slot in verdicts
     )
 
 
@@ -179,13 +179,13 @@ def _is_in(slot: str, concerned: frozenset[str]) -> bool:
 
 
 def results_of(gate: Gate) -> dict[str, tuple[Level, ActiveVerdict]]:
-    found = {}
-    for one in gate.results.split():
-        uuid, _, rest = one.partition("=")
+    results = {}
+    for word in gate.results.split():
+        uuid, _, rest = word.partition("=")
         level, _, verdict = rest.partition(":")
         if level in LEVELS and verdict in list(ActiveVerdict):
-            found[uuid] = (Level(level), ActiveVerdict(verdict))
-    return found
+            results[uuid] = (Level(level), ActiveVerdict(verdict))
+    return results
 
 
 def as_text(results: Mapping[str, tuple[Level, ActiveVerdict]]) -> str:

@@ -58,8 +58,8 @@ async def _rows(config: Config, commands: Commands) -> AsyncIterator[Row]:
         )
     shown = await read_suspend_time(commands, node, keys)
     if limit := suspended_after(node, keys, partitions, shown):
-        found = f"{node.name} is not tested while idle, because power saving switches it off ({limit})"
-        yield warn("power saving", found, "to have it tested, add it to SuspendExcNodes")
+        state = f"{node.name} is not tested while idle, because power saving switches it off ({limit})"
+        yield warn("power saving", state, "to have it tested, add it to SuspendExcNodes")
     yield await _user(config, commands, node, preempted=not lines)
 
 

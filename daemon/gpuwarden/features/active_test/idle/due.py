@@ -19,10 +19,10 @@ def not_due(times: Mapping[str, float | None], level: Level, every: float, now: 
     """Why no test is due; empty if one is. `times`: of `last_tested`. `now`: Unix time."""
     if not times:
         return "the daemon sees no GPU to test: see gpuwarden status"
-    known = [at for at in times.values() if at is not None]
-    if len(known) < len(times):
+    test_times = [at for at in times.values() if at is not None]
+    if len(test_times) < len(times):
         return ""
-    ago = format_duration(round(max(0.0, now - min(known))))
+    ago = format_duration(round(max(0.0, now - min(test_times))))
     return f"its GPUs were tested {ago} ago at level {level.value} or higher; test.every is {format_duration(every)}"
 
 

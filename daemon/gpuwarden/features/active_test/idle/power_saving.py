@@ -32,8 +32,8 @@ async def read_suspend_time(commands: Commands, node: NodeFacts, keys: Mapping[s
 
 def shown_suspend_time(text: str) -> str:
     """Parse `scontrol show node` for one node; "" where it has none."""
-    found = _SHOWN.search(text)
-    return "" if found is None or found[1] == _UNSET else found[1]
+    match = _SHOWN.search(text)
+    return "" if match is None or match[1] == _UNSET else match[1]
 
 
 def suspended_after(

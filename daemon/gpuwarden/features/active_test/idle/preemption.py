@@ -25,8 +25,8 @@ def missing(
 
 
 def _cluster(keys: Mapping[str, str]) -> Iterator[str]:
-    if (found := value_of(keys, "PreemptType")) != _TYPE:
-        yield f"PreemptType={_TYPE} (found {found or 'none'})"
+    if (preempt_type := value_of(keys, "PreemptType")) != _TYPE:
+        yield f"PreemptType={_TYPE} (found {preempt_type or 'none'})"
     if "off" in _modes(mode := value_of(keys, "PreemptMode") or "OFF"):
         yield (
             f"PreemptMode=CANCEL (found {mode}); with PreemptMode=OFF at each partition whose jobs are not to be preempted"

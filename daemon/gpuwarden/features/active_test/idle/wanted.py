@@ -63,8 +63,8 @@ async def of_ended_job(order: Order, test: ActiveTestOptions, job: EndedJob) -> 
 
     Raises NotNow, CannotSubmit, NoEndedJob, or what `call` raises.
     """
-    if (found := await detached("notes of jobs", job.occupancy)).memory is Memory.NONE:
-        raise NoEndedJob(found.why)
+    if (occupancy := await detached("notes of jobs", job.occupancy)).memory is Memory.NONE:
+        raise NoEndedJob(occupancy.why)
     due = await need_due(order.call, order.level, test.every, order.asked.now())
     asked = replace(order.asked, ended_job=job.occupancy)
     return replace(order, asked=asked, choose=lambda gpus: job.among(gpus, due))

@@ -110,14 +110,14 @@ def _counters(runs: Sequence[GpuTest], _: Sequence[PastTest]) -> Iterator[Defect
     grown: Counter[str] = Counter()
     for growth in (growth for run in runs for growth in run.growth or ()):
         grown[growth.reading] += max(0, growth.by)
-    found = (
+    errors = (
         [f"{max(grown[name] for name in UNCORRECTED)} uncorrectable ECC errors"]
         if any(map(grown.get, UNCORRECTED))
         else []
     )
-    found += [f"{text} ({grown[name]})" for name, text in AS_ALWAYS.items() if grown[name] > 0]
-    if found:
-        yield defect("errors", F, f"during the test: {', '.join(found)}")
+    errors += [f"{text} ({grown[name]})" for name, text in AS_ALWAYS.items() if grown[name] > 0]
+    if errors:
+        yield defect("errors", F, f"during the test: {', '.join(errors)}")
     seconds = sum(run.seconds for run in runs)
     if grown[CORRECTED] > CORRECTED_A_SECOND * max(1.0, seconds):
         yield defect("errors", W, f"{grown[CORRECTED]} corrected ECC errors in {seconds:.0f} s of the test")

@@ -49,35 +49,37 @@ def judge(
     given_xids = xids or {}
     now = max((test.started.wall for test in tests), default=0.0)
     earlier = {uuid: lately(results, now, REMEMBERED) for uuid, results in (past or {}).items()}
-    known = {uuid: earlier.get(uuid, []) for uuid in gpus} | {
+    history = {uuid: earlier.get(uuid, []) for uuid in gpus} | {
         uuid: results for uuid, results in earlier.items() if results
     }
     first = [runs[0] for runs in gpus.values()]
     pairs: dict[str, list[Defect]] = {}
-    for uuid, one in asymmetric(first, next(figure.drop for figure in FIGURES if figure.name == "peers")):
-        pairs.setdefault(uuid, []).append(one)
+    for uuid, pair in asymmetric(first, next(figure.drop for figure in FIGURES if figure.name == "peers")):
+        pairs.setdefault(uuid, []).append(pair)
     return {
-        uuid: _outcome(runs, [other for other in first if other is not runs[0]], known, given_xids, pairs.get(uuid, ()))
+        uuid: _outcome(
+            runs, [other for other in first if other is not runs[0]], history, given_xids, pairs.get(uuid, ())
+        )
         for uuid, runs in gpus.items()
     }
 
 
 def _by_gpu(tests: Iterable[GpuTest]) -> dict[str, list[GpuTest]]:
-    found: dict[str, list[GpuTest]] = {}
+    by_gpu: dict[str, list[GpuTest]] = {}
     for test in tests:
-        found.setdefault(test.uuid, []).append(test)
-    return found
+        by_gpu.setdefault(test.uuid, []).append(test)
+    return by_gpu
 
 
 def _outcome(
     runs: Sequence[GpuTest],
     others: Sequence[GpuTest],
-    known: Past,
+    history: Past,
     xids: Mapping[str, Sequence[int]],
     pairs: Iterable[Defect],
 ) -> Outcome:
-    test, past = runs[0], known.get(runs[0].uuid, ())
-    found = [*wrong_results(runs, past), *_xids(test.uuid, known, xids)]
+    test, past = runs[0], history.get(runs[0].uuid, ())
+    defects = [*wrong_results(runs, past), *_xids(test.uuid, history, xids)]
     siblings = [other for other in others if other.obstacle is None]
     reasons = [
         f"{run.obstacle.shown}: {run.text}" if run.text else run.obstacle.shown
@@ -91,13 +93,13 @@ def _outcome(
     deep: tuple[str, ...] = ()
     unjudged: tuple[str, ...] = ()
     if alone:
-        undisturbed = [other for other in siblings if not disturbed(other, (), known.get(other.uuid, ()))]
+        undisturbed = [other for other in siblings if not disturbed(other, (), history.get(other.uuid, ()))]
         slow, deep, unjudged = slow_figures(test, undisturbed, past)
-        found += [*slow_sms(test), *slow, *pairs]
-    found.sort(key=lambda one: one.severity is Severity.WARNING)
+        defects += [*slow_sms(test), *slow, *pairs]
+    defects.sort(key=lambda defect: defect.severity is Severity.WARNING)
     return Outcome(
-        verdict=_verdict(found, alone=alone),
-        findings=tuple(found),
+        verdict=_verdict(defects, alone=alone),
+        findings=tuple(defects),
         text="; ".join(dict.fromkeys(reasons)),
         figures_good=alone,
         deep=deep,
@@ -117,12 +119,12 @@ def _unread(test: GpuTest, others: Sequence[GpuTest]) -> Iterable[str]:
         yield f"it could read none of {len(test.peers)} other GPUs: {test.peers[0].error}"
 
 
-def _verdict(found: Sequence[Defect], *, alone: bool) -> ActiveVerdict:
-    if any(defect.severity is Severity.FAILURE for defect in found):
+def _verdict(defects: Sequence[Defect], *, alone: bool) -> ActiveVerdict:
+    if any(defect.severity is Severity.FAILURE for defect in defects):
         return ActiveVerdict.FAILURE
     if not alone:
         return ActiveVerdict.NO_VERDICT
-    return ActiveVerdict.WARNING if found else ActiveVerdict.NOTHING_FOUND
+    return ActiveVerdict.WARNING if defects else ActiveVerdict.NOTHING_FOUND
 
 
 def _untested(test: GpuTest) -> Iterable[str]:
@@ -145,16 +147,16 @@ def _untested(test: GpuTest) -> Iterable[str]:
         yield f"only {memory.tested / max(1, memory.total):.0%} of the memory was tested"
 
 
-def _xids(uuid: str, known: Past, xids: Mapping[str, Sequence[int]]) -> Iterable[Defect]:
+def _xids(uuid: str, history: Past, xids: Mapping[str, Sequence[int]]) -> Iterable[Defect]:
     """Warning if the test's own programs keep causing Xids on this GPU and on no other: then they are not the cause.
 
     A single GPU has no siblings to compare with.
     """
     if not xids.get(uuid):
         return
-    times = 1 + sum(1 for test in known.get(uuid, ()) if test.xids)
-    others = [other for other in known if other != uuid]
-    clean = [other for other in others if not xids.get(other) and not any(test.xids for test in known[other])]
+    times = 1 + sum(1 for test in history.get(uuid, ()) if test.xids)
+    others = [other for other in history if other != uuid]
+    clean = [other for other in others if not xids.get(other) and not any(test.xids for test in history[other])]
     if times >= XIDS_COUNT_FROM and others and len(clean) == len(others):
         numbers = ", ".join(map(str, dict.fromkeys(xids[uuid])))
         yield defect(

@@ -56,8 +56,8 @@ class Lease:
         return frozenset([slot for slot, pin in pins.items() if pin.uuid in gpus])
 
     def xids_of(self, slot: str) -> tuple[int, ...]:
-        found = (_XID.fullmatch(word) for word in self.xids.split())
-        return tuple(int(match[2]) for match in found if match and match[1] == slot)
+        matches = (_XID.fullmatch(word) for word in self.xids.split())
+        return tuple(int(match[2]) for match in matches if match and match[1] == slot)
 
 
 _XID = re.compile(r"([0-9a-f:.]{1,20})=(\d{1,3})", re.ASCII)
@@ -73,20 +73,20 @@ def ended(lease: Lease, by: str, at: Stamp) -> Event:
     )
 
 
-def with_lease(known: Lease | None, event: Event) -> Lease | None:
+def with_lease(lease: Lease | None, event: Event) -> Lease | None:
     """The lease after an event TEST_BEGUN, TEST_ENDED, TEST_XID or BOOT."""
     match event.kind:
-        case EventKind.BOOT if known is not None and known.boot_id != event.boot_id:
+        case EventKind.BOOT if lease is not None and lease.boot_id != event.boot_id:
             return None
         case EventKind.TEST_BEGUN:
             return read(Lease, event)
-        case EventKind.TEST_ENDED if known is not None and event.data.get("name") == known.name:
-            return replace(known, ended=event.at)
-        case EventKind.TEST_XID if known is not None and event.key is not None:
-            one = f"{event.key.subject.slot}={event.key.detail}"
-            if _XID.fullmatch(one) and one not in (given := known.xids.split()) and len(given) < XIDS_MOST:
-                return replace(known, xids=" ".join((*given, one)))
-    return known
+        case EventKind.TEST_ENDED if lease is not None and event.data.get("name") == lease.name:
+            return replace(lease, ended=event.at)
+        case EventKind.TEST_XID if lease is not None and event.key is not None:
+            xid = f"{event.key.subject.slot}={event.key.detail}"
+            if _XID.fullmatch(xid) and xid not in (xids := lease.xids.split()) and len(xids) < XIDS_MOST:
+                return replace(lease, xids=" ".join((*xids, xid)))
+    return lease
 
 
 def pids(workers: Sequence[int]) -> str:

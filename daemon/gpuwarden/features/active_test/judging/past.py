@@ -97,8 +97,8 @@ class PastTest:
 
     def values(self) -> Mapping[str, float]:
         """Figures by name. Values that are not positive numbers are left out."""
-        found = (_FIGURE.fullmatch(word) for word in self.figures.split())
-        return {match[1]: value for match in found if match and 0 < (value := float(match[2])) < math.inf}
+        matches = (_FIGURE.fullmatch(word) for word in self.figures.split())
+        return {match[1]: value for match in matches if match and 0 < (value := float(match[2])) < math.inf}
 
 
 _FIGURE = re.compile(r"([a-z0-9_]{1,32})=(\d{1,16}(?:\.\d{1,16})?(?:e\+\d{1,4})?)", re.ASCII)
@@ -107,17 +107,17 @@ _FIGURE = re.compile(r"([a-z0-9_]{1,32})=(\d{1,16}(?:\.\d{1,16})?(?:e\+\d{1,4})?
 def measured(test: GpuTest) -> dict[str, float]:
     """The speeds of one test and the cycles of its kernels, by name."""
     by_name = {kernel.kernel: kernel for kernel in test.kernels}
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     if (int8 := by_name.get("int8")) is not None:
-        found["int8"] = int8.rate
+        figures["int8"] = int8.rate
     if test.memory is not None:
-        found |= {"verify": test.memory.verify, "write": test.memory.write}
+        figures |= {"verify": test.memory.verify, "write": test.memory.write}
     if test.pcie is not None:
-        found |= {"to_device": test.pcie.to_device, "to_host": test.pcie.to_host}
+        figures |= {"to_device": test.pcie.to_device, "to_host": test.pcie.to_host}
     if read := [peer.speed for peer in test.peers if not peer.error]:
-        found["peers"] = median(read)
-    found |= {f"cycles_{name}": kernel.cycles for name, kernel in by_name.items()}
-    return {name: value for name, value in found.items() if 0 < value < math.inf}
+        figures["peers"] = median(read)
+    figures |= {f"cycles_{name}": kernel.cycles for name, kernel in by_name.items()}
+    return {name: value for name, value in figures.items() if 0 < value < math.inf}
 
 
 def band(temperature: int | None) -> int:

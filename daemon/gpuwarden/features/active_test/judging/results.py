@@ -98,27 +98,27 @@ def _changes(results: tuple[PastTest, ...], fewer: tuple[PastTest, ...]) -> bool
     """Return True if with `fewer` of these results a finding stands that one of the others has ended, or stands as something worse."""
     before, after = standing(results), standing(fewer)
     return any(
-        (found := before.get(name)) is None or (found.severity, found.level) != (finding.severity, finding.level)
+        (earlier := before.get(name)) is None or (earlier.severity, earlier.level) != (finding.severity, finding.level)
         for name, finding in after.items()
     )
 
 
 def standing(results: tuple[PastTest, ...]) -> dict[str, Standing]:
     """Findings of the tests that nothing has ended, by name (`test_failed.memory`)."""
-    found: dict[str, Standing] = {}
+    findings: dict[str, Standing] = {}
     for test in results:
         if test.verdict is ActiveVerdict.NOTHING_FOUND:
             passed = LEVELS.index(test.level)
             unjudged = test.unjudged.split()
-            found = {
+            findings = {
                 name: finding
-                for name, finding in found.items()
+                for name, finding in findings.items()
                 if LEVELS.index(finding.level) > passed or name in unjudged
             }
         for severity, names in ((Severity.FAILURE, test.failed), (Severity.WARNING, test.warned)):
             for name in set(names.split()) - set(test.acknowledged.split()):
-                found[name] = _found_again(found.get(name), test, severity)
-    return found
+                findings[name] = _found_again(findings.get(name), test, severity)
+    return findings
 
 
 def _found_again(before: Standing | None, test: PastTest, severity: Severity) -> Standing:
@@ -136,11 +136,11 @@ def _found_again(before: Standing | None, test: PastTest, severity: Severity) ->
 
 def newest(results: tuple[PastTest, ...]) -> tuple[PastTest, ...]:
     """The newest result of each level, the newest last."""
-    found: dict[Level, PastTest] = {}
+    by_level: dict[Level, PastTest] = {}
     for result in results:
-        found.pop(result.level, None)
-        found[result.level] = result
-    return tuple(found.values())
+        by_level.pop(result.level, None)
+        by_level[result.level] = result
+    return tuple(by_level.values())
 
 
 def acknowledged(tests: Tests, uuid: str, key: Key) -> Tests:

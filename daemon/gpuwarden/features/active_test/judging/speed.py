@@ -48,10 +48,10 @@ def of_same_key(test: GpuTest, past: PastTest) -> bool:
 def disturbed(test: GpuTest, siblings: Sequence[GpuTest], past: Sequence[PastTest]) -> str:
     """Reason why the speeds say nothing about this GPU: its SMs were slower together, so something else ran. Empty if the test was alone."""
     for kernel in test.kernels:
-        known = [kernel.cycles_least or kernel.cycles]
-        known += _cycles_of_siblings(kernel, [other for other in siblings if alike(test, other)])
-        own = own_median(past, f"cycles_{kernel.kernel}", lambda one: _same_code(test, one))
-        usual = min([value for value in (*known, own) if value], default=0.0)
+        cycles = [kernel.cycles_least or kernel.cycles]
+        cycles += _cycles_of_siblings(kernel, [other for other in siblings if alike(test, other)])
+        own = own_median(past, f"cycles_{kernel.kernel}", lambda past_test: _same_code(test, past_test))
+        usual = min([value for value in (*cycles, own) if value], default=0.0)
         most = max(kernel.cycles_most, kernel.cycles)
         if usual and most > usual * (1 + ALL_OFF):
             return f"{kernel.kernel}: all SMs together needed {most / usual - 1:.1%} more cycles than they do alone: something else ran on the GPU"
@@ -74,13 +74,13 @@ def _cycles_of_siblings(kernel: KernelMeasured, siblings: Sequence[GpuTest]) -> 
 
 
 def slow_sms(test: GpuTest) -> Iterator[Defect]:
-    found: dict[int, tuple[str, float]] = {}
+    deviations: dict[int, tuple[str, float]] = {}
     for kernel in test.kernels:
         for sm, off in _slow_sms(kernel):
-            if abs(off) > abs(found.get(sm, ("", 0.0))[1]):
-                found[sm] = kernel.kernel, off
-    if found:
-        named = ", ".join(f"{sm} ({kernel} {off:+.2%})" for sm, (kernel, off) in sorted(found.items()))
+            if abs(off) > abs(deviations.get(sm, ("", 0.0))[1]):
+                deviations[sm] = kernel.kernel, off
+    if deviations:
+        named = ", ".join(f"{sm} ({kernel} {off:+.2%})" for sm, (kernel, off) in sorted(deviations.items()))
         text = f"cycles of SM {named} differ from those of the other SMs"
         yield Defect(code=SM_SLOW, detail="", severity=Severity.WARNING, text=text)
 
@@ -119,8 +119,8 @@ class _Compared:
     @property
     def as_usual(self) -> bool:
         """True if at least one known reference (own past, siblings, floor) shows the value to be as usual."""
-        known = [usual for usual in (self.own, self.siblings, self.floor) if usual is not None]
-        return any(self.value >= usual * (1 - self.figure.drop) for usual in known)
+        references = [usual for usual in (self.own, self.siblings, self.floor) if usual is not None]
+        return any(self.value >= usual * (1 - self.figure.drop) for usual in references)
 
     @property
     def _below_floor(self) -> bool:
@@ -132,8 +132,8 @@ class _Compared:
 
     @property
     def text(self) -> str:
-        known = (("own median", self.own), ("siblings", self.siblings), ("measured on such boards", self.floor))
-        usual = ", ".join(f"{what} {_print(self.figure, value)}" for what, value in known if value is not None)
+        references = (("own median", self.own), ("siblings", self.siblings), ("measured on such boards", self.floor))
+        usual = ", ".join(f"{label} {_print(self.figure, value)}" for label, value in references if value is not None)
         return f"{self.figure.title}: {_print(self.figure, self.value)} {self.figure.unit}; {usual}"
 
 
@@ -149,7 +149,7 @@ def slow_figures(
     Returns the defects, the names of figures so slow that a second time is a failure, and the names of findings on which the test
     says nothing: their figure was not measured, or no known reference shows it to be as usual.
     """
-    found: list[Defect] = []
+    defects: list[Defect] = []
     deep: list[str] = []
     unjudged: list[str] = []
     values = measured(test)
@@ -165,7 +165,7 @@ def slow_figures(
             own=own_median(
                 [earlier for earlier in past if not earlier.found(figure.finding)],
                 figure.name,
-                lambda one: of_same_key(test, one),
+                lambda past_test: of_same_key(test, past_test),
             ),
             floor=MEASURED.get((test.name, test.power_limit or 0), {}).get(figure.name),
         )
@@ -177,8 +177,8 @@ def slow_figures(
         deep += [figure.name] if counts else []
         failed = counts and _deep_before(figure.name, test, past)
         severity = Severity.FAILURE if failed else Severity.WARNING
-        found.append(Defect(code=figure.code, detail=figure.detail, severity=severity, text=compared.text))
-    return found, tuple(deep), tuple(dict.fromkeys(unjudged))
+        defects.append(Defect(code=figure.code, detail=figure.detail, severity=severity, text=compared.text))
+    return defects, tuple(deep), tuple(dict.fromkeys(unjudged))
 
 
 def _of_siblings(others: Sequence[dict[str, float]], figure: str) -> float | None:

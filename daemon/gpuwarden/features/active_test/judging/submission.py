@@ -45,7 +45,7 @@ def submitted(
 
 
 def _known(state: State, test: GpuTest) -> bool:
-    return any(one.started == test.started.wall for one in memory_of(state).tests.get(test.uuid, ()))
+    return any(past_test.started == test.started.wall for past_test in memory_of(state).tests.get(test.uuid, ()))
 
 
 def _events(state: State, slot: str, result: PastTest, boot_id: str) -> Iterator[Event]:

@@ -151,23 +151,23 @@ class GpuRun:
             ended=node.ended,
         )
 
-    async def _answer(self, what: str) -> str:
-        if what == START:
+    async def _answer(self, question: str) -> str:
+        if question == START:
             await self._node.announced()
             return "go"
-        if what not in (COMPUTE, MEMORY):
+        if question not in (COMPUTE, MEMORY):
             return "no"
         await self._node.transfers.end(self._gpu.uuid)
         await self._node.transfers.ended()
-        return "go" if what == COMPUTE else (await self._memory()).value
+        return "go" if question == COMPUTE else (await self._memory()).value
 
     async def _memory(self) -> Memory:
         """Right before it is taken. Only a gate test, which takes a moment, may take a part of it."""
-        found = await self._node.occupancy()
-        if found.memory is Memory.NONE or (found.memory is Memory.PART and self._node.level is not Level.GATE):
-            self._refused = found.why
+        occupancy = await self._node.occupancy()
+        if occupancy.memory is Memory.NONE or (occupancy.memory is Memory.PART and self._node.level is not Level.GATE):
+            self._refused = occupancy.why
             return Memory.NONE
-        return found.memory
+        return occupancy.memory
 
     async def _progress(self, phase: str) -> None:
         if phase not in _TRANSFERS:

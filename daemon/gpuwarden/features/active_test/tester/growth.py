@@ -66,17 +66,17 @@ def vanished(before: NvmlFacts, after: NvmlFacts) -> tuple[GpuFacts, ...]:
 def with_growth(tests: Sequence[GpuTest], before: NvmlFacts, after: NvmlFacts) -> tuple[GpuTest, ...]:
     """The tests of one run, what grew in it with the first of each GPU: its repeats have nothing. None where it is not known."""
     first, last = _answering(before), _answering(after)
-    found: list[GpuTest] = []
+    grown_tests: list[GpuTest] = []
     for test in tests:
         grown: tuple[Growth, ...] | None
         if test.slot not in first or test.slot not in last:
             grown = None
-        elif any(other.uuid == test.uuid for other in found):
+        elif any(other.uuid == test.uuid for other in grown_tests):
             grown = ()
         else:
             grown = growth(first[test.slot], last[test.slot])
-        found.append(replace(test, growth=grown))
-    return tuple(found)
+        grown_tests.append(replace(test, growth=grown))
+    return tuple(grown_tests)
 
 
 def _answering(facts: NvmlFacts) -> dict[str, GpuReadings]:

@@ -69,10 +69,12 @@ def excluded_by(call: Call) -> tuple[str, ...]:
     """
     try:
         status: Any = call("status")
-        found = [(row["actuator"], row["excluded"]) for row in status["actions"]["schedulers"] if row.get("excluded")]
+        exclusions = [
+            (row["actuator"], row["excluded"]) for row in status["actions"]["schedulers"] if row.get("excluded")
+        ]
     except (DaemonUnreached, KeyError, TypeError, AttributeError):  # none, or one of another version
         return ()
-    return tuple(f"{actuator} ({why})" for actuator, why in found)
+    return tuple(f"{actuator} ({why})" for actuator, why in exclusions)
 
 
 def _slurm(config: Config) -> SlurmClient | None:

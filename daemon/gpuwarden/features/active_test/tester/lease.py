@@ -62,12 +62,12 @@ class Lease:
 
         A daemon that does not answer now is asked again each second: it may have to end the test, once it runs.
         """
-        given: Mapping[str, Any] = {"pid": os.getpid(), "level": level.value, "gpus": list(uuids), "seconds": seconds}
-        answer = await self._asked("test-begin", given)
+        request: Mapping[str, Any] = {"pid": os.getpid(), "level": level.value, "gpus": list(uuids), "seconds": seconds}
+        answer = await self._asked("test-begin", request)
         if answer is None:
             self.unannounced = self.error
         if self._away or (answer is not None and not self._taken(answer)):
-            self._renewing = asyncio.create_task(self._renew(given))
+            self._renewing = asyncio.create_task(self._renew(request))
 
     async def announced(self) -> None:
         """Wait until the daemon knows of all workers so far, before they touch a driver that may log an Xid of theirs. Raises nothing."""
@@ -85,10 +85,10 @@ class Lease:
         A daemon that knew of the test and does not answer is asked again until RESTART_WITHIN has passed: results must not be lost because
         the daemon restarts. With `within` shorter than RESULT_WITHIN it is asked once.
         """
-        given = {"lease": self._name, "workers": self.workers, "tests": [to_wire(test) for test in tests]}
+        request = {"lease": self._name, "workers": self.workers, "tests": [to_wire(test) for test in tests]}
         give_up = time.monotonic() + (RESTART_WITHIN if self._name and within >= RESULT_WITHIN else 0.0)
         while True:
-            answer = await self._asked("test-result", given, within)
+            answer = await self._asked("test-result", request, within)
             if answer is not None or not self._away or time.monotonic() >= give_up:
                 return answer
             await asyncio.sleep(ASK_AGAIN)
@@ -101,7 +101,7 @@ class Lease:
         if self._name:
             await self._asked("test-end", {"lease": self._name}, END_WITHIN)
 
-    async def _renew(self, given: Mapping[str, Any]) -> None:
+    async def _renew(self, request: Mapping[str, Any]) -> None:
         """Renew the lease each second, and at once when a worker waits for it, until the daemon ends the test."""
         while True:
             with suppress(TimeoutError):
@@ -109,8 +109,8 @@ class Lease:
                     await self._more.wait()
             self._more.clear()
             workers = list(self.workers)
-            known = {"lease": self._name} if self._name else {}
-            answer = await self._asked("test-begin", {**given, **known, "workers": workers})
+            lease = {"lease": self._name} if self._name else {}
+            answer = await self._asked("test-begin", {**request, **lease, "workers": workers})
             async with self._renewed:
                 self._known = len(workers)
                 self._renewed.notify_all()

@@ -26,16 +26,16 @@ _UID = re.compile(rb"^Uid:\t(\d+)\t", re.MULTILINE)
 async def left_behind(proc: Path) -> tuple[int, ...]:
     """Their process numbers; without any it takes as long as reading /proc once."""
     try:
-        found = [pid for pid in process_ids(os.fspath(proc), _PROCESSES_MOST) if _sleeps(proc, pid)]
+        sleepers = [pid for pid in process_ids(os.fspath(proc), _PROCESSES_MOST) if _sleeps(proc, pid)]
     except (SourceAbsent, CollectorError):
         return ()
     for _ in range(CHECKS - 1):
-        if not found:
+        if not sleepers:
             break
         await asyncio.sleep(APART)
-        found = [pid for pid in found if _sleeps(proc, pid)]
-    users = {b"%d" % uid for uid in (0, os.geteuid(), identity().uid) if uid is not None} if found else set()
-    return tuple(pid for pid in found if _user(proc, pid) in users)
+        sleepers = [pid for pid in sleepers if _sleeps(proc, pid)]
+    users = {b"%d" % uid for uid in (0, os.geteuid(), identity().uid) if uid is not None} if sleepers else set()
+    return tuple(pid for pid in sleepers if _user(proc, pid) in users)
 
 
 def _sleeps(proc: Path, pid: int) -> bool:
@@ -46,7 +46,7 @@ def _sleeps(proc: Path, pid: int) -> bool:
 def _user(proc: Path, pid: int) -> bytes:
     """Empty for a process that has ended."""
     try:
-        found = _UID.search(read_bytes(proc / str(pid) / "status"))
+        match = _UID.search(read_bytes(proc / str(pid) / "status"))
     except OSError:
         return b""
-    return found[1] if found else b""
+    return match[1] if match else b""

@@ -220,8 +220,8 @@ def _locked(path: Path, proc: Path) -> Holder | None:
 def _locker(inode: int, device: str, proc: Path) -> int:
     """Return the process that holds a lock, from /proc/locks (proc(5)); 0 if none is shown. `device`: a pattern of its hexadecimal numbers."""
     pattern = rf"FLOCK\s+ADVISORY\s+WRITE\s+(\d+)\s+{device}:{inode}\s"
-    found = re.search(pattern, read_text(proc / "locks", _LOCKS_MOST))
-    return int(found[1]) if found else 0
+    match = re.search(pattern, read_text(proc / "locks", _LOCKS_MOST))
+    return int(match[1]) if match else 0
 
 
 def _started(proc: Path, pid: int) -> float | None:

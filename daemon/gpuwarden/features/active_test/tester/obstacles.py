@@ -56,8 +56,8 @@ def obstacle(gpu: GpuFacts, host: HostFacts, comm: Callable[[int], str]) -> Foun
 def by_settings(gpu: GpuFacts, host: HostFacts) -> str:
     """Why it can never be tested while the host is set up as it is; "" if it can."""
     settings = host.settings.get(gpu.slot, GpuSettings())
-    found = _confidential(host) or _divided(gpu) or _mode(settings)
-    return "" if found is None else found[1]
+    reason = _confidential(host) or _divided(gpu) or _mode(settings)
+    return "" if reason is None else reason[1]
 
 
 def _unidentified(gpu: GpuFacts) -> Found | None:

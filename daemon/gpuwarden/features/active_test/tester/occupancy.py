@@ -124,32 +124,36 @@ async def _pods(asked: Asked, gpus: int) -> Occupancy | None:
             Memory.NONE, f"{asked.kubelet} has not answered within {PODS_WITHIN:g} s: is its file system frozen?"
         )
     try:
-        found = reading.result()
+        gpus_by_pod = reading.result()
     except (pods.PodsUnread, OSError) as error:
         return Occupancy(Memory.NONE, str(error))
-    if not found:
+    if not gpus_by_pod:
         return None
-    if own in found:
-        return _own_pod(found, own, gpus)
+    if own in gpus_by_pod:
+        return _own_pod(gpus_by_pod, own, gpus)
     return Occupancy(
-        Memory.NONE, f"pods have GPUs here ({_some(tuple(found))}): kubectl drain the node, or wait for their end"
+        Memory.NONE, f"pods have GPUs here ({_some(tuple(gpus_by_pod))}): kubectl drain the node, or wait for their end"
     )
 
 
-def _own_pod(found: Mapping[str, int], own: str, gpus: int) -> Occupancy:
+def _own_pod(gpus_by_pod: Mapping[str, int], own: str, gpus: int) -> Occupancy:
     """Occupancy of the pod that this process is in. As with an exclusive job, with all GPUs nobody else can be given one."""
-    if len(found) == 1 and found[own] >= gpus:
+    if len(gpus_by_pod) == 1 and gpus_by_pod[own] >= gpus:
         return Occupancy(Memory.ALL, f"this pod has all {gpus} GPUs of the node")
-    others = f", and other pods have some ({_some([pod for pod in found if pod != own])})" if len(found) > 1 else ""
+    others = (
+        f", and other pods have some ({_some([pod for pod in gpus_by_pod if pod != own])})"
+        if len(gpus_by_pod) > 1
+        else ""
+    )
     return Occupancy(
-        Memory.NONE, f"this pod has {found[own]} of {gpus} whole GPUs{others}: give it nvidia.com/gpu: {gpus}"
+        Memory.NONE, f"this pod has {gpus_by_pod[own]} of {gpus} whole GPUs{others}: give it nvidia.com/gpu: {gpus}"
     )
 
 
 async def _cluster(asked: Asked) -> Occupancy:
     """Occupancy while no pod has a GPU. Only an exclusion in the cluster itself keeps pods away: a file or a program does not."""
-    found = await detached("exclusions", asked.excluded_by)
-    if by := [holder for holder in found if holder.startswith("kubernetes ")]:
+    holders = await detached("exclusions", asked.excluded_by)
+    if by := [holder for holder in holders if holder.startswith("kubernetes ")]:
         return Occupancy(Memory.ALL, f"the node is excluded by {', '.join(by)}, and no pod has a GPU")
     return Occupancy(Memory.PART, "a pod may be started at any moment: gpuwarden exclude")
 
@@ -186,10 +190,10 @@ async def _own_job(client: SlurmClient, job: int, name: str, gpus: int) -> Occup
     words = dict(word.split("=", 1) for word in text.split() if "=" in word)
     if words.get("JobState") != "RUNNING":
         return Occupancy(Memory.NONE, f"job {job} is {words.get('JobState', 'gone')}: it is about to end")
-    given, exclusive = len(gpus_of(text, name) or ()), is_exclusive(text)
-    if exclusive and given >= gpus:
+    allocated, exclusive = len(gpus_of(text, name) or ()), is_exclusive(text)
+    if exclusive and allocated >= gpus:
         return Occupancy(Memory.ALL, f"job {job} has this node exclusively, with all {gpus} GPUs")
-    has = f"{given} of {gpus} GPUs" + ("" if exclusive else ", not exclusively")
+    has = f"{allocated} of {gpus} GPUs" + ("" if exclusive else ", not exclusively")
     return Occupancy(Memory.NONE, f"job {job} has {has}: add --exclusive and --gres=gpu:{gpus} to it")
 
 
@@ -207,12 +211,12 @@ async def _is_inside(asked: Asked, client: SlurmClient, job: int, name: str) -> 
 
 def _ancestors(proc: Path, pid: int) -> Sequence[int]:
     """Return the process and those that it descends from, nearest first."""
-    found: list[int] = []
-    while pid > 1 and len(found) < _ANCESTORS_MOST:
-        found.append(pid)
+    ancestors: list[int] = []
+    while pid > 1 and len(ancestors) < _ANCESTORS_MOST:
+        ancestors.append(pid)
         stat = process_stat(proc, pid)
         pid = 0 if stat is None else stat.parent
-    return found
+    return ancestors
 
 
 def _some(names: Sequence[str]) -> str:

@@ -58,14 +58,14 @@ def pods_with_gpus(now: float, kubelet: Path, proc: Path, own: str = "") -> dict
 
 
 def _with_gpus(entries: list[Any]) -> dict[str, int]:
-    found: dict[str, set[str]] = {}
+    devices_by_pod: dict[str, set[str]] = {}
     for entry in entries:
         if entry["ResourceName"].startswith(VENDOR) and any((entry["DeviceIDs"] or {}).values()):
             whole = {
                 str(device) for part in entry["DeviceIDs"].values() for device in part if _SHARED not in str(device)
             }
-            found.setdefault(str(entry["PodUID"]), set()).update(whole)
-    return {pod: len(devices) for pod, devices in found.items()}
+            devices_by_pod.setdefault(str(entry["PodUID"]), set()).update(whole)
+    return {pod: len(devices) for pod, devices in devices_by_pod.items()}
 
 
 def _running(pods: set[str], proc: Path) -> Iterator[str]:

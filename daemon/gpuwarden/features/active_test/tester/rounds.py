@@ -36,10 +36,10 @@ class Rounds:
 
     async def tests(self, gpus: Sequence[GpuFacts], before: HostFacts) -> tuple[GpuTest, ...]:
         """A result for each GPU, and one for each repeat. Raises nothing that a GPU, a worker or a scheduler does."""
-        found = {identity_of(gpu): obstacle(gpu, before, self._comm) for gpu in gpus}
-        free = [gpu for gpu in gpus if found[identity_of(gpu)] is None]
+        obstacles = {identity_of(gpu): obstacle(gpu, before, self._comm) for gpu in gpus}
+        free = [gpu for gpu in gpus if obstacles[identity_of(gpu)] is None]
         if free and (refusal := await self._refusal()) is not None:
-            found |= {gpu.uuid: refusal for gpu in free}
+            obstacles |= {gpu.uuid: refusal for gpu in free}
             free = []
         if free:
             await self._lease.begin(
@@ -50,7 +50,8 @@ class Rounds:
         begun = [GpuRun(self._node, gpu, self._peers(gpu, free)) for gpu in free]
         runs = iter(await asyncio.gather(*(run.test() for run in begun)))
         first = [
-            next(runs) if (met := found[identity_of(gpu)]) is None else untested(gpu, self._node, *met) for gpu in gpus
+            next(runs) if (met := obstacles[identity_of(gpu)]) is None else untested(gpu, self._node, *met)
+            for gpu in gpus
         ]
         return tuple(self._explained(test) for test in await self._repeated(free, first))
 

@@ -123,11 +123,11 @@ class ActiveTest:
             tests, notes = await self._afterwards(readings, before, await rounds.tests(gpus, before))
             return await self._judged(tests, notes)
 
-    def _node(self, before: HostFacts, user: Identity, given: Mapping[str, str]) -> Node:
+    def _node(self, before: HostFacts, user: Identity, variables: Mapping[str, str]) -> Node:
         return Node(
             level=self._order.level,
             identity=user,
-            environment=given,
+            environment=variables,
             nvml_library=self._order.nvml.library,
             occupancy=SharedOccupancy(self._order.asked, len(before.nvml.gpus)).answer,
             started=self._lease.workers.append,
@@ -169,9 +169,11 @@ class ActiveTest:
         )
 
     async def _judged(self, tests: tuple[GpuTest, ...], notes: list[str]) -> Report:
-        known = tuple(test for test in tests if test.uuid in self._uuids)
-        answer = await self._lease.result(known, INTERRUPTED_WITHIN if self._ending.event.is_set() else RESULT_WITHIN)
-        outcomes, judged = judge(tests), None if answer is None else by_daemon(answer, known)
+        identified = tuple(test for test in tests if test.uuid in self._uuids)
+        answer = await self._lease.result(
+            identified, INTERRUPTED_WITHIN if self._ending.event.is_set() else RESULT_WITHIN
+        )
+        outcomes, judged = judge(tests), None if answer is None else by_daemon(answer, identified)
         if judged is not None:
             outcomes |= judged
             if self._lease.unannounced:

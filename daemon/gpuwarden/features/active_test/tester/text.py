@@ -62,9 +62,9 @@ def shown(report: Report) -> Iterator[str]:
 
 def _next(report: Report, tests: Sequence[GpuTest]) -> Iterator[str]:
     """Yields what to do next, the worst first."""
-    found = [finding for outcome in report.outcomes.values() for finding in outcome.findings]
+    defects = [finding for outcome in report.outcomes.values() for finding in outcome.findings]
     for severity, text in ((Severity.FAILURE, _AT_FAILURE), (Severity.WARNING, _AT_WARNING)):
-        if codes := dict.fromkeys(one.code for one in found if one.severity is severity):
+        if codes := dict.fromkeys(defect.code for defect in defects if defect.severity is severity):
             yield f"{text}: {' and '.join(f'gpuwarden explain {code}' for code in codes)}"
             break
     for test in tests:
@@ -139,8 +139,8 @@ def _grown(grown: Growth) -> str:
     """Empty for what is below a tenth of a second."""
     if not grown.reading.endswith("_ns"):
         return f"{grown.reading} grew by {grown.by}"
-    what = grown.reading.removesuffix("_ns").replace("_", " ")
-    return f"{what}: {grown.by * 1e-9:.1f} s of the test" if grown.by >= _TENTH else ""
+    reading = grown.reading.removesuffix("_ns").replace("_", " ")
+    return f"{reading}: {grown.by * 1e-9:.1f} s of the test" if grown.by >= _TENTH else ""
 
 
 def _gaps(kernel: KernelMeasured) -> Iterator[str]:

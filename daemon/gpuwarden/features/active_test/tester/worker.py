@@ -139,8 +139,8 @@ class WorkerProcess:
         match _object(line) if line else None:
             case {"measured": dict(measured)}:
                 return await self._done(process, measured)
-            case {"asks": str(what)}:
-                return await self._respond(process, what)
+            case {"asks": str(question)}:
+                return await self._respond(process, question)
             case {"phase": str(phase)}:
                 self._phase = phase[:40]
                 await self._progress(self._phase)
@@ -183,8 +183,8 @@ class WorkerProcess:
                 task.cancel()
             await asyncio.gather(reading, ended, return_exceptions=True)
 
-    async def _respond(self, process: asyncio.subprocess.Process, what: str) -> Failed | None:
-        answering = asyncio.ensure_future(self._answer(what))
+    async def _respond(self, process: asyncio.subprocess.Process, question: str) -> Failed | None:
+        answering = asyncio.ensure_future(self._answer(question))
         ended = asyncio.create_task(self._ended.wait())
         await asyncio.wait((answering, ended), return_when=asyncio.FIRST_COMPLETED)
         ended.cancel()

@@ -121,8 +121,8 @@ def mark(node: str, now: float) -> str:
 
 def parse_mark(text: str) -> Mark | None:
     """Parse an AdminComment. None for any text but a mark alone, even one that contains a mark: it is somebody else's."""
-    found = _MARK.fullmatch(text.strip())
-    return None if found is None else Mark(found[1], float(found[2]))
+    match = _MARK.fullmatch(text.strip())
+    return None if match is None else Mark(match[1], float(match[2]))
 
 
 def standing_mark(admin_comment: str | None, started: float, now: float) -> Mark | None:
@@ -131,10 +131,10 @@ def standing_mark(admin_comment: str | None, started: float, now: float) -> Mark
     A mark of this node counts, too: it may have signalled the job before losing its ledger, and does not signal it
     twice.
     """
-    found = None if admin_comment is None else parse_mark(admin_comment)
-    if found is None or found.at < int(started) or abs(now - found.at) > MARK_STANDS:
+    mark = None if admin_comment is None else parse_mark(admin_comment)
+    if mark is None or mark.at < int(started) or abs(now - mark.at) > MARK_STANDS:
         return None
-    return found
+    return mark
 
 
 def markable(admin_comment: str | None) -> bool:
@@ -152,8 +152,8 @@ def declared(text: str) -> str:
 
 def commented(comment: str) -> str:
     """The signal that a job's comment asks for: one of SIGNALS, NOTHING, or empty if it asks for none."""
-    found = _SIGNAL_IN_COMMENT.search(comment)
-    return "" if found is None else declared(found[1])
+    match = _SIGNAL_IN_COMMENT.search(comment)
+    return "" if match is None else declared(match[1])
 
 
 def delivery(
@@ -242,20 +242,20 @@ def _hears(aim: Aim) -> bool:
 
 
 def _mark_in_force(slurm: SlurmJob, now: float, unused: str) -> Mark | None:
-    found = standing_mark(slurm.admin_comment, slurm.started, now)
-    return None if found is None or found.node == unused else found
+    mark = standing_mark(slurm.admin_comment, slurm.started, now)
+    return None if mark is None or mark.node == unused else mark
 
 
-def _watched(found: Mark, chosen: tuple[Aim, ...], *, trees: bool) -> Delivery | None:
+def _watched(mark: Mark, chosen: tuple[Aim, ...], *, trees: bool) -> Delivery | None:
     """The delivery under another node's valid mark: processes here within reach of its signal count as signalled. Later
     processes do not.
     """
     in_reach = (aim for aim in chosen if _in_reach(aim.receiver, trees=trees))
-    reached = tuple(aim for aim in in_reach if signalled_from(found.node, aim.receiver))[:SIGNALLED_MOST]
+    reached = tuple(aim for aim in in_reach if signalled_from(mark.node, aim.receiver))[:SIGNALLED_MOST]
     if not reached:
         return None
     signals = " ".join(sorted({aim.signal for aim in reached if aim.signal in SIGNALS}))
-    text = f"{found.node} signals the whole job, {_ranks(len(reached))} of it here"
+    text = f"{mark.node} signals the whole job, {_ranks(len(reached))} of it here"
     return Delivery(way=Way.WATCH, signal=signals, receivers=reached, text=text)
 
 

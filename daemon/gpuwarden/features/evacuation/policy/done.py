@@ -22,55 +22,55 @@ def has_other_nodes(job: LocalJob, slurm: SlurmJob | None) -> bool:
     return job.elsewhere if slurm is None else slurm.several
 
 
-def done(known: JobState, job: LocalJob, slurm: SlurmJob | None) -> bool:
+def done(job_state: JobState, job: LocalJob, slurm: SlurmJob | None) -> bool:
     """True if nothing of the job is waited for, neither here nor on its other nodes if it has any."""
-    acknowledged = known.acknowledged
+    acknowledged = job_state.acknowledged
     if has_other_nodes(job, slurm):
         # A container that has ended here loses nothing with this machine; a job of Slurm's ends on all its nodes.
         if acknowledged.all_ranks:
-            return len(known.steps) < 2 or _all_acknowledged(known, job)
-        return job.kind is not Kind.SLURM and _ended(known, job)
-    return _all_acknowledged(known, job)
+            return len(job_state.steps) < 2 or _all_acknowledged(job_state, job)
+        return job.kind is not Kind.SLURM and _ended(job_state, job)
+    return _all_acknowledged(job_state, job)
 
 
-def steps_decide(known: JobState, job: LocalJob, slurm: SlurmJob) -> bool:
+def steps_decide(job_state: JobState, job: LocalJob, slurm: SlurmJob) -> bool:
     """True if the job is done once none of its steps runs any more: its ranks here were tasks of steps, and have ended.
 
     Ranks that a batch script has started by itself, here or over ssh, are in no step; what it runs once its steps have
     ended is no rank, unless it has a GPU. Of a heterogeneous job each part has steps of its own, and one part is not
     asked for those of another.
     """
-    if not slurm.several or slurm.part or known.acknowledged.all_ranks or not known.in_steps:
+    if not slurm.several or slurm.part or job_state.acknowledged.all_ranks or not job_state.in_steps:
         return False
     left = (rank for rank in _ranks(job) if rank.gpu or is_number(rank.step))
-    return bool(known.signalled) and not _signalled_here(known, job) and not any(left)
+    return bool(job_state.signalled) and not _signalled_here(job_state, job) and not any(left)
 
 
-def _ended(known: JobState, job: LocalJob) -> bool:
+def _ended(job_state: JobState, job: LocalJob) -> bool:
     """True if the signalled processes have ended and left no rank behind: a launcher starts others in their place."""
-    return bool(known.signalled) and not _signalled_here(known, job) and not _ranks(job)
+    return bool(job_state.signalled) and not _signalled_here(job_state, job) and not _ranks(job)
 
 
-def _all_acknowledged(known: JobState, job: LocalJob) -> bool:
+def _all_acknowledged(job_state: JobState, job: LocalJob) -> bool:
     """True if each signalled process has acknowledged or ended. If none was signalled, all ranks must have
     acknowledged: they may have read the notice themselves.
     """
-    acknowledged = known.acknowledged
-    if known.signalled:
-        waited = _signalled_here(known, job)
+    acknowledged = job_state.acknowledged
+    if job_state.signalled:
+        waited = _signalled_here(job_state, job)
         if not waited:
-            return _ended(known, job)
+            return _ended(job_state, job)
     else:
         waited = _ranks(job) if acknowledged.at is not None else []
     if not waited:
         return False
-    if len(acknowledged.ranks) >= max(len(known.signalled), len(waited)):
+    if len(acknowledged.ranks) >= max(len(job_state.signalled), len(waited)):
         return True  # each has acknowledged, under whatever number
     return len(acknowledged_of(waited, acknowledged)) == len(waited)
 
 
-def _signalled_here(known: JobState, job: LocalJob) -> list[Receiver]:
-    return [process for process in job.processes if (process.pid, process.started) in known.signalled]
+def _signalled_here(job_state: JobState, job: LocalJob) -> list[Receiver]:
+    return [process for process in job.processes if (process.pid, process.started) in job_state.signalled]
 
 
 def _ranks(job: LocalJob) -> list[Receiver]:

@@ -38,19 +38,19 @@ def follow(state: EvacuationState, notices: Iterable[Notice], *, boot_id: str, n
     acted = {id_of(notice): notice for notice in notices}
     begun = [_departing(n, boot_id, now) for name, n in acted.items() if _is_news(state.evacuations.get(name), n)]
     ended = [
-        departed(known.id, "called off, withdrawn or over", boot_id, now)
-        for known in state.evacuations.values()
-        if known.over is None and known.id not in acted
+        departed(evacuation.id, "called off, withdrawn or over", boot_id, now)
+        for evacuation in state.evacuations.values()
+        if evacuation.over is None and evacuation.id not in acted
     ]
     return (*begun, *ended)
 
 
-def _is_news(known: Evacuation | None, notice: Notice) -> bool:
-    if known is None or known.over is not None or known.kind != notice.kind:
+def _is_news(evacuation: Evacuation | None, notice: Notice) -> bool:
+    if evacuation is None or evacuation.over is not None or evacuation.kind != notice.kind:
         return True
-    if known.deadline is None or notice.deadline is None:
-        return known.deadline is not notice.deadline
-    return abs(known.deadline.boottime - notice.deadline.boottime) > MOVED
+    if evacuation.deadline is None or notice.deadline is None:
+        return evacuation.deadline is not notice.deadline
+    return abs(evacuation.deadline.boottime - notice.deadline.boottime) > MOVED
 
 
 def _departing(notice: Notice, boot_id: str, now: Stamp) -> Event:
@@ -207,8 +207,8 @@ def not_requeued(job: str, text: str, *, permanent: bool, named: bool = False, b
     return Event(kind=EventKind.NOT_REQUEUED, at=now, boot_id=boot_id, data=data)
 
 
-def final_node_state(notice: str, what: str, result: Result, text: str, *, boot_id: str, now: Stamp) -> Event:
-    data = write(event_data.FinalNodeState(notice=notice, what=what, result=result, text=text))
+def final_node_state(notice: str, final_state: str, result: Result, text: str, *, boot_id: str, now: Stamp) -> Event:
+    data = write(event_data.FinalNodeState(notice=notice, what=final_state, result=result, text=text))
     return Event(kind=EventKind.FINAL_NODE_STATE, at=now, boot_id=boot_id, data=data)
 
 
@@ -240,7 +240,7 @@ def checkpoint(state: EvacuationState) -> list[Event]:
     kept = [event for evacuation in state.evacuations.values() for event in _kept(evacuation, state.boot_id)]
     if not state.answers:
         return kept
-    counts: dict[str, Json] = {given.value: count for given, count in state.answers.items()}
+    counts: dict[str, Json] = {answer.value: count for answer, count in state.answers.items()}
     return [*kept, Event(kind=EventKind.ANSWERED, at=Stamp(0.0, 0.0), boot_id=state.boot_id, data=counts)]
 
 
@@ -248,11 +248,11 @@ def _kept(evacuation: Evacuation, boot: str) -> Iterator[Event]:
     name = evacuation.id
     data = event_data.Departing(notice=name, kind=evacuation.kind, deadline=evacuation.deadline)
     yield Event(kind=EventKind.DEPARTING, at=evacuation.at, boot_id=boot, data=write(data))
-    for job, known in evacuation.jobs.items():
-        for part in _job(name, job, known):
+    for job, job_state in evacuation.jobs.items():
+        for part in _job(name, job, job_state):
             yield Event(kind=EventKind.SIGNALLING, at=evacuation.at, boot_id=boot, data=write(part))
-        if (at := known.acknowledged.at) is not None:
-            for acknowledged in _acknowledged(name, job, known.acknowledged):
+        if (at := job_state.acknowledged.at) is not None:
+            for acknowledged in _acknowledged(name, job, job_state.acknowledged):
                 yield Event(kind=EventKind.SAVED, at=at, boot_id=boot, data=write(acknowledged))
     if (final := evacuation.final_node_state) is not None:
         yield final_node_state(name, final.what, final.result, final.text, boot_id=boot, now=final.at)
@@ -262,58 +262,58 @@ def _kept(evacuation: Evacuation, boot: str) -> Iterator[Event]:
         yield departed(name, "", boot, evacuation.over)
 
 
-def _job(notice: str, job: str, known: JobState) -> Iterator[event_data.KeptJob | event_data.KeptProcesses]:
-    first, *rest = _texts_of(known.signalled)
+def _job(notice: str, job: str, job_state: JobState) -> Iterator[event_data.KeptJob | event_data.KeptProcesses]:
+    first, *rest = _texts_of(job_state.signalled)
     yield event_data.KeptJob(
         notice=notice,
         job=job,
-        way=known.way,
-        signal=known.signal,
-        text=known.text,
-        local_only=known.local_only,
-        result=known.result,
-        count=known.count,
-        wide=known.wide,
-        restarts=known.restarts,
-        requeued=known.requeued,
-        requeued_text=known.requeued_text,
-        named=known.named,
-        returned=known.returned,
-        in_steps=known.in_steps,
-        steps=" ".join(sorted(known.steps)),
-        signalled_at=known.signalled_at,
-        requeued_at=known.requeued_at,
-        called_off_signalled_at=known.called_off_signalled_at,
+        way=job_state.way,
+        signal=job_state.signal,
+        text=job_state.text,
+        local_only=job_state.local_only,
+        result=job_state.result,
+        count=job_state.count,
+        wide=job_state.wide,
+        restarts=job_state.restarts,
+        requeued=job_state.requeued,
+        requeued_text=job_state.requeued_text,
+        named=job_state.named,
+        returned=job_state.returned,
+        in_steps=job_state.in_steps,
+        steps=" ".join(sorted(job_state.steps)),
+        signalled_at=job_state.signalled_at,
+        requeued_at=job_state.requeued_at,
+        called_off_signalled_at=job_state.called_off_signalled_at,
         processes=first,
-        marking=known.marking,
+        marking=job_state.marking,
         kept=True,
     )
     more = event_data.KeptProcesses(notice=notice, job=job, processes="", more=True, kept=True)
     yield from (replace(more, processes=text) for text in rest)
-    yield from (replace(more, processes=text, earlier=True) for text in _texts_of(known.earlier) if text)
+    yield from (replace(more, processes=text, earlier=True) for text in _texts_of(job_state.earlier) if text)
     others = {
-        "unsure": known.unsure,
-        "unsure_here": known.unsure_here,
-        "undecided": known.undecided,
-        "called_off": known.called_off,
+        "unsure": job_state.unsure,
+        "unsure_here": job_state.unsure_here,
+        "undecided": job_state.undecided,
+        "called_off": job_state.called_off,
     }
     for only, processes in others.items():
         yield from (replace(more, processes=text, only=only) for text in _texts_of(processes) if text)
 
 
-def _acknowledged(notice: str, job: str, known: Acknowledged) -> Iterator[event_data.KeptSaved]:
+def _acknowledged(notice: str, job: str, acknowledged: Acknowledged) -> Iterator[event_data.KeptSaved]:
     about = event_data.KeptSaved(
         notice=notice,
         job=job,
-        by=known.by,
-        saved=known.saved,
-        unsaved=known.unsaved,
-        all_ranks=known.all_ranks,
-        step=known.step,
+        by=acknowledged.by,
+        saved=acknowledged.saved,
+        unsaved=acknowledged.unsaved,
+        all_ranks=acknowledged.all_ranks,
+        step=acknowledged.step,
         kept=True,
     )
-    first, *processes = _texts_of(known.processes)
-    ranks = texts_of(map(str, sorted(known.ranks)))
+    first, *processes = _texts_of(acknowledged.processes)
+    ranks = texts_of(map(str, sorted(acknowledged.ranks)))
     yield replace(about, ranks=ranks[0], processes=first)
     yield from (replace(about, ranks=text) for text in ranks[1:])
     yield from (replace(about, processes=text) for text in processes)

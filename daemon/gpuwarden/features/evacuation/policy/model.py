@@ -203,14 +203,14 @@ def with_evacuation(state: EvacuationState, evacuation: Evacuation) -> Evacuatio
     """
     evacuations = {**state.evacuations, evacuation.id: evacuation}
     if len(evacuations) > EVACUATIONS_MOST:
-        others = (known for known in evacuations.values() if known.id != evacuation.id)
-        first = min(others, key=lambda known: (known.over is None, known.at.boottime))
+        others = (other for other in evacuations.values() if other.id != evacuation.id)
+        first = min(others, key=lambda other: (other.over is None, other.at.boottime))
         del evacuations[first.id]
     return replace(state, evacuations=evacuations)
 
 
-def with_job(evacuation: Evacuation, job: str, known: JobState) -> Evacuation:
-    return replace(evacuation, jobs={**evacuation.jobs, job: known})
+def with_job(evacuation: Evacuation, job: str, job_state: JobState) -> Evacuation:
+    return replace(evacuation, jobs={**evacuation.jobs, job: job_state})
 
 
 def with_job_everywhere(

@@ -185,14 +185,14 @@ def _jobs_of(evacuation: Evacuation, seen: Seen) -> dict[str, LocalJob]:
 def _signals(scene: Scene) -> Iterator[SignalJob]:
     room = JOBS_MOST - len(scene.evacuation.jobs)
     for key, job in scene.jobs.items():
-        known, slurm = scene.evacuation.jobs.get(key), slurm_of(job, scene.seen)
-        if (known is None and room <= 0) or _waits(scene, key, job):
+        job_state, slurm = scene.evacuation.jobs.get(key), slurm_of(job, scene.seen)
+        if (job_state is None and room <= 0) or _waits(scene, key, job):
             continue
-        found = delivery_now(scene, key, job)
-        is_new = known is None or known.returned
-        if found.receivers or is_new or (known is not None and _came_back(known, slurm)):
-            room -= known is None
-            yield SignalJob(job, found, slurm, _remaining(scene, key, job, found) if is_new else ())
+        delivery = delivery_now(scene, key, job)
+        is_new = job_state is None or job_state.returned
+        if delivery.receivers or is_new or (job_state is not None and _came_back(job_state, slurm)):
+            room -= job_state is None
+            yield SignalJob(job, delivery, slurm, _remaining(scene, key, job, delivery) if is_new else ())
         elif scene.settings.signal_again and (
             again := repeated(scene.state, key, job, slurm, rules=scene.settings.delivery, now=scene.now)
         ):
@@ -213,11 +213,13 @@ def _waits(scene: Scene, key: str, job: LocalJob) -> bool:
     )
 
 
-def _remaining(scene: Scene, key: str, job: LocalJob, found: Delivery) -> tuple[Receiver, ...]:
+def _remaining(scene: Scene, key: str, job: LocalJob, delivery: Delivery) -> tuple[Receiver, ...]:
     """Processes still here that were signalled for an end before and are not signalled again now: the evacuation waits for them,
     too.
     """
-    signalled = ever_signalled(scene.state, scene.evacuation, key, scene.now) - {aim.process for aim in found.receivers}
+    signalled = ever_signalled(scene.state, scene.evacuation, key, scene.now) - {
+        aim.process for aim in delivery.receivers
+    }
     return tuple(process for process in job.processes if (process.pid, process.started) in signalled)
 
 
@@ -225,7 +227,7 @@ def delivery_now(scene: Scene, key: str, job: LocalJob) -> Delivery:
     """Choose how to signal the job now. It is signalled as a whole only if there is time, and if that was not tried in
     vain.
     """
-    known, left = scene.evacuation.jobs.get(key), scene.times.end - scene.now.boottime
+    job_state, left = scene.evacuation.jobs.get(key), scene.times.end - scene.now.boottime
     in_time = scene.times.wide and (left >= MARK_TAKES or left <= 0.0)
     slurm = slurm_of(job, scene.seen)
     unused = slurm is not None and (
@@ -233,31 +235,31 @@ def delivery_now(scene: Scene, key: str, job: LocalJob) -> Delivery:
         or has_left_mark(scene.state, scene.evacuation, key, slurm.restarts)
     )
     return delivery(
-        replace(job, processes=tuple(p for p in job.processes if not _comes_after(p, scene, known, slurm))),
+        replace(job, processes=tuple(p for p in job.processes if not _comes_after(p, scene, job_state, slurm))),
         slurm,
         scene.settings.delivery,
         now=scene.now.wall,
         trees=scene.seen.trees,
         signalled=signalled_before(scene.state, scene.evacuation, key, job, scene.now),
-        wide=scene.seen.controller and in_time and (known is None or known.wide),
+        wide=scene.seen.controller and in_time and (job_state is None or job_state.wide),
         unused_mark=scene.seen.node if unused else "",
     )
 
 
-def _comes_after(process: Receiver, scene: Scene, known: JobState | None, slurm: SlurmJob | None) -> bool:
+def _comes_after(process: Receiver, scene: Scene, job_state: JobState | None, slurm: SlurmJob | None) -> bool:
     """True for what a script starts once its signalled ranks have ended, as rsync: programs that copy a checkpoint catch the
     signal, and end by it. A rank that is started in the place of another opens a GPU within seconds.
     """
-    if known is None or not known.signalled or _came_back(known, slurm):
+    if job_state is None or not job_state.signalled or _came_back(job_state, slurm):
         return False
     return process.started > scene.evacuation.at.boottime * USER_HZ and not process.gpu
 
 
-def _came_back(known: JobState, slurm: SlurmJob | None) -> bool:
+def _came_back(job_state: JobState, slurm: SlurmJob | None) -> bool:
     """True if the job was requeued and runs here again."""
-    if slurm is None or slurm.state not in ALIVE or known.restarts is None:
+    if slurm is None or slurm.state not in ALIVE or job_state.restarts is None:
         return False
-    return slurm.restarts > known.restarts
+    return slurm.restarts > job_state.restarts
 
 
 # --- after the signals
@@ -268,22 +270,22 @@ def _after(scene: Scene, addressed: frozenset[str]) -> Iterator[Requeue | NameNo
     if not wants_requeue(scene.evacuation.kind, scene.settings) or not scene.seen.controller:
         return
     for key, job in scene.jobs.items():
-        known, slurm = scene.evacuation.jobs.get(key), slurm_of(job, scene.seen)
-        if known is None or slurm is None or slurm.state not in ALIVE or key in addressed:
+        job_state, slurm = scene.evacuation.jobs.get(key), slurm_of(job, scene.seen)
+        if job_state is None or slurm is None or slurm.state not in ALIVE or key in addressed:
             continue
-        if known.requeued in (Requeued.DONE, Requeued.REFUSED) or _came_back(known, slurm):
+        if job_state.requeued in (Requeued.DONE, Requeued.REFUSED) or _came_back(job_state, slurm):
             continue
         if text := never(slurm):
             yield NameNot(key, text, permanent=True)
         elif not scene.times.requeue:
-            if not known.named:
+            if not job_state.named:
                 yield NameNot(key, NO_TIME, permanent=False)
-        elif scene.seen.unschedulable and _rested(known, scene.now) and _may_end(known, job, scene):
+        elif scene.seen.unschedulable and _rested(job_state, scene.now) and _may_end(job_state, job, scene):
             yield Requeue(key, slurm)
 
 
-def _may_end(known: JobState, job: LocalJob, scene: Scene) -> bool:
-    return scene.now.boottime >= scene.times.wait_until or done(known, job, slurm_of(job, scene.seen))
+def _may_end(job_state: JobState, job: LocalJob, scene: Scene) -> bool:
+    return scene.now.boottime >= scene.times.wait_until or done(job_state, job, slurm_of(job, scene.seen))
 
 
 def _step_checks(scene: Scene) -> Iterator[CheckSteps]:
@@ -293,10 +295,10 @@ def _step_checks(scene: Scene) -> Iterator[CheckSteps]:
     if not scene.seen.fresh or scene.now.boottime >= scene.times.wait_until:
         return
     for key, job in scene.jobs.items():
-        known, slurm = scene.evacuation.jobs.get(key), slurm_of(job, scene.seen)
-        if known is None or slurm is None or slurm.state not in ALIVE or _came_back(known, slurm):
+        job_state, slurm = scene.evacuation.jobs.get(key), slurm_of(job, scene.seen)
+        if job_state is None or slurm is None or slurm.state not in ALIVE or _came_back(job_state, slurm):
             continue
-        if known.requeued is not Requeued.DONE and steps_decide(known, job, slurm):
+        if job_state.requeued is not Requeued.DONE and steps_decide(job_state, job, slurm):
             yield CheckSteps(key, slurm)
 
 
@@ -307,9 +309,11 @@ def awaits_jobs(state: EvacuationState, notice: Notice, seen: Seen, settings: Ev
         return False
     scene = scene_of(state, evacuation, seen, settings, now)
     signalled = (
-        (job, known) for key, job in scene.jobs.items() if (known := evacuation.jobs.get(key)) and known.signalled
+        (job, job_state)
+        for key, job in scene.jobs.items()
+        if (job_state := evacuation.jobs.get(key)) and job_state.signalled
     )
-    return not all(done(known, job, slurm_of(job, seen)) for job, known in signalled)
+    return not all(done(job_state, job, slurm_of(job, seen)) for job, job_state in signalled)
 
 
 NO_TIME = "no time is left for that: Slurm requeues it itself once the node has not answered for SlurmdTimeout"
@@ -329,8 +333,8 @@ def never(slurm: SlurmJob) -> str:
     return ""
 
 
-def _rested(known: JobState, now: Stamp) -> bool:
-    return known.requeued_at is None or now.boottime - known.requeued_at.boottime >= RETRY_AFTER
+def _rested(job_state: JobState, now: Stamp) -> bool:
+    return job_state.requeued_at is None or now.boottime - job_state.requeued_at.boottime >= RETRY_AFTER
 
 
 # --- the final node state
@@ -340,13 +344,13 @@ def _final_node_state(scene: Scene) -> Iterator[SetFinalState]:
     """The step that sets the final node state, only where the notice has a deadline: the final state ends what still
     runs here.
     """
-    at, what, now = scene.times.final_state_at, scene.settings.final_node_state, scene.now.boottime
-    if at is None or now < at or what == "none" or not scene.settings.slurm:
+    at, final_state, now = scene.times.final_state_at, scene.settings.final_node_state, scene.now.boottime
+    if at is None or now < at or final_state == "none" or not scene.settings.slurm:
         return
     written = scene.evacuation.final_node_state
     again = written is not None and written.result is Result.RETRY and now - written.at.boottime >= RETRY_AFTER
     if scene.seen.unschedulable and scene.seen.controller and (written is None or again):
-        yield SetFinalState(what)
+        yield SetFinalState(final_state)
 
 
 # --- early approval
@@ -373,10 +377,10 @@ def left_here(scene: Scene) -> str:
 
 def _is_over(scene: Scene, key: str, job: LocalJob) -> bool:
     """True if the job was signalled, or acknowledged without a signal, is done, and was requeued if that is possible."""
-    known, slurm = scene.evacuation.jobs.get(key), slurm_of(job, scene.seen)
-    if known is None or not done(known, job, slurm):
+    job_state, slurm = scene.evacuation.jobs.get(key), slurm_of(job, scene.seen)
+    if job_state is None or not done(job_state, job, slurm):
         return False
-    if slurm is None or known.requeued is Requeued.REFUSED:
+    if slurm is None or job_state.requeued is Requeued.REFUSED:
         return True
     return slurm.state in ALIVE and (not wants_requeue(scene.evacuation.kind, scene.settings) or bool(never(slurm)))
 

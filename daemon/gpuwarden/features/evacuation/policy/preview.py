@@ -37,8 +37,8 @@ def preview(
     """Describe the plan: one line for when, one for each job, one for the final node state and one for the approval, if
     any is configured. `names`: the names of jobs are shown, too.
     """
-    known = state.evacuations.get(id_of(notice))
-    evacuation = known or Evacuation(id=id_of(notice), kind=notice.kind, at=notice.at, deadline=notice.deadline)
+    begun = state.evacuations.get(id_of(notice))
+    evacuation = begun or Evacuation(id=id_of(notice), kind=notice.kind, at=notice.at, deadline=notice.deadline)
     scene = scene_of(state, evacuation, seen, settings, now)
     return (f"{notice.name}, {notice.kind}: {_when(scene)}", *_lines(scene, names=names), *_approval(scene, notice))
 
@@ -57,10 +57,10 @@ def summary(state: EvacuationState, previewed: tuple[str, ...], *, enforce: bool
     if not enforce:
         lines = "; ".join(previewed[:SUMMED_MOST])
         return f"mode is observe: no job is signalled; in mode enforce: {lines}"
-    known = jobs_of(state)
-    signalled = sum(job.result in _REACHED for job in known.values())
-    unsignalled = [f"{name}: {job.text}" for name, job in known.items() if job.result not in _REACHED]
-    if not known:
+    jobs = jobs_of(state)
+    signalled = sum(job.result in _REACHED for job in jobs.values())
+    unsignalled = [f"{name}: {job.text}" for name, job in jobs.items() if job.result not in _REACHED]
+    if not jobs:
         return "no job is here that could be signalled"
     text = "1 job is signalled to save" if signalled == 1 else f"{signalled or 'no'} jobs are signalled to save"
     if unsignalled:
@@ -92,22 +92,26 @@ def _lines(scene: Scene, *, names: bool) -> Iterator[str]:
 
 
 def _signal_text(scene: Scene, key: str, job: LocalJob) -> str:
-    known = scene.evacuation.jobs.get(key)
-    return f"signalled: {known.text}" if known is not None and known.signalled else delivery_now(scene, key, job).text
+    job_state = scene.evacuation.jobs.get(key)
+    return (
+        f"signalled: {job_state.text}"
+        if job_state is not None and job_state.signalled
+        else delivery_now(scene, key, job).text
+    )
 
 
 def _requeue(scene: Scene, key: str, job: LocalJob) -> str:
-    slurm, known = slurm_of(job, scene.seen), scene.evacuation.jobs.get(key)
+    slurm, job_state = slurm_of(job, scene.seen), scene.evacuation.jobs.get(key)
     if slurm is None or slurm.state not in ALIVE or not wants_requeue(scene.evacuation.kind, scene.settings):
         return ""
-    if known is not None and known.requeued is Requeued.DONE:
+    if job_state is not None and job_state.requeued is Requeued.DONE:
         return "; requeued"
-    refused = known.requeued_text if known is not None and known.requeued is Requeued.REFUSED else ""
+    refused = job_state.requeued_text if job_state is not None and job_state.requeued is Requeued.REFUSED else ""
     if text := refused or never(slurm) or ("" if scene.times.requeue else NO_TIME):
         return f"; not requeued: {text}"
     left = max(scene.times.wait_until - scene.now.boottime, 0.0)
-    what = "its ranks on all its nodes are" if has_other_nodes(job, slurm) else "it is"
-    return f"; requeued once {what} done, in {left:.0f} s at the latest, and not before this node takes no work"
+    subject = "its ranks on all its nodes are" if has_other_nodes(job, slurm) else "it is"
+    return f"; requeued once {subject} done, in {left:.0f} s at the latest, and not before this node takes no work"
 
 
 def _final_node_state(scene: Scene) -> Iterator[str]:
@@ -122,8 +126,8 @@ def _final_node_state(scene: Scene) -> Iterator[str]:
         why = "the notice has no deadline" if scene.times.assumed else "no time is left for it"
         yield f"no final node state: {why}"
     else:
-        what = scene.settings.final_node_state.replace("_", " ")
-        yield f"final node state in {max(at - scene.now.boottime, 0.0):.0f} s: {what}"
+        final_state = scene.settings.final_node_state.replace("_", " ")
+        yield f"final node state in {max(at - scene.now.boottime, 0.0):.0f} s: {final_state}"
 
 
 def _approval(scene: Scene, notice: Notice) -> Iterator[str]:

@@ -42,10 +42,10 @@ def signalled_before(
     )
     renamed = frozenset[Process]().union(
         *(
-            _counting(known, job, now)
+            _counting(job_state, job, now)
             if other.id == evacuation.id
-            else _counting_of(evacuation, other, known, job, now)
-            for other, known in _of_other_names(state, evacuation, key, now)
+            else _counting_of(evacuation, other, job_state, job, now)
+            for other, job_state in _of_other_names(state, evacuation, key, now)
         )
     )
     return before | renamed & {(process.pid, process.started) for process in job.processes}
@@ -56,24 +56,24 @@ def ever_signalled(state: EvacuationState, evacuation: Evacuation, key: str, now
     saving. Those of jobs with other names than `key` are among them.
     """
     own = evacuation.jobs.get(key)
-    known = [other for _, other in _others(state, evacuation, key, now)] + ([] if own is None else [own])
-    known += [other for _, other in _of_other_names(state, evacuation, key, now)]
-    return frozenset[Process]().union(*(job_state.signalled | job_state.earlier for job_state in known))
+    job_states = [other for _, other in _others(state, evacuation, key, now)] + ([] if own is None else [own])
+    job_states += [other for _, other in _of_other_names(state, evacuation, key, now)]
+    return frozenset[Process]().union(*(job_state.signalled | job_state.earlier for job_state in job_states))
 
 
 def _others(state: EvacuationState, own: Evacuation, job: str, now: Stamp) -> list[tuple[Evacuation, JobState]]:
     """Other evacuations in which the job was signalled recently enough to count, each with what it knows of the job,
     the newest last.
     """
-    found = [
-        (evacuation, known)
+    others = [
+        (evacuation, job_state)
         for evacuation in state.evacuations.values()
         if evacuation.id != own.id
-        and (known := evacuation.jobs.get(job)) is not None
-        and known.signalled_at is not None
-        if now.boottime - known.signalled_at.boottime <= SIGNALLED_WITHIN
+        and (job_state := evacuation.jobs.get(job)) is not None
+        and job_state.signalled_at is not None
+        if now.boottime - job_state.signalled_at.boottime <= SIGNALLED_WITHIN
     ]
-    return sorted(found, key=lambda pair: pair[1].signalled_at.boottime if pair[1].signalled_at else 0.0)
+    return sorted(others, key=lambda pair: pair[1].signalled_at.boottime if pair[1].signalled_at else 0.0)
 
 
 def _of_other_names(state: EvacuationState, own: Evacuation, job: str, now: Stamp) -> list[tuple[Evacuation, JobState]]:
@@ -81,11 +81,11 @@ def _of_other_names(state: EvacuationState, own: Evacuation, job: str, now: Stam
     process comes under another name when the topmost process of its tree ends.
     """
     return [
-        (evacuation, known)
+        (evacuation, job_state)
         for evacuation in state.evacuations.values()
-        for name, known in evacuation.jobs.items()
-        if name != job and known.signalled_at is not None
-        if evacuation.id == own.id or now.boottime - known.signalled_at.boottime <= SIGNALLED_WITHIN
+        for name, job_state in evacuation.jobs.items()
+        if name != job and job_state.signalled_at is not None
+        if evacuation.id == own.id or now.boottime - job_state.signalled_at.boottime <= SIGNALLED_WITHIN
     ]
 
 
@@ -96,36 +96,38 @@ def _called_off(other: Evacuation, own: Evacuation) -> bool:
     return other.over is not None and other.over.boottime < own.at.boottime
 
 
-def _counting(known: JobState, job: LocalJob, now: Stamp) -> frozenset[Process]:
+def _counting(job_state: JobState, job: LocalJob, now: Stamp) -> frozenset[Process]:
     """Processes that count as signalled in one evacuation: those signalled in it, and earlier ones that still count in
     it.
     """
-    signalled = known.signalled | known.earlier
+    signalled = job_state.signalled | job_state.earlier
     return (
         signalled
-        if _lately(known.called_off_signalled_at, now)
-        else signalled - (known.called_off - _acknowledged(known, job))
+        if _lately(job_state.called_off_signalled_at, now)
+        else signalled - (job_state.called_off - _acknowledged(job_state, job))
     )
 
 
-def _counting_of(own: Evacuation, other: Evacuation, known: JobState, job: LocalJob, now: Stamp) -> frozenset[Process]:
+def _counting_of(
+    own: Evacuation, other: Evacuation, job_state: JobState, job: LocalJob, now: Stamp
+) -> frozenset[Process]:
     """Processes that count as signalled because of another evacuation than `own`."""
     if not _called_off(other, own):
-        return _counting(known, job, now)
-    signalled = known.signalled | known.earlier
-    return signalled - _acknowledged(known, job) if _lately(known.signalled_at, now) else frozenset()
+        return _counting(job_state, job, now)
+    signalled = job_state.signalled | job_state.earlier
+    return signalled - _acknowledged(job_state, job) if _lately(job_state.signalled_at, now) else frozenset()
 
 
 def _lately(at: Stamp | None, now: Stamp) -> bool:
     return at is not None and now.boottime - at.boottime <= CALLED_OFF_FOR
 
 
-def _acknowledged(known: JobState, job: LocalJob) -> frozenset[Process]:
+def _acknowledged(job_state: JobState, job: LocalJob) -> frozenset[Process]:
     """Processes that have acknowledged, in their own name or by their rank number, which `job` shows."""
-    acknowledged = known.acknowledged
+    acknowledged = job_state.acknowledged
     if acknowledged.all_ranks:
-        return known.signalled | known.earlier
-    signalled = known.signalled | known.earlier
+        return job_state.signalled | job_state.earlier
+    signalled = job_state.signalled | job_state.earlier
     here = [process for process in job.processes if (process.pid, process.started) in signalled]
     answered = acknowledged_of(here, acknowledged)
     return acknowledged.processes.union((rank.pid, rank.started) for rank in answered)
@@ -136,13 +138,13 @@ def has_left_mark(state: EvacuationState, evacuation: Evacuation, key: str, rest
     called off.
     """
     own = evacuation.jobs.get(key)
-    known = [] if own is None or own.called_off_signalled_at is None else [own]
-    known += [
+    job_states = [] if own is None or own.called_off_signalled_at is None else [own]
+    job_states += [
         other.jobs[key] for other in state.evacuations.values() if key in other.jobs and _called_off(other, evacuation)
     ]
     return any(
         job_state.way is Way.JOB_WIDE and (None in (restarts, job_state.restarts) or job_state.restarts == restarts)
-        for job_state in known
+        for job_state in job_states
     )
 
 
@@ -155,49 +157,49 @@ def _first(state: EvacuationState, evacuation: Evacuation, data: event_data.Sign
     before: frozenset[Process] = frozenset()
     called_off: frozenset[Process] = frozenset()
     signalled_at: Stamp | None = None
-    for other, known in others:
-        if None not in (known.restarts, base.restarts) and known.restarts != base.restarts:
+    for other, job_state in others:
+        if None not in (job_state.restarts, base.restarts) and job_state.restarts != base.restarts:
             continue
-        before |= known.signalled
+        before |= job_state.signalled
         if _called_off(other, evacuation):
-            called_off, signalled_at = called_off | known.signalled, known.signalled_at
+            called_off, signalled_at = called_off | job_state.signalled, job_state.signalled_at
         same_end = (other.kind == FAILING_GPU) == (evacuation.kind == FAILING_GPU)
         if same_end and (other.over is None or other.over.boottime >= evacuation.at.boottime):
-            base = replace(known, restarts=known.restarts if base.restarts is None else base.restarts)
-    for other, known in _of_other_names(state, evacuation, data.job, now):
-        here = (known.signalled | known.earlier) & processes_of(data.remaining)
+            base = replace(job_state, restarts=job_state.restarts if base.restarts is None else base.restarts)
+    for other, job_state in _of_other_names(state, evacuation, data.job, now):
+        here = (job_state.signalled | job_state.earlier) & processes_of(data.remaining)
         before |= here
         if here and _called_off(other, evacuation):
-            called_off, signalled_at = called_off | here, known.signalled_at
+            called_off, signalled_at = called_off | here, job_state.signalled_at
     if called_off := called_off - base.signalled:
         base = replace(base, called_off=at_most(base.called_off | called_off), called_off_signalled_at=signalled_at)
     return _remaining(replace(base, earlier=at_most(base.earlier | (before - base.signalled))), data)
 
 
-def _remaining(known: JobState, data: event_data.Signalling) -> JobState:
+def _remaining(job_state: JobState, data: event_data.Signalling) -> JobState:
     """Count processes signalled in an earlier evacuation as signalled in this one if they are still here. Those that
     ended in between cannot acknowledge, and are not waited for.
     """
-    here = processes_of(data.remaining) & known.earlier
-    in_steps = _in_steps(known, data) if here else known.in_steps
+    here = processes_of(data.remaining) & job_state.earlier
+    in_steps = _in_steps(job_state, data) if here else job_state.in_steps
     return replace(
-        known,
-        signalled=at_most(known.signalled | here),
-        earlier=known.earlier - here,
+        job_state,
+        signalled=at_most(job_state.signalled | here),
+        earlier=job_state.earlier - here,
         returned=False,
         in_steps=in_steps,
-        steps=_steps(known, data) if here else known.steps,
+        steps=_steps(job_state, data) if here else job_state.steps,
     )
 
 
-def _in_steps(known: JobState, data: event_data.Signalling) -> bool:
+def _in_steps(job_state: JobState, data: event_data.Signalling) -> bool:
     """True if all processes signalled so far, and those of the event, belong to Slurm's steps."""
-    return data.in_steps and (known.in_steps or not known.signalled)
+    return data.in_steps and (job_state.in_steps or not job_state.signalled)
 
 
-def _steps(known: JobState, data: event_data.Signalling) -> frozenset[str]:
+def _steps(job_state: JobState, data: event_data.Signalling) -> frozenset[str]:
     """Steps of the processes signalled so far, and of those of the event; no more of them than tell one from several."""
-    return frozenset(sorted(known.steps | set(data.steps.split()))[:STEPS_MOST])
+    return frozenset(sorted(job_state.steps | set(data.steps.split()))[:STEPS_MOST])
 
 
 def signalling(state: EvacuationState, event: Event) -> EvacuationState:
@@ -205,52 +207,58 @@ def signalling(state: EvacuationState, event: Event) -> EvacuationState:
     if not data.notice or not data.job:
         return state
     evacuation = state.evacuations.get(data.notice) or Evacuation(id=data.notice, kind="", at=event.at)
-    known = evacuation.jobs.get(data.job)
-    if known is None and len(evacuation.jobs) >= JOBS_MOST:
+    job_state = evacuation.jobs.get(data.job)
+    if job_state is None and len(evacuation.jobs) >= JOBS_MOST:
         return state
     if data.kept:
-        return with_evacuation(state, with_job(evacuation, data.job, _kept(known, event)))
-    if known is None:
-        known = _first(state, evacuation, data, event.at)
-    elif data.restarts is not None and known.restarts is not None and data.restarts > known.restarts:
-        earlier = at_most(known.earlier | known.signalled)
-        known = JobState(earlier=earlier, signalled_at=known.signalled_at, restarts=data.restarts)  # it came back here
+        return with_evacuation(state, with_job(evacuation, data.job, _kept(job_state, event)))
+    if job_state is None:
+        job_state = _first(state, evacuation, data, event.at)
+    elif data.restarts is not None and job_state.restarts is not None and data.restarts > job_state.restarts:
+        earlier = at_most(job_state.earlier | job_state.signalled)
+        job_state = JobState(
+            earlier=earlier, signalled_at=job_state.signalled_at, restarts=data.restarts
+        )  # it came back here
     else:
-        known = _remaining(known, data)
-    state = with_evacuation(state, with_job(evacuation, data.job, _signal_begun(known, data, event.at)))
-    return with_job_everywhere(state, data.job, lambda known: _sending(known, data))
+        job_state = _remaining(job_state, data)
+    state = with_evacuation(state, with_job(evacuation, data.job, _signal_begun(job_state, data, event.at)))
+    return with_job_everywhere(state, data.job, lambda job_state: _sending(job_state, data))
 
 
 _THROUGH_SLURM = (Way.JOB_WIDE, Way.BATCH)
 
 
-def _is_whole(known: JobState) -> bool:
+def _is_whole(job_state: JobState) -> bool:
     """True if the job was signalled as a whole, by this node or by another node."""
-    return known.way in (*_THROUGH_SLURM, Way.WATCH) and known.result is not Sent.UNSENT
+    return job_state.way in (*_THROUGH_SLURM, Way.WATCH) and job_state.result is not Sent.UNSENT
 
 
-def _signal_begun(known: JobState, data: event_data.Signalling, now: Stamp) -> JobState:
+def _signal_begun(job_state: JobState, data: event_data.Signalling, now: Stamp) -> JobState:
     """Record a signal that begins. A job signalled as a whole is still shown as such after a late rank is signalled on
     this host.
     """
     processes = processes_of(data.processes)
-    restarts = known.restarts if known.restarts is not None else data.restarts
+    restarts = job_state.restarts if job_state.restarts is not None else data.restarts
     if not processes:
-        known = replace(known, restarts=restarts, marking=known.marking or data.marking)
-        return replace(known, text=known.text or data.text) if known.signalled else replace(known, text=data.text)
+        job_state = replace(job_state, restarts=restarts, marking=job_state.marking or data.marking)
+        return (
+            replace(job_state, text=job_state.text or data.text)
+            if job_state.signalled
+            else replace(job_state, text=data.text)
+        )
     changed = replace(
-        known,
-        signalled=at_most(known.signalled | processes),
-        earlier=known.earlier - processes,
-        called_off=known.called_off - processes,
+        job_state,
+        signalled=at_most(job_state.signalled | processes),
+        earlier=job_state.earlier - processes,
+        called_off=job_state.called_off - processes,
         signalled_at=now,
         restarts=restarts,
-        in_steps=_in_steps(known, data),
-        steps=_steps(known, data),
+        in_steps=_in_steps(job_state, data),
+        steps=_steps(job_state, data),
     )
     if not data.again:  # who was sent it a second time is not sent it a third time, whatever came of that
         changed = _awaiting(changed, processes, data.way)
-    if _is_whole(known):
+    if _is_whole(job_state):
         return changed
     return replace(
         changed,
@@ -262,33 +270,37 @@ def _signal_begun(known: JobState, data: event_data.Signalling, now: Stamp) -> J
     )
 
 
-def _awaiting(known: JobState, processes: frozenset[Process], way: Way) -> JobState:
+def _awaiting(job_state: JobState, processes: frozenset[Process], way: Way) -> JobState:
     if way in _THROUGH_SLURM:
-        return replace(known, unsure=at_most(known.unsure | processes))
-    return replace(known, unsure_here=at_most(known.unsure_here | processes)) if way is Way.LOCAL else known
+        return replace(job_state, unsure=at_most(job_state.unsure | processes))
+    return replace(job_state, unsure_here=at_most(job_state.unsure_here | processes)) if way is Way.LOCAL else job_state
 
 
-def _sending(known: JobState, data: event_data.Signalling) -> JobState:
+def _sending(job_state: JobState, data: event_data.Signalling) -> JobState:
     """Record a signal that is being sent, in every evacuation that has the job. A second signal is never repeated, and
     a signal sent through Slurm means that the mark no longer stands for nothing sent.
     """
     processes = processes_of(data.processes)
-    known = replace(known, undecided=known.undecided - processes) if processes & known.undecided else known
-    return replace(known, marking=False) if processes and data.way in _THROUGH_SLURM and not data.again else known
+    job_state = (
+        replace(job_state, undecided=job_state.undecided - processes) if processes & job_state.undecided else job_state
+    )
+    return (
+        replace(job_state, marking=False) if processes and data.way in _THROUGH_SLURM and not data.again else job_state
+    )
 
 
-def _kept(known: JobState | None, event: Event) -> JobState:
+def _kept(job_state: JobState | None, event: Event) -> JobState:
     """Restore a job from a checkpoint as it was. Processes for which one event has no room follow in events with
     `more`.
     """
     more = read(event_data.KeptProcesses, event)
     processes = processes_of(more.processes)
-    if known is not None and more.earlier:
-        return replace(known, earlier=at_most(known.earlier | processes))
-    if known is not None and more.only:
-        return _kept_only(known, more.only, processes)
-    if known is not None and more.more:
-        return replace(known, signalled=at_most(known.signalled | processes))
+    if job_state is not None and more.earlier:
+        return replace(job_state, earlier=at_most(job_state.earlier | processes))
+    if job_state is not None and more.only:
+        return _kept_only(job_state, more.only, processes)
+    if job_state is not None and more.more:
+        return replace(job_state, signalled=at_most(job_state.signalled | processes))
     data = read(event_data.KeptJob, event)
     return JobState(
         signalled=processes,
@@ -313,14 +325,14 @@ def _kept(known: JobState | None, event: Event) -> JobState:
     )
 
 
-def _kept_only(known: JobState, only: str, processes: frozenset[Process]) -> JobState:
+def _kept_only(job_state: JobState, only: str, processes: frozenset[Process]) -> JobState:
     """Restore, from a checkpoint, which processes have an unknown outcome or a notice that was called off."""
     return replace(
-        known,
-        unsure=at_most(known.unsure | processes) if only == "unsure" else known.unsure,
-        unsure_here=at_most(known.unsure_here | processes) if only == "unsure_here" else known.unsure_here,
-        undecided=at_most(known.undecided | processes) if only == "undecided" else known.undecided,
-        called_off=at_most(known.called_off | processes) if only == "called_off" else known.called_off,
+        job_state,
+        unsure=at_most(job_state.unsure | processes) if only == "unsure" else job_state.unsure,
+        unsure_here=at_most(job_state.unsure_here | processes) if only == "unsure_here" else job_state.unsure_here,
+        undecided=at_most(job_state.undecided | processes) if only == "undecided" else job_state.undecided,
+        called_off=at_most(job_state.called_off | processes) if only == "called_off" else job_state.called_off,
     )
 
 
@@ -332,48 +344,52 @@ def signalled(state: EvacuationState, event: Event) -> EvacuationState:
     has any of the processes it names.
     """
     data = read(event_data.Signalled, event)
-    state = with_job_everywhere(state, data.job, lambda known: _came_of(known, data, named=True), notice=data.notice)
+    state = with_job_everywhere(
+        state, data.job, lambda job_state: _came_of(job_state, data, named=True), notice=data.notice
+    )
     unnamed = replace(data, count=0)
-    return with_job_everywhere(state, data.job, lambda known: _came_of(known, unnamed, named=False))
+    return with_job_everywhere(state, data.job, lambda job_state: _came_of(job_state, unnamed, named=False))
 
 
-def _came_of(known: JobState, data: event_data.Signalled, *, named: bool) -> JobState:
+def _came_of(job_state: JobState, data: event_data.Signalled, *, named: bool) -> JobState:
     """Apply the outcome of a signal to a job. If the job was signalled as a whole, the result for a rank signalled here
     besides does not change the result and the text that people see.
     """
-    result, way = data.result, known.way if data.way is None else data.way
+    result, way = data.result, job_state.way if data.way is None else data.way
     through_slurm = way in _THROUGH_SLURM
-    awaited = known.unsure if through_slurm else known.unsure_here
+    awaited = job_state.unsure if through_slurm else job_state.unsure_here
     processes = processes_of(data.processes) or awaited
-    changed = _settled(known, processes, unsent=result is Sent.UNSENT and (through_slurm or data.due))
+    changed = _settled(job_state, processes, unsent=result is Sent.UNSENT and (through_slurm or data.due))
     if result is Sent.UNKNOWN:
-        changed = replace(changed, undecided=at_most(known.undecided | processes & (known.signalled | known.earlier)))
+        changed = replace(
+            changed, undecided=at_most(job_state.undecided | processes & (job_state.signalled | job_state.earlier))
+        )
     if not named and not processes & awaited:
         return changed
     if through_slurm and result is Sent.UNSENT:
-        changed = replace(changed, wide=known.wide and data.due, marking=known.marking or data.due)
-    if data.due and not through_slurm and known.result is Sent.SENT:
+        changed = replace(changed, wide=job_state.wide and data.due, marking=job_state.marking or data.due)
+    if data.due and not through_slurm and job_state.result is Sent.SENT:
         return changed  # the signal to the job's other processes was sent
-    text, count = data.text or known.text, known.count + data.count
+    text, count = data.text or job_state.text, job_state.count + data.count
     if through_slurm or data.again:
         return replace(changed, result=result, text=text, count=count)
-    if known.unsure:
+    if job_state.unsure:
         return changed
-    if _is_whole(known) and result is not Sent.UNKNOWN:
+    if _is_whole(job_state) and result is not Sent.UNKNOWN:
         return replace(changed, count=count)
     return replace(changed, result=result, text=text, count=count)
 
 
-def _settled(known: JobState, processes: frozenset[Process], *, unsent: bool) -> JobState:
+def _settled(job_state: JobState, processes: frozenset[Process], *, unsent: bool) -> JobState:
     """Stop waiting for the outcome. A process that was surely not sent anything counts as not signalled, now and
     earlier.
     """
     unsent_to = processes if unsent else frozenset[Process]()
     return replace(
-        known,
-        unsure=known.unsure - processes,
-        unsure_here=known.unsure_here - processes,
-        signalled=known.signalled - unsent_to,
-        earlier=known.earlier - unsent_to,
-        undecided=known.undecided - unsent_to,
+        job_state,
+        unsure=job_state.unsure - processes,
+        unsure_here=job_state.unsure_here - processes,
+        signalled=job_state.signalled - unsent_to,
+        earlier=job_state.earlier - unsent_to,
+        undecided=job_state.undecided - unsent_to,
     )

@@ -70,51 +70,57 @@ def _departing(state: EvacuationState, event: Event) -> EvacuationState:
     data = read(event_data.Departing, event)
     if not data.notice:
         return state
-    known = state.evacuations.get(data.notice)
-    if known is None or (known.over is not None and event.at.boottime - known.over.boottime > SIGNALLED_WITHIN):
+    evacuation = state.evacuations.get(data.notice)
+    if evacuation is None or (
+        evacuation.over is not None and event.at.boottime - evacuation.over.boottime > SIGNALLED_WITHIN
+    ):
         new = Evacuation(id=data.notice, kind=data.kind, at=event.at, deadline=data.deadline)
         return with_evacuation(state, new)
-    jobs = known.jobs if known.over is None else {name: _returned(job) for name, job in known.jobs.items()}
-    return with_evacuation(state, replace(known, kind=data.kind, deadline=data.deadline, over=None, jobs=jobs))
+    jobs = (
+        evacuation.jobs if evacuation.over is None else {name: _returned(job) for name, job in evacuation.jobs.items()}
+    )
+    return with_evacuation(state, replace(evacuation, kind=data.kind, deadline=data.deadline, over=None, jobs=jobs))
 
 
-def _returned(known: JobState) -> JobState:
+def _returned(job_state: JobState) -> JobState:
     """Discard what the job answered before the notice was withdrawn, since it went on running. Processes that answered
     may be signalled again.
     """
-    answered = known.acknowledged
-    signalled = known.earlier | known.signalled
+    answered = job_state.acknowledged
+    signalled = job_state.earlier | job_state.signalled
     left = frozenset[Process]() if answered.all_ranks else signalled - answered.processes
-    undecided = known.undecided if answered.at is None else frozenset[Process]()
+    undecided = job_state.undecided if answered.at is None else frozenset[Process]()
     return replace(
-        known,
+        job_state,
         signalled=frozenset(),
         earlier=at_most(left),
         called_off=at_most(left),
-        called_off_signalled_at=known.signalled_at,
+        called_off_signalled_at=job_state.signalled_at,
         returned=True,
         acknowledged=Acknowledged(),
         undecided=undecided,
     )
 
 
-def _departed(known: Evacuation, _: event_data.Departed, now: Stamp) -> Evacuation:
-    return replace(known, over=now)
+def _departed(evacuation: Evacuation, _: event_data.Departed, now: Stamp) -> Evacuation:
+    return replace(evacuation, over=now)
 
 
-def _final_node_state(known: Evacuation, data: event_data.FinalNodeState, now: Stamp) -> Evacuation:
-    return replace(known, final_node_state=FinalNodeState(what=data.what, result=data.result, text=data.text, at=now))
+def _final_node_state(evacuation: Evacuation, data: event_data.FinalNodeState, now: Stamp) -> Evacuation:
+    return replace(
+        evacuation, final_node_state=FinalNodeState(what=data.what, result=data.result, text=data.text, at=now)
+    )
 
 
-def _approving(known: Evacuation, _: event_data.Approving, now: Stamp) -> Evacuation:
-    tries = 1 + (0 if known.approved is None else known.approved.tries)
+def _approving(evacuation: Evacuation, _: event_data.Approving, now: Stamp) -> Evacuation:
+    tries = 1 + (0 if evacuation.approved is None else evacuation.approved.tries)
     text = "what came of it is not known"
-    return replace(known, approved=Approved(tries=tries, result=Result.RETRY, text=text, at=now))
+    return replace(evacuation, approved=Approved(tries=tries, result=Result.RETRY, text=text, at=now))
 
 
-def _approved(known: Evacuation, data: event_data.Approved, now: Stamp) -> Evacuation:
-    tries = max(data.tries, 0 if known.approved is None else known.approved.tries)
-    return replace(known, approved=Approved(tries=tries, result=data.result, text=data.text, at=now))
+def _approved(evacuation: Evacuation, data: event_data.Approved, now: Stamp) -> Evacuation:
+    tries = max(data.tries, 0 if evacuation.approved is None else evacuation.approved.tries)
+    return replace(evacuation, approved=Approved(tries=tries, result=data.result, text=data.text, at=now))
 
 
 # --- outcomes
@@ -125,8 +131,8 @@ def _saved(state: EvacuationState, event: Event) -> EvacuationState:
     if data.kept:
         return _kept(state, event)
     after = _acknowledged(state, event)
-    news = _given(after, data.job) - _given(state, data.job)
-    return replace(after, answers={**state.answers, **{job: state.answers.get(job, 0) + 1 for job in news}})
+    new_answers = _given(after, data.job) - _given(state, data.job)
+    return replace(after, answers={**state.answers, **{job: state.answers.get(job, 0) + 1 for job in new_answers}})
 
 
 def _given(state: EvacuationState, job: str) -> frozenset[Given]:
@@ -142,25 +148,25 @@ def _answered(state: EvacuationState, event: Event) -> EvacuationState:
     return replace(state, answers={job: count for job, count in counts.items() if count})
 
 
-def _acknowledging(known: JobState, data: event_data.Saved, now: Stamp) -> JobState:
+def _acknowledging(job_state: JobState, data: event_data.Saved, now: Stamp) -> JobState:
     ranks = frozenset[int]() if data.rank is None else frozenset({data.rank})
     processes = frozenset[Process]()
     if data.pid is not None:
-        same_pid = frozenset(process for process in known.signalled if process[0] == data.pid)
+        same_pid = frozenset(process for process in job_state.signalled if process[0] == data.pid)
         processes = (data.started is None and same_pid) or frozenset({(data.pid, data.started or 0)})
-        if processes & (known.signalled | known.earlier):
+        if processes & (job_state.signalled | job_state.earlier):
             ranks = frozenset()  # it speaks for itself; others may have the same number
     unsaved = data.saved is False and data.by not in (BY_EXIT, BY_STEP)
-    return _also(known, data, ranks, processes, unsaved=unsaved, now=now)
+    return _also(job_state, data, ranks, processes, unsaved=unsaved, now=now)
 
 
-def _acknowledged_before(known: JobState, data: event_data.KeptSaved, now: Stamp) -> JobState:
+def _acknowledged_before(job_state: JobState, data: event_data.KeptSaved, now: Stamp) -> JobState:
     """Restore the acknowledgements of a job from a checkpoint."""
-    return _also(known, data, ranks_of(data.ranks), processes_of(data.processes), unsaved=data.unsaved, now=now)
+    return _also(job_state, data, ranks_of(data.ranks), processes_of(data.processes), unsaved=data.unsaved, now=now)
 
 
 def _also(
-    known: JobState,
+    job_state: JobState,
     data: event_data.Saved | event_data.KeptSaved,
     ranks: frozenset[int],
     processes: frozenset[Process],
@@ -168,12 +174,12 @@ def _also(
     unsaved: bool,
     now: Stamp,
 ) -> JobState:
-    before = known.acknowledged
+    before = job_state.acknowledged
     saved = data.saved is True
     ends = before.saved and not saved  # a process that saved ends at last, too
     ranks, processes = before.ranks | ranks, before.processes | processes
     return replace(
-        known,
+        job_state,
         acknowledged=Acknowledged(
             ranks=ranks if len(ranks) <= SIGNALLED_MOST else before.ranks,
             processes=processes if len(processes) <= 2 * SIGNALLED_MOST else before.processes,
@@ -187,23 +193,23 @@ def _also(
     )
 
 
-def _requeued(known: JobState, data: event_data.Requeued, now: Stamp) -> JobState:
-    restarts = known.restarts if known.restarts is not None else data.restarts
-    return replace(known, requeued=Requeued.DONE, requeued_at=now, requeued_text=data.text, restarts=restarts)
+def _requeued(job_state: JobState, data: event_data.Requeued, now: Stamp) -> JobState:
+    restarts = job_state.restarts if job_state.restarts is not None else data.restarts
+    return replace(job_state, requeued=Requeued.DONE, requeued_at=now, requeued_text=data.text, restarts=restarts)
 
 
-def _not_requeued(known: JobState, data: event_data.NotRequeued, now: Stamp) -> JobState:
+def _not_requeued(job_state: JobState, data: event_data.NotRequeued, now: Stamp) -> JobState:
     """Record why a job was not requeued. A job that was requeued once stays so: another node may have read already that
     it is pending.
     """
-    if known.requeued is Requeued.DONE:
-        return known
+    if job_state.requeued is Requeued.DONE:
+        return job_state
     return replace(
-        known,
+        job_state,
         requeued=Requeued.REFUSED if data.permanent else Requeued.RETRY,
         requeued_at=now,
         requeued_text=data.text,
-        named=known.named or data.permanent or data.named,
+        named=job_state.named or data.permanent or data.named,
     )
 
 
@@ -217,8 +223,8 @@ def _of_its_evacuation(kind: type[OfNotice], change: Callable[[Evacuation, OfNot
 
     def changed(state: EvacuationState, event: Event) -> EvacuationState:
         data = read(kind, event)
-        known = state.evacuations.get(data.notice)
-        return state if known is None else with_evacuation(state, change(known, data, event.at))
+        evacuation = state.evacuations.get(data.notice)
+        return state if evacuation is None else with_evacuation(state, change(evacuation, data, event.at))
 
     return changed
 
@@ -230,7 +236,9 @@ def _of_its_job(kind: type[OfJob], change: Callable[[JobState, OfJob, Stamp], Jo
 
     def changed(state: EvacuationState, event: Event) -> EvacuationState:
         data = read(kind, event)
-        return with_job_everywhere(state, data.job, lambda known: change(known, data, event.at), notice=data.notice)
+        return with_job_everywhere(
+            state, data.job, lambda job_state: change(job_state, data, event.at), notice=data.notice
+        )
 
     return changed
 

@@ -60,8 +60,8 @@ def settle(
     """
     waiting: dict[str, list[Evacuation]] = {}
     for evacuation in state.evacuations.values():
-        for key, known in evacuation.jobs.items():
-            if (known.unsure or known.unsure_here) and not is_busy(key):
+        for key, job_state in evacuation.jobs.items():
+            if (job_state.unsure or job_state.unsure_here) and not is_busy(key):
                 waiting.setdefault(key, []).append(evacuation)
     events: list[Event] = []
     for key, evacuations in waiting.items():
@@ -95,8 +95,8 @@ def _found_out(
         yield Way.LOCAL, here, Sent.UNKNOWN, _not_known(jobs[0].signal, here, _kill(jobs[0].signal, here))
     unsure = frozenset[Process]().union(*(job.unsure for job in jobs))
     began = min(evacuation.at.wall for evacuation in evacuations)
-    known = next((job for job in jobs if job.unsure), None)
-    if known is None:
+    job_state = next((job for job in jobs if job.unsure), None)
+    if job_state is None:
         return
     records = {record_of(evacuation.id, key) for evacuation in evacuations}  # one of them has sent it
     if CommandOutcome.RUNNING in records:
@@ -105,9 +105,9 @@ def _found_out(
         yield Way.JOB_WIDE, unsure, Sent.SENT, "sent: gpuwarden was killed meanwhile"
     elif CommandOutcome.NOT_STARTED in records:
         yield Way.JOB_WIDE, unsure, Sent.UNSENT, "not sent: gpuwarden was killed right before"
-    elif (found := _through_slurm(key, known, slurm, node, began)) is not None:
-        result, command = found
-        yield Way.JOB_WIDE, unsure, result, _TEXTS.get(result) or _not_known(known.signal, unsure, command)
+    elif (outcome := _through_slurm(key, job_state, slurm, node, began)) is not None:
+        result, command = outcome
+        yield Way.JOB_WIDE, unsure, result, _TEXTS.get(result) or _not_known(job_state.signal, unsure, command)
 
 
 _TEXTS = {
@@ -117,15 +117,15 @@ _TEXTS = {
 
 
 def _through_slurm(
-    key: str, known: JobState, slurm: SlurmJob | None, node: str, began: float
+    key: str, job_state: JobState, slurm: SlurmJob | None, node: str, began: float
 ) -> tuple[Sent, str] | None:
     """Result of a signal through Slurm without a command record, and the command that an operator may type; None if
     nothing is known yet. `began`: when the first notice began for which it was to be sent, Unix time.
     """
     number = key.rpartition("/")[2]
-    if known.way is Way.BATCH:
-        return Sent.UNKNOWN, f"scancel --signal={known.signal} --batch {number}"
-    if slurm is None or (known.restarts is not None and slurm.restarts != known.restarts):
+    if job_state.way is Way.BATCH:
+        return Sent.UNKNOWN, f"scancel --signal={job_state.signal} --batch {number}"
+    if slurm is None or (job_state.restarts is not None and slurm.restarts != job_state.restarts):
         return None
     mark = None if slurm.admin_comment is None else parse_mark(slurm.admin_comment)
     if mark is not None and mark.at < max(int(slurm.started), began - MARK_STANDS):
@@ -136,7 +136,7 @@ def _through_slurm(
         return Sent.UNSENT, ""
     return (
         Sent.UNKNOWN,
-        f"scancel --signal={known.signal} {number}.STEP for each STEP of scontrol show step {number} that has ranks here",
+        f"scancel --signal={job_state.signal} {number}.STEP for each STEP of scontrol show step {number} that has ranks here",
     )
 
 
@@ -166,8 +166,8 @@ def repeated(
     again = repeatable(state, key, job, None if slurm is None else slurm.restarts)
     if not again:
         return None
-    found = delivery(job, slurm, rules, now=now.wall, signalled=again, again=again, wide=False)
-    return replace(found, text=f"{found.text}, perhaps once more") if found.receivers else None
+    repeat = delivery(job, slurm, rules, now=now.wall, signalled=again, again=again, wide=False)
+    return replace(repeat, text=f"{repeat.text}, perhaps once more") if repeat.receivers else None
 
 
 def repeatable(state: EvacuationState, key: str, job: LocalJob, restarts: int | None) -> frozenset[Process]:
@@ -176,14 +176,16 @@ def repeatable(state: EvacuationState, key: str, job: LocalJob, restarts: int | 
 
     An acknowledgement by a rank's number may be of any process whose rank is not known.
     """
-    known = [evacuation.jobs[key] for evacuation in state.evacuations.values() if key in evacuation.jobs]
-    known = [
-        job_state for job_state in known if None in (restarts, job_state.restarts) or job_state.restarts == restarts
+    job_states = [evacuation.jobs[key] for evacuation in state.evacuations.values() if key in evacuation.jobs]
+    job_states = [
+        job_state
+        for job_state in job_states
+        if None in (restarts, job_state.restarts) or job_state.restarts == restarts
     ]
-    acknowledged = [job_state.acknowledged for job_state in known]
+    acknowledged = [job_state.acknowledged for job_state in job_states]
     if any(answer.all_ranks for answer in acknowledged):
         return frozenset()
-    undecided = frozenset[Process]().union(*(job_state.undecided for job_state in known))
+    undecided = frozenset[Process]().union(*(job_state.undecided for job_state in job_states))
     return frozenset(
         (process.pid, process.started)
         for process in job.processes
@@ -196,10 +198,10 @@ def repeatable(state: EvacuationState, key: str, job: LocalJob, restarts: int | 
 
 def has_unused_mark(state: EvacuationState, key: str, restarts: int | None) -> bool:
     """True if this node's mark was begun for this run of the job, and no signal followed it."""
-    known = (evacuation.jobs[key] for evacuation in state.evacuations.values() if key in evacuation.jobs)
+    job_states = (evacuation.jobs[key] for evacuation in state.evacuations.values() if key in evacuation.jobs)
     return any(
         job_state.marking and (None in (restarts, job_state.restarts) or job_state.restarts == restarts)
-        for job_state in known
+        for job_state in job_states
     )
 
 

@@ -54,12 +54,12 @@ async def set_final_state(
 
     Only where the node is drained by gpuwarden for a termination. Safe to repeat. Raises SlurmError; what timed out may be done later.
     """
-    found = await read_node(commands, node)
-    if not _is_own_termination(found):
-        text = f"{node} is {found.state}, {found.reason[:120]!r}: not drained by gpuwarden for a termination; it is left alone"
+    facts = await read_node(commands, node)
+    if not _is_own_termination(facts):
+        text = f"{node} is {facts.state}, {facts.reason[:120]!r}: not drained by gpuwarden for a termination; it is left alone"
         return FinalStateOutcome(result=FinalStateResult.NOT_OURS, text=text)
-    if _has(found, final):
-        return FinalStateOutcome(result=FinalStateResult.ALREADY, text=f"{node} is {found.state}")
+    if _has(facts, final):
+        return FinalStateOutcome(result=FinalStateResult.ALREADY, text=f"{node} is {facts.state}")
     state = _WRITTEN[final]
     undone = f"cannot set {node} {state}"
     command = ("scontrol", "update", f"NodeName={node}", f"State={state}", f"Reason={reason}")
@@ -67,13 +67,13 @@ async def set_final_state(
         await commands.change(undone, *command, still=still)
     except CalledOff as error:
         return FinalStateOutcome(result=FinalStateResult.CALLED_OFF, text=str(error))
-    found = await read_node(commands, node)
-    if _has(found, final):
-        return FinalStateOutcome(result=FinalStateResult.DONE, text=f"{node} is {found.state}")
-    if _may_have(found, final):
-        text = f"Slurm accepted it for {node}, which is shown as {found.state} until Slurm counts its jobs again"
+    facts = await read_node(commands, node)
+    if _has(facts, final):
+        return FinalStateOutcome(result=FinalStateResult.DONE, text=f"{node} is {facts.state}")
+    if _may_have(facts, final):
+        text = f"Slurm accepted it for {node}, which is shown as {facts.state} until Slurm counts its jobs again"
         return FinalStateOutcome(result=FinalStateResult.DONE, text=text)
-    raise OddAnswer(f"{undone}: Slurm accepted it, and it is {found.state}; see the log of slurmctld")
+    raise OddAnswer(f"{undone}: Slurm accepted it, and it is {facts.state}; see the log of slurmctld")
 
 
 def _is_own_termination(node: NodeFacts) -> bool:

@@ -56,24 +56,24 @@ async def mark(
     """
     clock = asyncio.get_running_loop().time
     begun = clock()
-    found = await read_job(commands, job)
-    if found is None or not is_same_run(job, found):
-        return _gone(found)
-    if (obstacle := _obstacle(found, node, now)) is not None:
+    current_job = await read_job(commands, job)
+    if current_job is None or not is_same_run(job, current_job):
+        return _gone(current_job)
+    if (obstacle := _obstacle(current_job, node, now)) is not None:
         return obstacle
     text = written(
-        node, max(now, found.started)
+        node, max(now, current_job.started)
     )  # by the controller's clock: a mark from before the run counts for nothing
     await commands.change(
         f"cannot mark job {job.called}", "scontrol", "update", f"JobId={job.called}", f"AdminComment={text}"
     )
     await asyncio.sleep(min(max(pause_least, _PAUSE_TIMES * (clock() - begun)), max(pause_least, PAUSE_MOST)))
-    found = await read_job(commands, job)
-    if found is None or not is_same_run(job, found):
-        return _gone(found)
-    if found.admin_comment == text:
+    current_job = await read_job(commands, job)
+    if current_job is None or not is_same_run(job, current_job):
+        return _gone(current_job)
+    if current_job.admin_comment == text:
         return MarkOutcome(result=Marking.MARKED, text=f"marked {text}", mark=text)
-    return _obstacle(found, node, now) or _foreign("", "was removed at once")
+    return _obstacle(current_job, node, now) or _foreign("", "was removed at once")
 
 
 async def unmark(commands: Commands, job: SlurmJob, mark: str) -> None:
@@ -81,15 +81,15 @@ async def unmark(commands: Commands, job: SlurmJob, mark: str) -> None:
 
     Any other text is left alone.
     """
-    found = await read_job(commands, job)
-    if found is not None and is_same_run(job, found) and found.admin_comment == mark:
+    current_job = await read_job(commands, job)
+    if current_job is not None and is_same_run(job, current_job) and current_job.admin_comment == mark:
         undone = f"cannot remove the mark of job {job.called}"
         await commands.change(undone, "scontrol", "update", f"JobId={job.called}", "AdminComment=")
 
 
-def is_same_run(job: SlurmJob, found: SlurmJob) -> bool:
+def is_same_run(job: SlurmJob, current_job: SlurmJob) -> bool:
     """True if the job runs, and was not requeued since `job` was read."""
-    return found.state == RUNNING and found.restarts == job.restarts
+    return current_job.state == RUNNING and current_job.restarts == job.restarts
 
 
 def _obstacle(job: SlurmJob, node: str, now: float) -> MarkOutcome | None:
@@ -106,11 +106,15 @@ def _obstacle(job: SlurmJob, node: str, now: float) -> MarkOutcome | None:
     return None
 
 
-def _foreign(current: str, what: str) -> MarkOutcome:
-    return MarkOutcome(result=Marking.FOREIGN, text=f"the administrators' comment {current[:60]!r} of the job {what}")
+def _foreign(current: str, outcome: str) -> MarkOutcome:
+    return MarkOutcome(
+        result=Marking.FOREIGN, text=f"the administrators' comment {current[:60]!r} of the job {outcome}"
+    )
 
 
-def _gone(found: SlurmJob | None) -> MarkOutcome:
-    if found is None:
+def _gone(current_job: SlurmJob | None) -> MarkOutcome:
+    if current_job is None:
         return MarkOutcome(result=Marking.GONE, text="it has ended")
-    return MarkOutcome(result=Marking.GONE, text=f"it is {found.state}, requeued {found.restarts} times by now")
+    return MarkOutcome(
+        result=Marking.GONE, text=f"it is {current_job.state}, requeued {current_job.restarts} times by now"
+    )

@@ -53,16 +53,16 @@ async def find_steps(commands: Commands, job: SlurmJob, here: Collection[str]) -
         return SignalOutcome(result=Signalling.GONE, text="it had ended")
     if not steps:
         return SignalOutcome(result=Signalling.NO_STEPS, text="it has no step that could be signalled")
-    found = tuple(step for step in steps if _number(step) in here)
+    steps_here = tuple(step for step in steps if _number(step) in here)
     # `srun a : b`: scancel has no name for the second. From 26.05 on (not in 25.11) Slurm names the parts alike: one step, twice.
-    if parts := [step for step in found if "+" in step or found.count(step) > 1]:
+    if parts := [step for step in steps_here if "+" in step or steps_here.count(step) > 1]:
         text = f"its step {parts[0]} is one of several parts, of which Slurm signals the first only"
         return SignalOutcome(result=Signalling.IN_PARTS, text=text)
-    left = tuple(step for step in steps if step not in found)
+    left = tuple(step for step in steps if step not in steps_here)
     text = f"no rank that catches it is here in step {_named(left)}, which is left alone" if left else ""
-    if not found:
+    if not steps_here:
         return SignalOutcome(result=Signalling.NO_STEPS, text=text)
-    return SignalOutcome(result=Signalling.READY, text=text, steps=found)
+    return SignalOutcome(result=Signalling.READY, text=text, steps=steps_here)
 
 
 async def signal_steps(

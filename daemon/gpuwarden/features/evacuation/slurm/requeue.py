@@ -73,86 +73,86 @@ async def requeue(
     whether it is to be requeued, asked right before that is written; not for what follows. Raises SlurmError; what
     timed out may be done later.
     """
-    found = await read_job(commands, job)
-    if found is None or found.restarts == job.restarts:
-        if (settled := _nothing_to_do(found, node)) is not None:
+    current = await read_job(commands, job)
+    if current is None or current.restarts == job.restarts:
+        if (settled := _nothing_to_do(current, node)) is not None:
             return settled
         if not (await read_node(commands, node)).is_out:
-            return _outcome(Requeueing.NOT_YET, found, f"{node} could get it back: it is not excluded yet")
-        if (left := await _write(commands, job, found, still)) is not None:
+            return _outcome(Requeueing.NOT_YET, current, f"{node} could get it back: it is not excluded yet")
+        if (left := await _write(commands, job, current, still)) is not None:
             return left
-        found = await read_job(commands, job)
-    if found is None:
-        return _outcome(Requeueing.ENDED, found, "it has ended")
-    if found.restarts == job.restarts:
-        if found.state == _COMPLETING:
-            return _outcome(Requeueing.ENDED, found, "it is ending by itself")
+        current = await read_job(commands, job)
+    if current is None:
+        return _outcome(Requeueing.ENDED, current, "it has ended")
+    if current.restarts == job.restarts:
+        if current.state == _COMPLETING:
+            return _outcome(Requeueing.ENDED, current, "it is ending by itself")
         raise SlurmError(
-            f"cannot requeue job {job.called}: Slurm accepted it, and it is {found.state} as before; it is tried again"
+            f"cannot requeue job {job.called}: Slurm accepted it, and it is {current.state} as before; it is tried again"
         )
-    return await _bring_forward(commands, job, found, settles)
+    return await _bring_forward(commands, job, current, settles)
 
 
-def _nothing_to_do(found: SlurmJob | None, node: str) -> RequeueOutcome | None:
+def _nothing_to_do(current: SlurmJob | None, node: str) -> RequeueOutcome | None:
     """The outcome if nothing is to be done, None if the job is to be requeued."""
-    if found is None or found.state == _COMPLETING:
-        return _outcome(Requeueing.ENDED, found, "it has ended" if found is None else "it is ending by itself")
-    if not in_hostlist(node, found.nodes):
-        return _outcome(Requeueing.ELSEWHERE, found, f"it is {found.state}, and {node} is not one of its nodes")
-    if not found.batch:
-        return _outcome(Requeueing.REFUSED, found, _NEVER[0][1])
-    if not found.requeue:
-        return _outcome(Requeueing.REFUSED, found, _NEVER[1][1])
-    if found.pinned and in_hostlist(node, found.pinned):
-        return _outcome(Requeueing.REFUSED, found, f"it requires {found.pinned[:60]}, and could run nowhere else")
+    if current is None or current.state == _COMPLETING:
+        return _outcome(Requeueing.ENDED, current, "it has ended" if current is None else "it is ending by itself")
+    if not in_hostlist(node, current.nodes):
+        return _outcome(Requeueing.ELSEWHERE, current, f"it is {current.state}, and {node} is not one of its nodes")
+    if not current.batch:
+        return _outcome(Requeueing.REFUSED, current, _NEVER[0][1])
+    if not current.requeue:
+        return _outcome(Requeueing.REFUSED, current, _NEVER[1][1])
+    if current.pinned and in_hostlist(node, current.pinned):
+        return _outcome(Requeueing.REFUSED, current, f"it requires {current.pinned[:60]}, and could run nowhere else")
     return None
 
 
 async def _write(
-    commands: Commands, job: SlurmJob, found: SlurmJob | None, still: Callable[[], bool] | None
+    commands: Commands, job: SlurmJob, current: SlurmJob | None, still: Callable[[], bool] | None
 ) -> RequeueOutcome | None:
     """Requeue the job. Returns why it is not requeued; None if it is, or was by others. Raises SlurmError."""
     undone = f"cannot requeue job {job.called}"
     try:
         await commands.change(undone, "scontrol", "requeue", "Incomplete", _leader(job), still=still)
     except CalledOff as error:
-        return _outcome(Requeueing.CALLED_OFF, found, str(error))
+        return _outcome(Requeueing.CALLED_OFF, current, str(error))
     except SlurmError as error:
         if any(text in str(error) for text in _DONE_BY_OTHERS):
             return None
         for message, why in _NEVER:
             if message in str(error):
-                return _outcome(Requeueing.REFUSED, found, why)
+                return _outcome(Requeueing.REFUSED, current, why)
         raise
     return None
 
 
-async def _bring_forward(commands: Commands, job: SlurmJob, found: SlurmJob, settles: float) -> RequeueOutcome:
+async def _bring_forward(commands: Commands, job: SlurmJob, current: SlurmJob, settles: float) -> RequeueOutcome:
     """Bring the start of a requeued job forward; an earlier start set by others is kept."""
     clock = asyncio.get_running_loop().time
     begun = clock()
-    while found.state == _COMPLETING or clock() - begun < settles:
-        if found.state not in (_PENDING, _COMPLETING):
-            return _outcome(Requeueing.REQUEUED, found, f"it is {found.state} on {found.nodes[:60]}")
+    while current.state == _COMPLETING or clock() - begun < settles:
+        if current.state not in (_PENDING, _COMPLETING):
+            return _outcome(Requeueing.REQUEUED, current, f"it is {current.state} on {current.nodes[:60]}")
         if clock() - begun >= _PATIENCE:
-            return _outcome(Requeueing.WAITS, found, "it is requeued; its processes are still ending")
-        await asyncio.sleep(_POLL if found.state == _COMPLETING else max(begun + settles - clock(), 0.0))
+            return _outcome(Requeueing.WAITS, current, "it is requeued; its processes are still ending")
+        await asyncio.sleep(_POLL if current.state == _COMPLETING else max(begun + settles - clock(), 0.0))
         again = await read_job(commands, job)
         if again is None:
             return _outcome(Requeueing.ENDED, None, "it was requeued, and then ended or cancelled")
-        found = again
-    if found.state != _PENDING:
-        return _outcome(Requeueing.REQUEUED, found, f"it is {found.state} on {found.nodes[:60]}")
-    return await _start_now(commands, job, found)
+        current = again
+    if current.state != _PENDING:
+        return _outcome(Requeueing.REQUEUED, current, f"it is {current.state} on {current.nodes[:60]}")
+    return await _start_now(commands, job, current)
 
 
-async def _start_now(commands: Commands, job: SlurmJob, found: SlurmJob) -> RequeueOutcome:
+async def _start_now(commands: Commands, job: SlurmJob, current: SlurmJob) -> RequeueOutcome:
     undone = f"cannot bring the start of job {job.called} forward"
     try:
         await commands.change(undone, "scontrol", "update", f"JobId={_leader(job)}", "StartTime=now")
     except Refused as error:
         return _outcome(
-            Requeueing.REQUEUED, found, f"it is requeued, and waits as long as Slurm makes it wait: {error}"
+            Requeueing.REQUEUED, current, f"it is requeued, and waits as long as Slurm makes it wait: {error}"
         )
     except SlurmError as error:
         if not any(text in str(error) for text in _DONE_BY_OTHERS):
@@ -168,7 +168,7 @@ def _leader(job: SlurmJob) -> str:
     return job.called.partition("+")[0]
 
 
-def _outcome(result: Requeueing, found: SlurmJob | None, text: str) -> RequeueOutcome:
-    if found is None:
+def _outcome(result: Requeueing, current: SlurmJob | None, text: str) -> RequeueOutcome:
+    if current is None:
         return RequeueOutcome(result=result, text=text)
-    return RequeueOutcome(result=result, text=text, restarts=found.restarts, starts=found.started)
+    return RequeueOutcome(result=result, text=text, restarts=current.restarts, starts=current.started)

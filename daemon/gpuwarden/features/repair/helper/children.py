@@ -18,7 +18,7 @@ class NoReading(Exception):  # noqa: N818 - a state of the host
     """The child gave nothing. The message says why."""
 
 
-def read_in_child(what: str, function: Callable[[], Any], within: float) -> Any:
+def read_in_child(subject: str, function: Callable[[], Any], within: float) -> Any:
     """Return what `function` returns, which JSON can hold. Raises NoReading after `within` seconds, and if it fails.
 
     The child has none of the helper's files open: no lock, no connection. This process must have one thread.
@@ -28,7 +28,7 @@ def read_in_child(what: str, function: Callable[[], Any], within: float) -> Any:
     if child == 0:
         _answer(function, answer)
     try:
-        _wait(child, what, within)
+        _wait(child, subject, within)
         document = json.loads(os.pread(answer, _ANSWER_MOST, 0) or b"{}")
     except ValueError:
         document = {}
@@ -36,7 +36,7 @@ def read_in_child(what: str, function: Callable[[], Any], within: float) -> Any:
         os.close(answer)
     if "answer" not in document:
         raise NoReading(
-            f"{what} cannot be read: {document.get('error', 'the process that reads ended without an answer')}"
+            f"{subject} cannot be read: {document.get('error', 'the process that reads ended without an answer')}"
         )
     return document["answer"]
 
@@ -57,7 +57,7 @@ def _answer(function: Callable[[], Any], answer: int) -> None:
         os._exit(0)
 
 
-def _wait(child: int, what: str, within: float) -> None:
+def _wait(child: int, subject: str, within: float) -> None:
     file = os.pidfd_open(child)
     try:
         if select.select([file], [], [], within)[0]:
@@ -67,9 +67,9 @@ def _wait(child: int, what: str, within: float) -> None:
             os.killpg(child, signal.SIGKILL)
         if select.select([file], [], [], _GRACE)[0]:
             os.waitpid(child, 0)
-            raise NoReading(f"{what} cannot be read within {within:g} s")
+            raise NoReading(f"{subject} cannot be read within {within:g} s")
         raise NoReading(
-            f"{what} cannot be read: process {child} hangs in the driver and was left, only a reboot ends it"
+            f"{subject} cannot be read: process {child} hangs in the driver and was left, only a reboot ends it"
         )
     finally:
         os.close(file)

@@ -28,9 +28,9 @@ class NothingOrdered(CommandFailed):
     """Slurm took no order, as while its controller is away: nothing was done, and it may be tried again."""
 
 
-def _checked(ended: Ended, what: str) -> Ended:
+def _checked(ended: Ended, action: str) -> Ended:
     if ended.code != 0:
-        raise CommandFailed(f"{what}: {ended.why}")
+        raise CommandFailed(f"{action}: {ended.why}")
     return ended
 
 
@@ -74,11 +74,11 @@ def loaded(host: Host, modules: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in modules if (host.sysfs / "module" / name / "initstate").exists())
 
 
-def users_of_driver(host: Host, known: Collection[str]) -> list[str]:
+def users_of_driver(host: Host, own_modules: Collection[str]) -> list[str]:
     """Return the modules that use the driver's and are not known here."""
     folder = host.sysfs / "module"
     users = [entry.name for module in ("nvidia", "nvidia_uvm") for entry in _listed(folder / module / "holders")]
-    return sorted(set(users) - set(known))
+    return sorted(set(users) - set(own_modules))
 
 
 def reload(host: Host, modules: Sequence[str], run: Run) -> str:
@@ -113,8 +113,8 @@ def reboot(host: Host, settings: Settings, reason: str, run: Run) -> str:
     node = _node(host, settings)
     words = ("reboot", f"reason={reason}", node)
     variables = slurm_environment(host.variables, settings.slurm_conf)
-    given = [f"{name}={value}" for name, value in variables.items() if host.variables.get(name) != value]
-    ended = run("/usr/bin/env", *given, _program(host, "scontrol"), *words)
+    assignments = [f"{name}={value}" for name, value in variables.items() if host.variables.get(name) != value]
+    ended = run("/usr/bin/env", *assignments, _program(host, "scontrol"), *words)
     if ended.code is not None and ended.code > 0:  # one that was killed may have given the order
         raise NothingOrdered(f"scontrol reboot of {node}: {ended.why}")
     _checked(ended, f"scontrol reboot of {node}")

@@ -84,9 +84,9 @@ class Holder:
 def read_driver(host: Host, library: str) -> Driver:
     """Read all GPUs by NVML. Raises NoReading."""
     options = NvmlOptions(library=library, gpm=False)
-    found = read_in_child("NVML", lambda: asdict(_driver(options)), host.within("NVML", DRIVER_WITHIN))
-    gpus = tuple(Gpu(**{**row, "pids": tuple(row["pids"])}) for row in found["gpus"])
-    return Driver(gpus=gpus, confidential=found["confidential"])
+    answer = read_in_child("NVML", lambda: asdict(_driver(options)), host.within("NVML", DRIVER_WITHIN))
+    gpus = tuple(Gpu(**{**row, "pids": tuple(row["pids"])}) for row in answer["gpus"])
+    return Driver(gpus=gpus, confidential=answer["confidential"])
 
 
 def read_bus(host: Host) -> tuple[Function, ...]:
@@ -172,15 +172,15 @@ def _holders(proc: Path) -> Iterator[Holder]:
 
 def _opened(folder: Path) -> set[int] | None:
     """The minors of the GPUs that are open there, empty if only other devices of the driver are; None if nothing is."""
-    found: set[int] | None = None
+    open_minors: set[int] | None = None
     for name in os.listdir(folder):  # noqa: PTH208 - a Path for each open file
         try:
             target = os.readlink(folder / name)  # noqa: PTH115 - as above
         except FileNotFoundError:
             continue
         if (target.startswith("/dev/") or _DRIVER in target) and (minors := _minors(target, folder / name)) is not None:
-            found = (found or set()) | minors
-    return found
+            open_minors = (open_minors or set()) | minors
+    return open_minors
 
 
 def _minors(target: str, file: Path) -> set[int] | None:

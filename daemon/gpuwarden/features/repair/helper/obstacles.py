@@ -94,20 +94,20 @@ def not_alone(slot: str, seen: Seen) -> str:
 def in_use(slots: Collection[str] | None, seen: Seen, holders: Sequence[Holder], aside: Collection[str]) -> str:
     """Return who uses the GPUs at `slots`, or any if that is None, or "". `aside`: units whose processes do not count."""
     gpus = [gpu for gpu in (seen.driver.gpus if seen.driver else ()) if slots is None or gpu.slot in slots]
-    found = [str(holder) for holder in _holding(gpus, slots, seen, holders) if holder.unit not in aside]
+    users = [str(holder) for holder in _holding(gpus, slots, seen, holders) if holder.unit not in aside]
     shown = {holder.pid for holder in holders}
-    found += [f"process {pid}" for gpu in gpus for pid in gpu.pids if pid not in shown]
-    if not found:
+    users += [f"process {pid}" for gpu in gpus for pid in gpu.pids if pid not in shown]
+    if not users:
         return ""
-    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return f"in use by {', '.join(found[:_SHOWN])}{more}"
+    more = f" and {len(users) - _SHOWN} more" if len(users) > _SHOWN else ""
+    return f"in use by {', '.join(users[:_SHOWN])}{more}"
 
 
 def _holding(
     gpus: Sequence[Gpu], slots: Collection[str] | None, seen: Seen, holders: Sequence[Holder]
 ) -> Iterator[Holder]:
     minors = {gpu.minor for gpu in gpus}
-    known = slots is not None and seen.driver is not None and len(gpus) == len(slots) and None not in minors
+    minors_known = slots is not None and seen.driver is not None and len(gpus) == len(slots) and None not in minors
     for holder in holders:
-        if slots is None or (set(holder.minors) & minors if known else holder.minors):
+        if slots is None or (set(holder.minors) & minors if minors_known else holder.minors):
             yield holder

@@ -74,5 +74,5 @@ def _unable_to_reset(steps: list[str], host: Host, settings: Settings) -> dict[s
     if not slots:
         return dict.fromkeys(steps, "there is no NVIDIA GPU on the PCI bus")
     single = [obstacles.by_setup((slot,), seen, reset=True) or obstacles.not_alone(slot, seen) for slot in slots]
-    found = {"reset_gpu": single[0] if all(single) else "", "reset_all": obstacles.by_setup(slots, seen, reset=True)}
-    return {step: found[step] for step in steps if found[step]}
+    reasons = {"reset_gpu": single[0] if all(single) else "", "reset_all": obstacles.by_setup(slots, seen, reset=True)}
+    return {step: reasons[step] for step in steps if reasons[step]}

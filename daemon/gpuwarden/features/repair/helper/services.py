@@ -49,12 +49,12 @@ class Services:
         """Return the services that run and that systemd stops with these, such as a slurmd that requires one of them, and those that it stops with
         a slurmd. Raises ServiceError.
         """
-        known, blocks, running = set(units), list(self._show(units)), set[str]()
+        all_units, blocks, running = set(units), list(self._show(units)), set[str]()
         while named := sorted(
-            {unit for _, block in blocks for key in _DEPENDENT for unit in block.get(key, "").split()} - known
+            {unit for _, block in blocks for key in _DEPENDENT for unit in block.get(key, "").split()} - all_units
         ):
             blocks = list(self._show(named))
-            known.update(named)
+            all_units.update(named)
             running.update(
                 unit for unit, block in blocks if unit.endswith(".service") and block["ActiveState"] in _RUNNING
             )
