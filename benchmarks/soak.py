@@ -2,11 +2,12 @@
 
 Passes, scrapes, faults, drains and undrains, reloads, orders and announcements come 50 times as fast as by default; see
 `soak_host.py`. After the warm-up it must not grow: no 2 MiB of memory, no descriptor, no thread, no task, and no line of the
-kernel log may be missing. Nothing is asserted about time, so that it may run beside whatever else: on a machine that is busy
-the day is shorter, and the table says how many passes there were. It is the passes that warm it up: where there were too few
-by the end of the time, or where something has grown, it goes on with the same daemon, twice at most: what only fills up has come to its end by
-then, and what leaks has grown the more. What is counted is judged from PASSES_LEAST["descriptors"] passes on, memory needs more: where there
-are too few even then, the last line names what was not judged.
+kernel log may be missing; the node must have been drained and undrained. Nothing is asserted about time, so that it may run
+beside whatever else: on a machine that is busy the day is shorter, and the table says how many passes there were. It is the
+passes that warm it up: where there were too few by the end of the time, or where something has grown, it goes on with the same
+daemon, twice at most: what only fills up has come to its end by then, and what leaks has grown the more. What is counted is
+judged from PASSES_LEAST["descriptors"] passes on, memory needs more: where there are too few even then, the last line names
+what was not judged.
 
 Memory is PSS. What of it is mapped files is divided by all programs that map them: beside other Pythons it moves with them,
 so that the growth is that of the part that is ours alone (Pss_Anon, Pss_Shmem and SwapPss of smaps_rollup).
@@ -189,7 +190,8 @@ def main() -> int:
         f"{soak.done['orders']} orders ({soak.done['orders refused']} refused), {soak.done['acknowledged']} acknowledgements, "
         f"ledger {ledger:.1f} MiB"
     )
-    return report(soak.samples, soak.passes, missing)
+    faulty = ["kernel lines missing"] * bool(missing) + [f"no {write}" for write, count in writes.items() if not count]
+    return report(soak.samples, soak.passes, faulty)
 
 
 def growth(name: str, first: Sequence[Sample], last: Sequence[Sample]) -> float:
@@ -210,12 +212,16 @@ def grown(samples: Sequence[tuple[int, Sample]], passes: int) -> list[str] | Non
     return [name for name in names if growth(name, first, last) > REQUIRED[name]] if names else None
 
 
-def report(samples: Sequence[tuple[int, Sample]], passes: int, missing: int) -> int:
+def report(samples: Sequence[tuple[int, Sample]], passes: int, faulty: Sequence[str]) -> int:
+    """Print the tables. `faulty`: what was wrong besides; without drains and undrains the soak is not one of them. Returns the exit code."""
     growing_names, names = grown(samples, passes) or [], judged(samples, passes)
     if left := [name for name in REQUIRED if name not in names]:
         print(f"NOT JUDGED after {passes} passes: {', '.join(left)}; the time was too short, or the machine too busy")
+    failures = [*(f"{name} grew" for name in growing_names), *faulty]
+    if failures:
+        print(f"FAILED: {', '.join(failures)}")
     if not names:
-        return int(bool(missing))
+        return int(bool(failures))
     first, last = windows(samples, passes)
     rows = []
     for name in [each.name for each in fields(Sample)]:
@@ -229,11 +235,7 @@ def report(samples: Sequence[tuple[int, Sample]], passes: int, missing: int) -> 
     )
     parts = [[sample.own for at, sample in samples if part <= at / passes * 8 < part + 1] for part in range(8)]
     print(f"own memory by eighths of the passes: {', '.join(f'{median(part):.1f}' for part in parts if part)} MiB")
-    if growing_names or missing:
-        print(
-            f"FAILED: {', '.join([f'{name} grew' for name in growing_names] + ['kernel lines missing'] * bool(missing))}"
-        )
-    return int(bool(growing_names or missing))
+    return int(bool(failures))
 
 
 if __name__ == "__main__":

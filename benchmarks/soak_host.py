@@ -49,6 +49,7 @@ _SCONTROL = r"""#!/bin/sh
 here=${0%scontrol}sinfo.drained
 case "$*" in
 *"show partition"*) echo "PartitionName=gpu State=UP TotalNodes=3" ;;
+*"show config"*) printf 'ClusterName             = soak\nSLURM_VERSION           = 24.11.5\n' ;;
 *State=DRAIN*) for word; do case $word in Reason=*) reason=${word#Reason=} ;; esac; done
   { date +%s; echo "$reason"; } >"$here.new" && mv "$here.new" "$here"; echo drain >>"${0%scontrol}writes" ;;
 *State=UNDRAIN*|*State=RESUME*) rm -f "$here"; echo undrain >>"${0%scontrol}writes" ;;
