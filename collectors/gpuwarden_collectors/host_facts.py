@@ -125,7 +125,7 @@ class InfinibandFacts:
     adapters: tuple[AdapterFacts, ...] = ()
     """The adapters of these ports."""
     excluded: tuple[str, ...] = ()
-    """Regular expressions for the names of devices that are left out: by the configuration, and virtual functions."""
+    """Regular expressions for the names of devices that the configuration leaves out."""
 
 
 # --- Mounts --------------------------------------------------------------------------------------------------------

@@ -82,7 +82,6 @@ class InfinibandCollector:
         self._devices = sysfs / "class/infiniband"
         self._netdevs = sysfs / "class/net"
         self._excluded = tuple(map(fnmatch.translate, exclude))
-        self._left_out = self._excluded  # with the virtual functions
         self._default_route = DefaultRoute(proc, sysfs)
         self._max_ports = max_ports
         self._clock = clock
@@ -112,7 +111,7 @@ class InfinibandCollector:
         self._refused = {attribute for attribute in self._refused if attribute[0] in here}
         self._paths = {inode: path for inode, path in self._paths.items() if inode in here}
         self._seen = {inode: seen for inode, seen in self._seen.items() if inode in here}
-        return InfinibandFacts(ports=tuple(ports), adapters=self._read_adapters(ports), excluded=self._left_out)
+        return InfinibandFacts(ports=tuple(ports), adapters=self._read_adapters(ports), excluded=self._excluded)
 
     def _ports(self) -> Iterator[tuple[Path, int]]:
         try:
@@ -123,12 +122,11 @@ class InfinibandCollector:
             raise CollectorError(
                 f"cannot list RDMA devices in {self._devices}: {error.strerror}; let gpuwarden read sysfs"
             ) from error
-        virtual = [re.escape(name) for name in devices if _is_virtual_function(self._devices / name)]
-        self._left_out = (*self._excluded, rf"(?:{'|'.join(virtual)})\Z") if virtual else self._excluded
         for device in devices:
-            excluded = any(re.match(pattern, device) for pattern in self._left_out)
-            if not excluded and not _is_software(self._devices / device):
-                yield from _numbered(self._devices / device / "ports")
+            folder = self._devices / device
+            excluded = any(re.match(pattern, device) for pattern in self._excluded)
+            if not excluded and not any(is_left_out(folder) for is_left_out in _LEFT_OUT):
+                yield from _numbered(folder / "ports")
 
     def _port(self, folder: Path, inode: int, carriers: frozenset[str] | None) -> PortFacts | None:
         """Reads one port; returns None if it vanished meanwhile."""
@@ -260,12 +258,22 @@ def _is_virtual_function(device: Path) -> bool:
     return (device / "device/physfn").exists()
 
 
+def _is_fast_path(device: Path) -> bool:
+    """True if the device is the fast path below a network device of Hyper-V (Azure's accelerated networking), which goes on without it: the
+    host takes it away while it is serviced, and after a restart elsewhere another driver's may be there, or none.
+    """
+    return any(driver_of(netdev / "master/device") == "hv_netvsc" for netdev in (device / "device/net").glob("*"))
+
+
 def _is_software(device: Path) -> bool:
     """True if no hardware is above the device in sysfs, or it names the Ethernet device below it (`parent`, as in rxe)."""
     try:
         return "/virtual/" in os.readlink(device) or (device / "parent").exists()  # noqa: PTH115 - one call less each pass
     except OSError:
         return False
+
+
+_LEFT_OUT = (_is_virtual_function, _is_fast_path, _is_software)
 
 
 def _numbered(folder: Path) -> Iterator[tuple[Path, int]]:
