@@ -279,8 +279,9 @@ _ROWS: tuple[Condition, ...] = (
     # --- the daemon itself
     Condition(
         code="ledger_unavailable", scope="node", severity=W, advice=Advice.FIX_CONFIGURATION, fall=10,
-        title="The ledger cannot be written",
-        why="Judging and publishing go on; events from now on may be lost at the next restart.",
+        title="The ledger cannot be read or written",
+        why="Judging and publishing go on; events from now on may be lost at the next restart. gpuwarden check, which reads it, "
+        "does not find what the daemon has latched: run it as root.",
         source="own rule: a daemon that cannot keep its history reports it",
     ),
     Condition(
