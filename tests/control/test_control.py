@@ -277,7 +277,7 @@ def test_a_group_to_which_the_daemon_may_not_give_the_socket_keeps_root_served(t
     """The user of the profiles observe and jobs has no CAP_CHOWN."""
     tmp_path.chmod(0o755)
     script = f"""
-        import asyncio, os, sys
+        import asyncio, os
         from pathlib import Path
         from gpuwarden.publish.sockets.control import Control
         from gpuwarden_collectors.base import host_clock
@@ -288,15 +288,13 @@ def test_a_group_to_which_the_daemon_may_not_give_the_socket_keeps_root_served(t
             print(control.path.is_socket(), control.error(host_clock()))
             await control.stop()
 
+        os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
         asyncio.run(main())
     """
     (tmp_path / "run").mkdir()
     os.chown(tmp_path / "run", NOBODY, NOBODY)
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)],
-        user=NOBODY,
-        group=NOBODY,
-        extra_groups=[],
         capture_output=True,
         text=True,
         timeout=PATIENCE,
