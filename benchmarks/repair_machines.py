@@ -196,22 +196,22 @@ class Rounds:
                 first = number <= len(stories)  # each once, and then by chance
                 weights = [story.weight for story in stories]
                 story = stories[number - 1] if first else chance.choices(stories, weights)[0]
-                repair_round = Round(number, name, story)
-                self.rounds.append(repair_round)
+                played = Round(number, name, story)
+                self.rounds.append(played)
             try:
-                self._play(repair_round, chance, chance.choice((0, 1, 1, 2)) if kills is None else kills)
+                self._play(played, chance, chance.choice((0, 1, 1, 2)) if kills is None else kills)
             except Exception:  # noqa: BLE001 - the round is reported as one that did not end
                 traceback.print_exc()
 
-    def _play(self, repair_round: Round, chance: random.Random, kills: int) -> None:
-        folder, service = self.folder / f"round-{repair_round.number}", not repair_round.story.fault
-        node = GpuNode(self.plan, folder, self.network, repair_round.node, self.base, service=service)
+    def _play(self, played: Round, chance: random.Random, kills: int) -> None:
+        folder, service = self.folder / f"round-{played.number}", not played.story.fault
+        node = GpuNode(self.plan, folder, self.network, played.node, self.base, service=service)
         ends = threading.Event()
         killers: list[Killer] = []
         with node:
             first = self._begun(node)
             begun = time.time()
-            self._breaks(node, repair_round.story)
+            self._breaks(node, played.story)
             for _ in range(kills):
                 phase = chance.choice(PHASES)
                 delay = chance.uniform(0.0, {"before": 90.0, "in": 4.0, "after": 60.0}[phase])
@@ -220,32 +220,28 @@ class Rounds:
             after = ""
             try:
                 if self._is_drained(node, begun):
-                    after = self.controller.submit(repair_round.node, 3)
-                    repair_round.end = self._ended(node, after, begun)
+                    after = self.controller.submit(played.node, 3)
+                    played.end = self._ended(node, after, begun)
                 else:
-                    repair_round.end = "was not drained"
+                    played.end = "was not drained"
             finally:
                 ends.set()
                 for killer in killers:
                     killer.join()
-                repair_round.kills = [killer.done for killer in killers if killer.done]
-                repair_round.steps, repair_round.boots, repair_round.seconds = (
-                    steps_of(node.record),
-                    node.boots,
-                    time.time() - begun,
-                )
-                repair_round.fault_to_step = repair_round.steps[0].begun - begun if repair_round.steps else 0.0
-                self._measured(repair_round, after)
+                played.kills = [killer.done for killer in killers if killer.done]
+                played.steps, played.boots, played.seconds = steps_of(node.record), node.boots, time.time() - begun
+                played.fault_to_step = played.steps[0].begun - begun if played.steps else 0.0
+                self._measured(played, after)
                 for job in filter(None, (first, after)):
                     self.controller.run("scancel", job, check=False)
-                problems = list(repair_round.faults)
+                problems = list(played.faults)
                 print(
-                    f"{time.strftime('%H:%M:%S')} round {repair_round.number} {repair_round.node} {repair_round.story.name}: {repair_round.end or 'NOT ENDED'} after {repair_round.seconds:.0f} s,"
-                    f" steps {[step.what for step in repair_round.steps]}, killed {repair_round.kills}, boots {repair_round.boots} {problems or ''}",
+                    f"{time.strftime('%H:%M:%S')} round {played.number} {played.node} {played.story.name}: {played.end or 'NOT ENDED'} after {played.seconds:.0f} s,"
+                    f" steps {[step.what for step in played.steps]}, killed {played.kills}, boots {played.boots} {problems or ''}",
                     flush=True,
                 )
                 if problems:
-                    kept = Path(tempfile.gettempdir(), f"{self.folder.name}-round-{repair_round.number}")
+                    kept = Path(tempfile.gettempdir(), f"{self.folder.name}-round-{played.number}")
                     kept.write_text(
                         node.journal() + "\n" + "\n".join(node.record) + f"\n{node.status()}\n{node.console()}"
                     )
@@ -294,12 +290,12 @@ class Rounds:
         print(node.name, node.status().get("repair"), self.controller.state(node.name), flush=True)
         return INTERRUPTED if self.stopped.is_set() else ""
 
-    def _measured(self, repair_round: Round, job: str) -> None:
+    def _measured(self, played: Round, job: str) -> None:
         started = self.controller.job(job).get("StartTime", "")
-        if repair_round.end == "returned" and repair_round.steps:
+        if played.end == "returned" and played.steps:
             at = time.mktime(time.strptime(started, "%Y-%m-%dT%H:%M:%S"))
-            last = repair_round.steps[-1]
-            repair_round.untested = at + 1.0 - (last.ended if last.ended < float("inf") else last.begun)
+            last = played.steps[-1]
+            played.untested = at + 1.0 - (last.ended if last.ended < float("inf") else last.begun)
 
 
 def together(rounds: list[Round]) -> int:

@@ -39,6 +39,8 @@ from gpuwarden_job.ranks import Ranks
 from gpuwarden_job.workers import Flag, KeepWorker, end_by
 
 _log = logging.getLogger("gpuwarden_job")
+WAY_OUT = 5.0
+"""Seconds before the deadline in which a rank acknowledges and leaves. Chosen: an acknowledgement takes three at most."""
 
 RUN_DIR = "/run/gpuwarden"
 SIGNALS = ("TERM", "INT", "USR1")
@@ -174,7 +176,7 @@ class CheckpointGuard:
         _log.warning("save and leave: %s", self.interruption)
         return self.interruption
 
-    def time_for(self, seconds: float | None, margin: float = 5.0) -> bool:
+    def time_for(self, seconds: float | None, margin: float = WAY_OUT) -> bool:
         """True if a save that takes so long fits before the deadline on every rank. Collective; unknown times fit."""
         remaining = None if self.interruption is None else self.interruption.remaining
         late = seconds is not None and remaining is not None and seconds + margin > remaining
@@ -184,7 +186,7 @@ class CheckpointGuard:
             _log.exception("agreement of the ranks failed")
             return not late
 
-    def time_left(self, margin: float = 5.0) -> float | None:
+    def time_left(self, margin: float = WAY_OUT) -> float | None:
         """Returns the seconds until the deadline, without the `margin` for the way out; None if no rank knows it."""
         remaining = None if self.interruption is None else self.interruption.remaining
         return None if remaining is None else max(0.0, remaining - margin)

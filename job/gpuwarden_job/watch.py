@@ -23,7 +23,9 @@ from gpuwarden_job.reschedule import mark
 
 _log = logging.getLogger("gpuwarden_job")
 _TICK = 0.2  # s
-_STOPPED = 1.0  # s by which a tick is late only where the whole process was stopped; a busy host makes it some tenths
+_STOPPED = (
+    1.0  # s by which a tick is late where the whole process was stopped; chosen, a busy host makes it some tenths
+)
 
 
 class PeerWatch:

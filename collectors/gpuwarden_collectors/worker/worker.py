@@ -32,7 +32,8 @@ from gpuwarden_collectors.worker.life import Fate, WorkerLife, WorkerLimits
 _EXIT_TIME = 1.0  # seconds between the end of the stream and the end of the process that wrote it
 
 _OF_GRACE = 0.2
-"""The part of the grace after which a worker in D state is stuck. One that waits for a disk, as where memory is used up, ends with SIGTERM."""
+"""The part of the grace after which a worker in D state is stuck; chosen, a second by default. One that waits for a disk, as where memory is
+used up, ends with SIGTERM."""
 _STUCK_CHECKS, _STUCK_CHECK = 5, 0.2  # a process that waits for a disk is in D state, too, but not for a second
 # What a service manager hands to the daemon is not for its children: a worker must not notify in its name.
 _SERVICE_VARIABLES = frozenset(

@@ -73,6 +73,9 @@ def _override_lines(overridden: Document | None) -> Iterator[str]:
         )
 
 
+_IF_IT_STAYS = "; if it stays, call that off: `gpuwarden notify-termination --cancel`"
+
+
 def _notice_lines(status: Document) -> Iterator[str]:
     notice = status.get("notice")
     if notice:
@@ -87,9 +90,6 @@ def _notice_lines(status: Document) -> Iterator[str]:
     for source in status.get("notice_sources", ()):
         if not source["up"]:
             yield f"termination notices of {clean(source['source'])}: no response: {clean(source['error'])}"
-
-
-_IF_IT_STAYS = "; if it stays, call that off: `gpuwarden notify-termination --cancel`"
 
 
 def _shown_only(notice: Document) -> str:

@@ -14,6 +14,7 @@ from gpuwarden.base.durations import format_duration
 from gpuwarden.config.model import Config
 from gpuwarden.config.sources import in_pod
 from gpuwarden.doctor.row import Row, fail, ok, warn
+from gpuwarden.health.components import Component
 from gpuwarden_collectors.dataclass import dataclass
 
 SCRAPED_WITHIN = 300.0
@@ -101,7 +102,7 @@ def _bound(host: str, number: int) -> int:
 def _taken(running: Running, config: Config) -> Row:
     listen = config.publish.listen
     listeners = dict(_listening(listen.port))
-    lacks_it = any(str(error).startswith("port: ") for error in running.status.get("errors", ()))
+    lacks_it = any(str(error).startswith(f"{Component.PORT.value}: ") for error in running.status.get("errors", ()))
     if running.pid in listeners or (running.pid and not listeners and not lacks_it):
         return ok("port", f"{listen} is the daemon's")
     if running.refused and not listeners:

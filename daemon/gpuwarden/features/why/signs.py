@@ -5,7 +5,7 @@ Which Xids mean hardware, and which a program brings on itself, follows from the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from gpuwarden.features.why.follows import code_of, id_of, xid_number
 from gpuwarden.features.why.model import LASTING, Cause, Certainty, End, Epoch, Touch
@@ -81,16 +81,20 @@ _OWN = ("43", "137")
 """The vendor wants them ignored; they are errors of users all the same (`health/xid/catalogue.py`, their notes)."""
 
 
+def _about(kind: str, codes: Sequence[str]) -> Callable[[Touch, Epoch], bool]:
+    return lambda touch, _: touch.what == kind and code_of(touch).partition(".")[0] in codes
+
+
 def _found(*codes: str) -> Callable[[Touch, Epoch], bool]:
-    return lambda touch, _: touch.what == "finding" and code_of(touch).partition(".")[0] in codes
+    return _about("finding", codes)
 
 
 def _rising(*codes: str) -> Callable[[Touch, Epoch], bool]:
-    return lambda touch, _: touch.what == "rising" and code_of(touch).partition(".")[0] in codes
+    return _about("rising", codes)
 
 
 def _standing(*codes: str) -> Callable[[Touch, Epoch], bool]:
-    return lambda touch, _: touch.what == "standing" and code_of(touch).partition(".")[0] in codes
+    return _about("standing", codes)
 
 
 def _repeated(touch: Touch, _: Epoch) -> bool:

@@ -128,8 +128,7 @@ class Web:
         limits = limits or Limits()
         self._deadline = limits.deadline
         self._check_every = check_every
-        self._closed = ""
-        self._unbound = ""
+        self._failure: ListenError | None = None
         self._opening: asyncio.Task[None] | None = None
         self.refusals = Refusals()
         trimming = Trimming()
@@ -167,23 +166,19 @@ class Web:
         except ListenError as error:
             if not or_later:
                 raise
-            self._failed(error)
+            self._failure = error
             log.error("web server not started; nothing is served yet", reason=str(error))  # noqa: TRY400 - the reason is all
             self._opening = asyncio.create_task(self._open_later(host, port))
 
     async def _open_later(self, host: str, port: int) -> None:
-        while self._closed or self._unbound:
+        while self._failure is not None:
             await asyncio.sleep(self._check_every)
             try:
                 await self._listener.start(host, port)
-                self._closed = self._unbound = ""
+                self._failure = None
             except ListenError as error:
-                self._failed(error)
+                self._failure = error
         log.info("serving", listen=self.addresses)
-
-    def _failed(self, error: ListenError) -> None:
-        of_file = isinstance(error, GuardError)
-        self._closed, self._unbound = (str(error), "") if of_file else ("", str(error))
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
@@ -196,11 +191,14 @@ class Web:
 
     def error(self, now: Stamp) -> str:
         """Fault of the web-config file or its certificate; empty if there is none."""
-        return f"{self._closed}; nothing is served until it is mended" if self._closed else self._guard.error(now)
+        if isinstance(self._failure, GuardError):
+            return f"{self._failure}; nothing is served until it is mended"
+        return self._guard.error(now)
 
     def port_error(self) -> str:
         """Why nothing listens at the address; empty if something does, or if a web-config file keeps it closed."""
-        return f"{self._unbound}; nothing is served until then" if self._unbound else ""
+        is_of_file = self._failure is None or isinstance(self._failure, GuardError)
+        return "" if is_of_file else f"{self._failure}; nothing is served until then"
 
     async def stop(self) -> None:
         self._notices.close()

@@ -36,17 +36,10 @@ def signalled_before(
     was called off before this one counts until the rank has acknowledged, and for CALLED_OFF_FOR.
     """
     own = evacuation.jobs.get(key)
-    before = frozenset() if own is None else _counting(own, job, now)
-    before = before.union(
-        *(_counting_of(evacuation, *other, job, now) for other in _others(state, evacuation, key, now))
-    )
-    renamed = frozenset[Process]().union(
-        *(
-            _counting(job_state, job, now)
-            if other.id == evacuation.id
-            else _counting_of(evacuation, other, job_state, job, now)
-            for other, job_state in _of_other_names(state, evacuation, key, now)
-        )
+    of_job = [*_others(state, evacuation, key, now), *([] if own is None else [(evacuation, own)])]
+    before, renamed = (
+        frozenset[Process]().union(*(_counting_of(evacuation, *each, job, now) for each in pairs))
+        for pairs in (of_job, _of_other_names(state, evacuation, key, now))
     )
     return before | renamed & {(process.pid, process.started) for process in job.processes}
 
@@ -111,7 +104,7 @@ def _counting(job_state: JobState, job: LocalJob, now: Stamp) -> frozenset[Proce
 def _counting_of(
     own: Evacuation, other: Evacuation, job_state: JobState, job: LocalJob, now: Stamp
 ) -> frozenset[Process]:
-    """Processes that count as signalled because of another evacuation than `own`."""
+    """Processes that count as signalled to `own` because of `other`, which may be the same evacuation."""
     if not _called_off(other, own):
         return _counting(job_state, job, now)
     signalled = job_state.signalled | job_state.earlier
