@@ -16,7 +16,7 @@ import pytest
 from gpuwarden.doctor.as_daemon import become_user_of_unit
 from gpuwarden.doctor.unit import identity
 from support.daemons import FakeHost, RunningDaemon
-from support.needs import needed, root_rights
+from support.needs import needed, python_of_all, root_rights
 
 OTHER = 65534
 CAPABILITIES = "+syslog,+dac_read_search"
@@ -61,6 +61,7 @@ def test_roots_doctor_judges_as_the_user_of_the_daemon(host: FakeHost) -> None:
 
 @pytest.mark.slow
 def test_a_file_of_the_configuration_that_only_root_can_read_is_a_fault(host: FakeHost) -> None:
+    python_of_all()
     host.configure("[collectors.kernel_log]\nenabled = false\n")
     drop_in = host.config.parent / "conf.d/20-site.toml"
     drop_in.parent.mkdir()
@@ -83,17 +84,17 @@ def test_a_port_that_the_daemon_says_it_lacks_is_not_taken_for_the_daemons(host:
     """The daemon's user cannot see whose it is: nobody but its owner and root can."""
     with socket.create_server(("127.0.0.1", 0)) as another:
         script = (
-            "from pathlib import Path\nfrom gpuwarden.base.addresses import Address\nfrom gpuwarden.config.model import Config, Publish\n"
-            "from gpuwarden.doctor.running import Running, port\n"
+            "import os\nfrom pathlib import Path\nfrom gpuwarden.base.addresses import Address\n"
+            "from gpuwarden.config.model import Config, Publish\nfrom gpuwarden.doctor.running import Running, port\n"
             f"config = Config(publish=Publish(listen=Address('127.0.0.1', {another.getsockname()[1]})))\n"
-            "for errors in ([], ['port: cannot listen']):\n"
-            "    print(*port(Running(folder=Path('/run'), status={'errors': errors}, pid=1), config))\n"
+            "def row(*errors):\n"
+            "    return port(Running(folder=Path('/run'), status={'errors': errors}, pid=1), config)\n"
+            "list(row())\n"  # loads what another user may not read where Python is root's
+            f"os.setgroups([]); os.setgid({OTHER}); os.setuid({OTHER})\n"
+            "print(*row())\nprint(*row('port: cannot listen'))\n"
         )
         done = subprocess.run(
             [sys.executable, "-c", script],
-            user=OTHER,
-            group=OTHER,
-            extra_groups=[],
             capture_output=True,
             text=True,
             timeout=60,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -51,6 +53,17 @@ def checkout_of_root() -> None:
     """Require that nobody but root can change this checkout, which a Python that runs from it loads."""
     if os.geteuid() != 0 or Path(__file__).stat().st_uid != 0:
         unmet("needs root, in a checkout that is root's")
+
+
+def python_of_all() -> None:
+    """Require a Python that another user may run: not one in a folder of root's."""
+    command = (sys.executable, "-c", "import asyncio")
+    try:
+        runs = not subprocess.run(command, user=65534, capture_output=True, timeout=60, check=False).returncode
+    except PermissionError:
+        runs = False
+    if not runs:
+        unmet("needs a Python that every user may run (make test PYTHON=/usr/bin/python3)")
 
 
 def host_pid_namespace() -> None:
