@@ -319,6 +319,13 @@ def test_a_kubernetes_that_is_too_old_is_refused() -> None:
     assert "requires kubeVersion: >=1.25.0" in done.stderr
 
 
+def test_a_cluster_without_admission_policies_is_refused_with_the_value_that_leaves_the_policy_out() -> None:
+    """Kubernetes 1.27 refuses the kind, "no matches for kind", and Helm shows notes only after an installation that succeeded."""
+    words = ("template", "gpuwarden", CHART, "--kube-version", "1.29.9", "--set", "kubernetes.enabled=true")
+    assert "--set rbac.admissionPolicy=false" in run("helm", *words).stderr
+    assert run("helm", *words, "--set", "rbac.admissionPolicy=false").returncode == 0
+
+
 def test_an_overlay_of_kustomize_changes_image_namespace_and_configuration(tmp_path: Path) -> None:
     (tmp_path / "base").mkdir()
     for file in (FOLDER / "base").iterdir():
