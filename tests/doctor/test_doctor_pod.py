@@ -27,6 +27,13 @@ def rows(environment: dict[str, str], **tables: object) -> dict[str, Row]:
     return {row.check: row for row in pod.pod(config)}
 
 
+def mounted(proc: Path, *folders: str) -> None:
+    """Write the mount table of a container: these folders, all on one device, as where a snapshot of its image is no overlay."""
+    (proc / "self").mkdir()
+    lines = [f"{number} 1 254:0 /x {folder} rw - ext4 /dev/vda rw\n" for number, folder in enumerate(folders)]
+    (proc / "self/mountinfo").write_text("".join(lines))
+
+
 @pytest.mark.needs("root")
 def test_a_pod_as_the_chart_makes_it_by_default_lacks_the_mounts_of_the_host_alone() -> None:
     by_check = rows(POD, state={"dir": "/dev/shm/x"}, run={"dir": "/dev/shm/y"}, mode="enforce")
@@ -37,7 +44,7 @@ def test_a_pod_as_the_chart_makes_it_by_default_lacks_the_mounts_of_the_host_alo
 
 
 def test_each_thing_that_is_missing_has_a_row_with_the_value_that_gives_it(tmp_path: Path) -> None:
-    (tmp_path / "etc").mkdir()
+    mounted(tmp_path, "/")
     by_check = rows(
         {"KUBERNETES_SERVICE_HOST": "10.0.0.1"},
         paths={"proc": str(tmp_path), "host": str(tmp_path)}, state={"dir": "/etc/x"}, run={"dir": "/etc/y"},
@@ -48,6 +55,15 @@ def test_each_thing_that_is_missing_has_a_row_with_the_value_that_gives_it(tmp_p
     assert todo["host mounts"].endswith("hostMounts.enabled and hostPID")
     assert "stateDir" in todo["state of the node"]
     assert "runDir" in todo["socket for jobs"]
+
+
+def test_a_folder_of_the_node_on_the_device_of_the_containers_root_is_no_folder_of_the_container(
+    tmp_path: Path,
+) -> None:
+    mounted(tmp_path, "/", "/etc")
+    by_check = rows(POD, paths={"proc": str(tmp_path)}, state={"dir": "/etc/x/y"}, run={"dir": "/opt/y"})
+    assert by_check["state of the node"].grade is Grade.OK
+    assert by_check["socket for jobs"].grade is Grade.WARN
 
 
 def test_a_kernel_log_that_a_pod_may_not_read_names_the_value_that_gives_it(tmp_path: Path) -> None:

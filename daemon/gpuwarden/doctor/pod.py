@@ -9,11 +9,11 @@ from pathlib import Path
 from gpuwarden.base.capabilities import FOR_SIGNALS, lacking, names
 from gpuwarden.config.model import Config
 from gpuwarden.config.sources import in_pod
-from gpuwarden.doctor.host import existing
 from gpuwarden.doctor.row import Row, fail, ok, warn
 from gpuwarden_collectors.base import CollectorError
 from gpuwarden_collectors.host import FIRST_PIDS
 from gpuwarden_collectors.host_collectors.storage import SPEC, StorageCollector
+from gpuwarden_collectors.mount_table import mount_table
 
 _SHOWN = 4
 
@@ -99,16 +99,23 @@ def _folders(config: Config) -> Iterator[Row]:
         ("state of the node", config.state.dir, "findings, latches and expected GPUs", "stateDir"),
         ("socket for jobs", config.run.dir, "the sockets and the verdict for jobs", "runDir"),
     ):
-        if _on_root(path):
+        if _of_container(path, config.paths.proc):
             state = f"{path} is a folder of this container: {contents} are lost with it"
             yield warn(check, state, f"values of the chart: {value}, a folder of the host")
         else:
             yield ok(check, f"{path} is mounted")
 
 
-def _on_root(path: Path) -> bool:
-    there = path if path.exists() else existing(path)
-    return there.stat().st_dev == Path("/").stat().st_dev
+def _of_container(path: Path, proc: Path) -> bool:
+    """True if no mount but the root's has this folder. A folder of the node may be on the device of the container's root: its mount tells
+    them apart, its device only where the root is an overlay.
+    """
+    try:
+        mounts = mount_table(proc / "self/mountinfo")
+    except CollectorError:
+        return False
+    there = path.resolve()
+    return not any(str(folder) in mounts for folder in (there, *there.parents[:-1]))
 
 
 _ROWS: tuple[Callable[[Config], Iterator[Row]], ...] = (_node, _processes, _user, _mounts, _signals, _folders)

@@ -48,7 +48,8 @@ def daemon(running: Running, config: Config) -> Row:
         return warn("daemon", state, "if that is intended: systemctl restart gpuwarden")
     errors = "; ".join(map(str, status.get("errors", ())))
     if errors:
-        return warn("daemon", f"{state}; errors: {errors}", "see journalctl -u gpuwarden")
+        log = "kubectl logs of this pod" if in_pod() else "journalctl -u gpuwarden"
+        return warn("daemon", f"{state}; errors: {errors}", f"see {log}")
     return ok("daemon", state)
 
 
