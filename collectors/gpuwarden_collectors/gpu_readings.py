@@ -23,18 +23,12 @@ class GpuReadings:
     power_instant_mw: int | None = None
     power_limit_mw: int | None = None
     power_enforced_limit_mw: int | None = None
-    power_default_limit_mw: int | None = None
-    power_min_limit_mw: int | None = None
-    power_max_limit_mw: int | None = None
     energy_mj: int | None = None
 
     # Clocks, MHz; performance state 0 (fastest) to 15.
-    clock_graphics_mhz: int | None = None
     clock_sm_mhz: int | None = None
     clock_memory_mhz: int | None = None
-    clock_video_mhz: int | None = None
     clock_sm_max_mhz: int | None = None
-    clock_memory_max_mhz: int | None = None
     clock_sm_application_mhz: int | None = None
     clock_memory_application_mhz: int | None = None
     performance_state: int | None = None
@@ -126,13 +120,8 @@ class GpuReadings:
     pcie_width: int | None = None
     pcie_width_max: int | None = None
     pcie_replays: int | None = None
-    pcie_replay_rollovers: int | None = None
     pcie_correctable_errors: int | None = None
-    pcie_naks_received: int | None = None
-    pcie_naks_sent: int | None = None
     pcie_receiver_errors: int | None = None
-    pcie_bad_tlps: int | None = None
-    pcie_bad_dllps: int | None = None
     pcie_nonfatal_errors: int | None = None
     pcie_fatal_errors: int | None = None
     pcie_unsupported_requests: int | None = None

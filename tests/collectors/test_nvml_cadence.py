@@ -77,11 +77,7 @@ def test_the_prices_of_the_table_are_those_of_the_fake_library() -> None:
     }  # fmt: skip
     for row in (*VITAL, *CALLS):
         function = row.function if isinstance(row.function, str) else special.get(row.into[0], "")
-        if function != "nvmlDeviceGetMaxClockInfo":  # 1.46 and 1.29 ms by its argument
-            assert round(row.price * 1000) == calls.get(function, round(LITTLE * 1000)), function
-    assert sum(row.price for row in CALLS if row.function == "nvmlDeviceGetMaxClockInfo") * 1000 == pytest.approx(
-        2 * calls["nvmlDeviceGetMaxClockInfo"]
-    )
+        assert round(row.price * 1000) == calls.get(function, round(LITTLE * 1000)), function
     assert {field.id: round(field.price * 1000) for field in FIELDS if field.price} == of_fields
 
 
@@ -113,10 +109,10 @@ def test_by_the_table_a_pass_takes_3_ms_of_the_driver_at_most_hourly_and_daily_r
 
 
 def test_without_the_cadences_it_would_take_four_times_that() -> None:
-    """The readings of each pass cost 11 ms on an H100: the prices are about those of the real driver."""
+    """The readings of each pass cost 11 ms on an H100, of which 0.9 were of readings that are no longer taken: the prices are about those of the real driver."""
     dear = {DAY, HOUR, SETTING}
     all_the_time = sum(row.price for row in ROWS if h100(attributes(row)[0]) and row.cadence not in dear)
-    assert 10.0 < all_the_time + sum(BESIDE_THE_TABLE.values()) < 12.0
+    assert 9.0 < all_the_time + sum(BESIDE_THE_TABLE.values()) < 11.0
 
 
 @pytest.mark.parametrize("gpus", [1, 8])

@@ -227,7 +227,7 @@ STORIES: tuple[Story, ...] = (
     ),
     Story(
         id="A32", source=BUDGET, name="a board limit of 500 of 700 W on all four",
-        made=partial(reading_for_hours, 4, hours=48, power_limit_mw=500_000, power_enforced_limit_mw=500_000, power_default_limit_mw=700_000),
+        made=partial(reading_for_hours, 4, hours=48, power_limit_mw=500_000, power_enforced_limit_mw=500_000),
     ),
     Story(
         id="A32", source=BUDGET, name="a limit of 230 of 700 W on one of eight, for a morning",

@@ -185,15 +185,10 @@ CALLS: tuple[Call, ...] = (
 
     Call("nvmlDeviceGetPowerManagementLimit", ("power_limit_mw",), cadence=SETTING, price=SOME),
     Call("nvmlDeviceGetEnforcedPowerLimit", ("power_enforced_limit_mw",), cadence=SETTING, price=SOME),
-    Call("nvmlDeviceGetPowerManagementDefaultLimit", ("power_default_limit_mw",), cadence=SETTING, price=SOME),
-    Call("nvmlDeviceGetPowerManagementLimitConstraints", ("power_min_limit_mw", "power_max_limit_mw"), (), "[]", SETTING, SOME),
 
-    Call("nvmlDeviceGetClockInfo", ("clock_graphics_mhz",), (0,), cadence=MINUTE),
     Call("nvmlDeviceGetClockInfo", ("clock_sm_mhz",), (1,)),
     Call("nvmlDeviceGetClockInfo", ("clock_memory_mhz",), (2,)),
-    Call("nvmlDeviceGetClockInfo", ("clock_video_mhz",), (3,), cadence=MINUTE),
     Call("nvmlDeviceGetMaxClockInfo", ("clock_sm_max_mhz",), (1,), cadence=HOUR, price=1.29),
-    Call("nvmlDeviceGetMaxClockInfo", ("clock_memory_max_mhz",), (2,), cadence=HOUR, price=1.46),
     # Deprecated, and not answered by all drivers; prices here and below that nobody measured are the dearer of the two usual ones.
     Call("nvmlDeviceGetApplicationsClock", ("clock_sm_application_mhz",), (1,), cadence=SETTING, price=SOME),
     Call("nvmlDeviceGetApplicationsClock", ("clock_memory_application_mhz",), (2,), cadence=SETTING, price=SOME),
@@ -263,13 +258,8 @@ FIELDS: tuple[Field, ...] = (
     Field("retired_pages_double_bit", 30),
     Field("retired_pages_pending", 31),
 
-    Field("pcie_replay_rollovers", 95, cadence=MINUTE, price=SOME),
     Field("pcie_correctable_errors", 173, cadence=MINUTE, price=SOME),
-    Field("pcie_naks_received", 174, cadence=MINUTE, price=SOME),
     Field("pcie_receiver_errors", 175, cadence=MINUTE, price=SOME),
-    Field("pcie_bad_tlps", 176, cadence=MINUTE, price=SOME),
-    Field("pcie_naks_sent", 177, cadence=MINUTE, price=SOME),
-    Field("pcie_bad_dllps", 178, cadence=MINUTE, price=SOME),
     Field("pcie_nonfatal_errors", 179, cadence=MINUTE, price=SOME),
     Field("pcie_fatal_errors", 180, cadence=MINUTE, price=SOME),
     Field("pcie_unsupported_requests", 181, cadence=MINUTE, price=SOME),

@@ -87,8 +87,7 @@ _IDLE = 0x1  # nvmlClocksEventReasonGpuIdle: a GPU that something else slows dow
 def _slow_clock(reasons: int, clock: int) -> Effect:
     def effect(gpu: SimulatedGpu, _number: int, _age: float) -> None:
         gpu.values["clock_event_reasons"] = gpu.values["clock_event_reasons"] & ~_IDLE | reasons
-        for name in ("clock_sm_mhz", "clock_graphics_mhz"):
-            gpu.values[name] = min(gpu.values[name], clock)
+        gpu.values["clock_sm_mhz"] = min(gpu.values["clock_sm_mhz"], clock)
 
     return effect
 

@@ -26,9 +26,8 @@ Values = dict[str, int]
 
 _CONSTANT: dict[str, int] = {
     "temperature_slowdown": 89, "temperature_shutdown": 95, "temperature_gpu_max": 87, "temperature_memory_max": 95,
-    "power_limit_mw": 700_000, "power_enforced_limit_mw": 700_000, "power_default_limit_mw": 700_000,
-    "power_min_limit_mw": 200_000, "power_max_limit_mw": 700_000,
-    "clock_memory_mhz": 2619, "clock_sm_max_mhz": 1980, "clock_memory_max_mhz": 2619, "performance_state": 0,
+    "power_limit_mw": 700_000, "power_enforced_limit_mw": 700_000,
+    "clock_memory_mhz": 2619, "clock_sm_max_mhz": 1980, "performance_state": 0,
     "clock_sm_application_mhz": 1980, "clock_memory_application_mhz": 2619,
     "utilization_encoder": 0, "utilization_decoder": 0,
     "memory_total_bytes": 81_559 * _MIB, "memory_reserved_bytes": 588 * _MIB,
@@ -50,8 +49,7 @@ _ZERO = (
     "retired_pages_single_bit", "retired_pages_double_bit", "retired_pages_pending",
     "remapped_rows_correctable", "remapped_rows_uncorrectable", "remapped_rows_pending", "remapped_rows_failure",
     "repair_channel_pending", "repair_tpc_pending", "memory_unrepairable",
-    "pcie_replays", "pcie_replay_rollovers", "pcie_correctable_errors", "pcie_naks_received", "pcie_receiver_errors",
-    "pcie_bad_tlps", "pcie_naks_sent", "pcie_bad_dllps", "pcie_nonfatal_errors", "pcie_fatal_errors",
+    "pcie_replays", "pcie_correctable_errors", "pcie_receiver_errors", "pcie_nonfatal_errors", "pcie_fatal_errors",
     "pcie_unsupported_requests", "pcie_lcrc_errors", "pcie_lane_errors",
     "nvlink_crc_flit_errors", "nvlink_crc_data_errors", "nvlink_replay_errors", "nvlink_recovery_errors",
 )  # fmt: skip
@@ -104,9 +102,7 @@ def simulated_gpu(number: int, now: float) -> SimulatedGpu:
         "power_usage_mw": power,
         "power_instant_mw": power + round(8000 * load * _noise(number, now, "instant")),
         "energy_mj": round(74_000 * now + 548_000 * busy),
-        "clock_graphics_mhz": clock,
         "clock_sm_mhz": clock,
-        "clock_video_mhz": round(clock * 0.78),
         "clock_event_reasons": 0 if load else 1,
         "violation_power_ns": round(2e6 * busy),
         "utilization_gpu": round(load * (96 + 3 * _noise(number, now, "gpu"))),
