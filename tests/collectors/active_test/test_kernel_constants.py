@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-from gpuwarden_collectors.active_test.kernels import constants, layout, model, tensor
+from gpuwarden_collectors.active_test.kernels import constants, layout, tensor
+from support import tensor_model
 
 SEEDS = constants.SEEDS if os.environ.get("CI") else constants.SEEDS[:1]
 
@@ -15,7 +16,7 @@ SEEDS = constants.SEEDS if os.environ.get("CI") else constants.SEEDS[:1]
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("entry", layout.TENSOR_ENTRIES)
 def test_a_constant_is_what_the_model_computes(entry: str, seed: int) -> None:
-    assert constants.CHECKSUMS[entry][seed] == model.checksum(entry, seed)
+    assert constants.CHECKSUMS[entry][seed] == tensor_model.checksum(entry, seed)
 
 
 def test_every_tensor_kernel_has_a_constant_for_every_seed_and_no_two_are_equal() -> None:
@@ -37,9 +38,9 @@ def test_nothing_is_expected_of_a_kernel_or_seed_without_a_constant() -> None:
 
 
 def test_a_sum_that_fp32_does_not_hold_exactly_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model, "_EXACT", 1 << 20)
-    with pytest.raises(model.InexactError):
-        model.checksum("bf16", 1)
+    monkeypatch.setattr(tensor_model, "_EXACT", 1 << 20)
+    with pytest.raises(tensor_model.InexactError):
+        tensor_model.checksum("bf16", 1)
 
 
 def test_in_a_loop_no_tiles_are_multiplied_twice_for_one_sum_and_all_registers_become_new() -> None:

@@ -1,4 +1,4 @@
-"""Checksums of one round of the tensor kernels, by seed: what `model.checksum` computes, which a test compares."""
+"""Checksums of one round of the tensor kernels, by seed: what a model of the tests computes on the CPU, and compares."""
 
 from __future__ import annotations
 

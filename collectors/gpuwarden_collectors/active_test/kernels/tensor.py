@@ -1,8 +1,8 @@
-"""PTX text of the tensor core kernels `int8` (mma.sync m16n8k32) and `bf16` (m16n8k16), whose results `model` knows beforehand.
+"""PTX text of the tensor core kernels `int8` (mma.sync m16n8k32) and `bf16` (m16n8k16), whose results are known (`constants.py`).
 
 A warp multiplies 4 tiles of A with 8 of B, all pairs, in each of the eight steps of a loop. After each step one tile of B and half a tile of A become
 new, so that after a loop all have. int8 sums wrap modulo 2**32 and go on over all rounds. bf16 operands are +-(1 + n/128): products are multiples of 2**-14,
-and sums over a round stay below 2**10, so that an adder of 24 bits holds them exactly in whatever order (`model` proves it for its seeds); they are
+and sums over a round stay below 2**10, so that an adder of 24 bits holds them exactly in whatever order (a model of the tests proves it for its seeds); they are
 summed up, as bits, and cleared with each round.
 """
 
