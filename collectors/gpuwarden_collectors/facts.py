@@ -133,8 +133,6 @@ class GpuProcess:
 
     pid: int
     """Process number, in the PID namespace of the daemon."""
-    memory_bytes: int | None = None
-    """GPU memory that it uses, bytes; None if NVML does not give it."""
     gpu_instance: int | None = None
     """Id of its GPU instance; None without MIG."""
     compute_instance: int | None = None

@@ -206,8 +206,6 @@ class MemoryFacts:
     """Free swap space, bytes."""
     huge_pages_total: int | None = None
     """Reserved huge pages of the default size."""
-    huge_pages_free: int | None = None
-    """Those of them that are free."""
     huge_page_bytes: int | None = None
     """The default size, bytes."""
     oom_kills: int | None = None
@@ -248,10 +246,6 @@ class ProcessesFacts:
     collector: ClassVar[str] = "processes"
     stuck: tuple[StuckProcess, ...] = ()
     """Those that use a GPU first, then those stuck for longest."""
-    total: int = 0
-    """Number of processes."""
-    zombies: int = 0
-    """Those of them that have ended and were not reaped."""
     followed_for: float | None = None
     """Seconds since the first pass: nothing can be seen to be stuck for longer; None: not known."""
     fabric_manager: bool | None = None
@@ -281,8 +275,6 @@ class ServiceFacts:
     """True if it is to start at boot."""
     restarts: int | None = None
     """Automatic restarts, counted by systemd since the unit was loaded."""
-    since: float | None = None
-    """When it entered its state, seconds of CLOCK_MONOTONIC; None if it never left its first one."""
 
     @property
     def installed(self) -> bool:
@@ -320,12 +312,8 @@ class PluginResult:
     """When the run ended."""
     text: str = ""
     """The first line of its output."""
-    output: str = ""
-    """The first 4 KiB of its output."""
     exit_code: int | None = None
     """None: it did not end by itself."""
-    seconds: float = 0.0
-    """How long it ran."""
     unknown_runs: int = 0
     """How many runs in a row, this one included, gave no result."""
     fresh_for: float | None = None

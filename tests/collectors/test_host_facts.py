@@ -28,8 +28,8 @@ FACTS = [
     InfinibandFacts(ports=(PortFacts(device="mlx5_0", port=1, state="active", rate_gbps=400.0, link_downed=2),)),
     StorageFacts(mounts=(MountFacts(path="/größe", bytes_total=1 << 60), MountFacts(path="/gone", hung_for=3.5))),
     MemoryFacts(total_bytes=1 << 41, controllers=(MemoryController(name="mc0", uncorrected=1),)),
-    ProcessesFacts(stuck=(StuckProcess(pid=7, comm="a?b", seen_for=60.0, gpu=None),), total=9, zombies=1),
-    ServicesFacts(services=(ServiceFacts(unit="a.service", active="failed", since=1.5),)),
+    ProcessesFacts(stuck=(StuckProcess(pid=7, comm="a?b", seen_for=60.0, gpu=None),)),
+    ServicesFacts(services=(ServiceFacts(unit="a.service", active="failed"),)),
     PluginFacts(results=(PluginResult(name="nhc", state=PluginState.FAILURE, at=Stamp(1.0, 2.0), exit_code=1),)),
 ]
 

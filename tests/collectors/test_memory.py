@@ -27,7 +27,6 @@ def test_a_server_gives_exactly_its_memory(tmp_path: Path) -> None:
         swap_total_bytes=8388604 * 1024,
         swap_free_bytes=8388600 * 1024,
         huge_pages_total=1024,
-        huge_pages_free=1000,
         huge_page_bytes=2 << 20,
         oom_kills=3,
         controllers=(

@@ -78,7 +78,7 @@ def test_what_was_read_survives_the_way_out_of_the_worker_process(node: Node) ->
 def test_compute_processes_are_listed_with_their_memory(node: Node) -> None:
     node.fake.process(0, 4711, 1 << 30).process(0, 4712, "none")
     node.reader.connect()
-    assert node.gpu().processes == (GpuProcess(pid=4711, memory_bytes=1 << 30), GpuProcess(pid=4712))
+    assert node.gpu().processes == (GpuProcess(pid=4711), GpuProcess(pid=4712))
     assert node.gpu(1).processes == ()
 
 
@@ -93,7 +93,7 @@ def test_mig_instances_are_listed_and_processes_name_theirs(node: Node) -> None:
     assert gpu.mig[0].memory_total_bytes == gpu.mig[0].bar1_total_bytes == 40448 << 20
     assert (gpu.mig[1].memory_used_bytes, gpu.mig[1].memory_reserved_bytes) == (1 << 20, 0)
     assert gpu.mig[0].uuid.startswith("MIG-")
-    assert gpu.processes == (GpuProcess(pid=99, memory_bytes=1 << 20, gpu_instance=2, compute_instance=1),)
+    assert gpu.processes == (GpuProcess(pid=99, gpu_instance=2, compute_instance=1),)
     assert node.gpu(1).mig == ()
 
 

@@ -126,7 +126,7 @@ class Beside:
             case "processes":
                 seen = (replace(process, seen_for=now.boottime - since) for process, since in self.stuck.values())
                 manager = self.services[FABRIC_MANAGER].active == "active"
-                return ProcessesFacts(stuck=tuple(seen), total=400, fabric_manager=manager)
+                return ProcessesFacts(stuck=tuple(seen), fabric_manager=manager)
             case "services":
                 return ServicesFacts(services=tuple(self.services.values()))
             case "plugin":

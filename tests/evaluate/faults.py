@@ -435,6 +435,6 @@ def job_outlived(node: Node, n: int) -> Process:
     """Slurm has ended it, and a process of it still has the GPU open."""
     now = node.now.boottime
     held = JobProcess(pid=8000, uid=1000, job=4711, known_from="cgroup", ended=now)
-    node.put(n, processes=(GpuProcess(pid=8000, memory_bytes=1 << 30),))
+    node.put(n, processes=(GpuProcess(pid=8000),))
     node.jobs = JobsFacts(jobs=(Job(id=4711, uid=1000, ended=now),), processes=(held,))
     yield 0.0

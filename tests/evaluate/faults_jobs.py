@@ -15,7 +15,7 @@ def job_stalls(node: Node, n: int) -> Process:
     """A training on all GPUs, and then a collective that does not end, for GPU `n` draws a little less than the others."""
     gpus = range(len(node.gpus))
     for g in gpus:
-        node.put(g, processes=(GpuProcess(pid=8000 + g, memory_bytes=60 << 30),))
+        node.put(g, processes=(GpuProcess(pid=8000 + g),))
         node.give(
             g, utilization_gpu=98, power_usage_mw=640_000, clock_sm_mhz=1755, clock_sm_max_mhz=1980, gpm_graphics_active=99,
             gpm_tensor_active=48, gpm_dram_active=30,

@@ -36,7 +36,7 @@ def clocks_set(node: Node, n: int) -> Process:
 def limit_for_a_job(node: Node, n: int) -> Process:
     """A job of days lowers the power limit of its GPU; its epilog puts it back, or a person does so the next morning."""
     usual = node.gpus[n].readings.power_limit_mw
-    node.put(n, processes=(GpuProcess(pid=9000 + n, memory_bytes=60 << 30),))
+    node.put(n, processes=(GpuProcess(pid=9000 + n),))
     _works(
         node,
         n,

@@ -481,7 +481,7 @@ def test_addresses_and_what_site_checks_say_are_in_no_anonymised_trace() -> None
         {"errors": {"dcgm": "cannot connect to 192.0.2.77:5555, nor to [2001:db8::77]:5555"}},
         {
             "pass": "plugin",
-            "facts": {"results": [{"name": "storage", "text": "nas.corp is slow", "output": "nas.corp"}]},
+            "facts": {"results": [{"name": "storage", "text": "nas.corp is slow"}]},
         },
         {"memory": [{"kind": "raised", "key": "plugin_storage@node", "data": {"text": "nas.corp is slow"}}]},
     )

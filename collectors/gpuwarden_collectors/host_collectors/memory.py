@@ -45,7 +45,6 @@ class MemoryCollector:
             swap_total_bytes=_bytes(info.get("SwapTotal")),
             swap_free_bytes=_bytes(info.get("SwapFree")),
             huge_pages_total=info.get("HugePages_Total"),
-            huge_pages_free=info.get("HugePages_Free"),
             huge_page_bytes=_bytes(info.get("Hugepagesize")),
             oom_kills=self._oom_kills(),
             controllers=self._controllers(),

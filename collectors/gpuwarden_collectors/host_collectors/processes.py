@@ -76,12 +76,9 @@ class ProcessesCollector:
         since: dict[_Sleep, float] = {}
         gpu_users: set[tuple[int, int]] = set()
         stuck: list[StuckProcess] = []
-        total = zombies = 0
         all_seen = fabric_manager = False
         folders = (f"{self._proc}/{pid}" for pid in process_ids(self._proc, self._max_processes))
         for stat in filter(None, map(read_stat, folders)):
-            total += 1
-            zombies += stat.over
             all_seen = all_seen or bool(stat.flags & _KERNEL_THREAD)
             fabric_manager = fabric_manager or (stat.name == _FABRIC_MANAGER and not stat.over)
             gpu = self._uses_gpu(stat)
@@ -95,8 +92,6 @@ class ProcessesCollector:
         stuck.sort(key=lambda process: (not process.gpu, -process.seen_for, process.pid))
         return ProcessesFacts(
             stuck=tuple(stuck[: self._max_stuck]),
-            total=total,
-            zombies=zombies,
             followed_for=now - self._began,
             fabric_manager=fabric_manager if fabric_manager or all_seen else None,
         )

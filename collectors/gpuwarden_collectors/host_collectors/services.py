@@ -25,7 +25,7 @@ UNITS = (
     "dcgm.service",  # its name up to DCGM 2
     "nvidia-imex.service",
 )
-_PROPERTIES = "Id,LoadState,ActiveState,SubState,Result,UnitFileState,NRestarts,StateChangeTimestampMonotonic"
+_PROPERTIES = "Id,LoadState,ActiveState,SubState,Result,UnitFileState,NRestarts"
 _TYPES = (".service", ".socket", ".mount", ".timer", ".target", ".path", ".automount", ".swap", ".slice", ".scope")
 _ENABLED = ("enabled", "enabled-runtime")
 _UNSET = 2**64 - 1  # how systemd writes a number that it does not have
@@ -120,7 +120,7 @@ def _unit(name: str) -> str:
 
 def _service(asked: str, block: str, *, configured: bool) -> ServiceFacts:
     properties = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
-    restarts, since = (number(properties.get(key, "")) for key in ("NRestarts", "StateChangeTimestampMonotonic"))
+    restarts = number(properties.get("NRestarts", ""))
     return ServiceFacts(
         unit=properties.get("Id") or asked,
         configured=configured,
@@ -130,7 +130,6 @@ def _service(asked: str, block: str, *, configured: bool) -> ServiceFacts:
         result=properties.get("Result", ""),
         enabled=properties.get("UnitFileState") in _ENABLED,
         restarts=None if restarts == _UNSET else restarts,
-        since=since / 1e6 if since and since != _UNSET else None,
     )
 
 

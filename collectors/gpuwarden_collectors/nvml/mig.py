@@ -27,7 +27,6 @@ def read_processes(calls: Calls) -> tuple[GpuProcess, ...]:
     return tuple(
         GpuProcess(
             pid=process.pid,
-            memory_bytes=process.usedGpuMemory,
             gpu_instance=instance_id(process.gpuInstanceId),
             compute_instance=instance_id(process.computeInstanceId),
         )

@@ -113,7 +113,7 @@ class PluginRunner:
         async with self._turns:
             started = self._clock()
             done = await self._run(name, check)
-        self._results[name] = self._result(name, check, done, started)
+        self._results[name] = self._result(name, check, done)
         return started
 
     async def _run(self, name: str, check: SiteCheck) -> Run:
@@ -130,19 +130,16 @@ class PluginRunner:
             self._left[name] = done.left
         return done
 
-    def _result(self, name: str, check: SiteCheck, done: Run, started: Stamp) -> PluginResult:
+    def _result(self, name: str, check: SiteCheck, done: Run) -> PluginResult:
         state = _state(check, done.exit_code)
         before = self._results.get(name)
         unknown_runs = 0 if state is not PluginState.UNKNOWN else 1 + (before.unknown_runs if before else 0)
-        at = self._clock()
         return PluginResult(
             name=name,
             state=state,
-            at=at,
+            at=self._clock(),
             text=_text(done),
-            output=done.stdout.decode("utf-8", "replace"),
             exit_code=done.exit_code,
-            seconds=at.boottime - started.boottime,
             unknown_runs=unknown_runs,
             fresh_for=_MISSED * check.interval + check.timeout,
         )

@@ -26,8 +26,8 @@ _PID = re.compile(r"\bpid[=:]?'?\s*(\d{1,10})", re.IGNORECASE)
 _V4 = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.]*\w)")
 _V6 = re.compile(r"(?<![\w:.])[0-9a-fA-F:]*:[0-9a-fA-F:]*:[0-9a-fA-F:.]*(?![\w:])")
 _SITE_CHECK = "plugin_"
-_WORDS = ("text", "output")
-"""Keys of what a site check says: it is any text of the host."""
+_WORDS = "text"
+"""The key of what a site check says: it is any text of the host."""
 
 
 class Pseudonyms:
@@ -60,7 +60,6 @@ class Pseudonyms:
             "pod": self._pods,
             "container": self._pseudonym,
             "comm": self._comm,
-            "output": lambda _: "",
             "source": self._source,
             "bursts": self._bursts,
             "workers": self._pids,
@@ -188,7 +187,7 @@ def _wordless(content: Any) -> Any:
     match content:
         case dict():
             return {
-                name: "" if name in _WORDS and isinstance(value, str) else _wordless(value)
+                name: "" if name == _WORDS and isinstance(value, str) else _wordless(value)
                 for name, value in content.items()
             }
         case list():

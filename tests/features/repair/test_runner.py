@@ -147,7 +147,7 @@ async def test_a_job_that_came_meanwhile_is_not_harmed(tmp_path: Path) -> None:
 
 async def test_a_process_that_nvml_listed_before_it_hung_forbids_no_reboot_for_ever(tmp_path: Path) -> None:
     """Slurm says that no job is here, and no pass of the GPUs ends any more."""
-    busy = replace(gpu_facts(3), processes=(GpuProcess(pid=7, memory_bytes=1),))
+    busy = replace(gpu_facts(3), processes=(GpuProcess(pid=7),))
     async with world(tmp_path) as host:
         for age, expected in ((1.0, {slot(3): 1}), (600.0, None)):
             host.reads([busy], Stamp(NOW.boottime - age, NOW.wall - age))

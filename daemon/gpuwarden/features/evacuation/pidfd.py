@@ -70,7 +70,6 @@ class Sent:
 
     pid: int
     started: int
-    signal: str
     result: Result
     text: str = ""
     """Why it was not sent; empty if it was."""
@@ -143,7 +142,7 @@ def send(order: Order, proc: Path = Path("/proc")) -> Sent:
     finally:
         with contextlib.suppress(OSError):
             os.close(handle)
-    return Sent(pid=order.pid, started=order.started, signal=order.signal, result=Result.SENT)
+    return Sent(pid=order.pid, started=order.started, result=Result.SENT)
 
 
 Objection = tuple[Result, str]
@@ -211,4 +210,4 @@ def _cause(error: OSError | OverflowError, call: str) -> Objection:
 
 
 def _not_sent(order: Order, result: Result, text: str) -> Sent:
-    return Sent(pid=order.pid, started=order.started, signal=order.signal, result=result, text=text)
+    return Sent(pid=order.pid, started=order.started, result=result, text=text)

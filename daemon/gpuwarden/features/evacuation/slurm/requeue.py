@@ -52,10 +52,6 @@ class RequeueOutcome:
     result: Requeueing
     text: str
     """For people."""
-    restarts: int = 0
-    """How often it was requeued by now."""
-    starts: float = 0.0
-    """Unix time of its start by the controller's clock; 0 if unknown."""
 
 
 async def requeue(
@@ -78,15 +74,15 @@ async def requeue(
         if (settled := _nothing_to_do(current, node)) is not None:
             return settled
         if not (await read_node(commands, node)).is_out:
-            return _outcome(Requeueing.NOT_YET, current, f"{node} could get it back: it is not excluded yet")
-        if (left := await _write(commands, job, current, still)) is not None:
+            return RequeueOutcome(result=Requeueing.NOT_YET, text=f"{node} could get it back: it is not excluded yet")
+        if (left := await _write(commands, job, still)) is not None:
             return left
         current = await read_job(commands, job)
     if current is None:
-        return _outcome(Requeueing.ENDED, current, "it has ended")
+        return RequeueOutcome(result=Requeueing.ENDED, text="it has ended")
     if current.restarts == job.restarts:
         if current.state == _COMPLETING:
-            return _outcome(Requeueing.ENDED, current, "it is ending by itself")
+            return RequeueOutcome(result=Requeueing.ENDED, text="it is ending by itself")
         raise SlurmError(
             f"cannot requeue job {job.called}: Slurm accepted it, and it is {current.state} as before; it is tried again"
         )
@@ -96,33 +92,37 @@ async def requeue(
 def _nothing_to_do(current: SlurmJob | None, node: str) -> RequeueOutcome | None:
     """The outcome if nothing is to be done, None if the job is to be requeued."""
     if current is None or current.state == _COMPLETING:
-        return _outcome(Requeueing.ENDED, current, "it has ended" if current is None else "it is ending by itself")
+        return RequeueOutcome(
+            result=Requeueing.ENDED, text="it has ended" if current is None else "it is ending by itself"
+        )
     if not in_hostlist(node, current.nodes):
-        return _outcome(Requeueing.ELSEWHERE, current, f"it is {current.state}, and {node} is not one of its nodes")
+        return RequeueOutcome(
+            result=Requeueing.ELSEWHERE, text=f"it is {current.state}, and {node} is not one of its nodes"
+        )
     if not current.batch:
-        return _outcome(Requeueing.REFUSED, current, _NEVER[0][1])
+        return RequeueOutcome(result=Requeueing.REFUSED, text=_NEVER[0][1])
     if not current.requeue:
-        return _outcome(Requeueing.REFUSED, current, _NEVER[1][1])
+        return RequeueOutcome(result=Requeueing.REFUSED, text=_NEVER[1][1])
     if current.pinned and in_hostlist(node, current.pinned):
-        return _outcome(Requeueing.REFUSED, current, f"it requires {current.pinned[:60]}, and could run nowhere else")
+        return RequeueOutcome(
+            result=Requeueing.REFUSED, text=f"it requires {current.pinned[:60]}, and could run nowhere else"
+        )
     return None
 
 
-async def _write(
-    commands: Commands, job: SlurmJob, current: SlurmJob | None, still: Callable[[], bool] | None
-) -> RequeueOutcome | None:
+async def _write(commands: Commands, job: SlurmJob, still: Callable[[], bool] | None) -> RequeueOutcome | None:
     """Requeue the job. Returns why it is not requeued; None if it is, or was by others. Raises SlurmError."""
     undone = f"cannot requeue job {job.called}"
     try:
         await commands.change(undone, "scontrol", "requeue", "Incomplete", _leader(job), still=still)
     except CalledOff as error:
-        return _outcome(Requeueing.CALLED_OFF, current, str(error))
+        return RequeueOutcome(result=Requeueing.CALLED_OFF, text=str(error))
     except SlurmError as error:
         if any(text in str(error) for text in _DONE_BY_OTHERS):
             return None
         for message, why in _NEVER:
             if message in str(error):
-                return _outcome(Requeueing.REFUSED, current, why)
+                return RequeueOutcome(result=Requeueing.REFUSED, text=why)
         raise
     return None
 
@@ -133,42 +133,36 @@ async def _bring_forward(commands: Commands, job: SlurmJob, current: SlurmJob, s
     begun = clock()
     while current.state == _COMPLETING or clock() - begun < settles:
         if current.state not in (_PENDING, _COMPLETING):
-            return _outcome(Requeueing.REQUEUED, current, f"it is {current.state} on {current.nodes[:60]}")
+            return RequeueOutcome(result=Requeueing.REQUEUED, text=f"it is {current.state} on {current.nodes[:60]}")
         if clock() - begun >= _PATIENCE:
-            return _outcome(Requeueing.WAITS, current, "it is requeued; its processes are still ending")
+            return RequeueOutcome(result=Requeueing.WAITS, text="it is requeued; its processes are still ending")
         await asyncio.sleep(_POLL if current.state == _COMPLETING else max(begun + settles - clock(), 0.0))
         again = await read_job(commands, job)
         if again is None:
-            return _outcome(Requeueing.ENDED, None, "it was requeued, and then ended or cancelled")
+            return RequeueOutcome(result=Requeueing.ENDED, text="it was requeued, and then ended or cancelled")
         current = again
     if current.state != _PENDING:
-        return _outcome(Requeueing.REQUEUED, current, f"it is {current.state} on {current.nodes[:60]}")
-    return await _start_now(commands, job, current)
+        return RequeueOutcome(result=Requeueing.REQUEUED, text=f"it is {current.state} on {current.nodes[:60]}")
+    return await _start_now(commands, job)
 
 
-async def _start_now(commands: Commands, job: SlurmJob, current: SlurmJob) -> RequeueOutcome:
+async def _start_now(commands: Commands, job: SlurmJob) -> RequeueOutcome:
     undone = f"cannot bring the start of job {job.called} forward"
     try:
         await commands.change(undone, "scontrol", "update", f"JobId={_leader(job)}", "StartTime=now")
     except Refused as error:
-        return _outcome(
-            Requeueing.REQUEUED, current, f"it is requeued, and waits as long as Slurm makes it wait: {error}"
+        return RequeueOutcome(
+            result=Requeueing.REQUEUED, text=f"it is requeued, and waits as long as Slurm makes it wait: {error}"
         )
     except SlurmError as error:
         if not any(text in str(error) for text in _DONE_BY_OTHERS):
             raise
     again = await read_job(commands, job)
     if again is None:
-        return _outcome(Requeueing.ENDED, None, "it was requeued, and then ended or cancelled")
-    return _outcome(Requeueing.REQUEUED, again, f"it is requeued, and {again.state}")
+        return RequeueOutcome(result=Requeueing.ENDED, text="it was requeued, and then ended or cancelled")
+    return RequeueOutcome(result=Requeueing.REQUEUED, text=f"it is requeued, and {again.state}")
 
 
 def _leader(job: SlurmJob) -> str:
     """Number of the first part of a heterogeneous job, by which the job is requeued as a whole."""
     return job.called.partition("+")[0]
-
-
-def _outcome(result: Requeueing, current: SlurmJob | None, text: str) -> RequeueOutcome:
-    if current is None:
-        return RequeueOutcome(result=result, text=text)
-    return RequeueOutcome(result=result, text=text, restarts=current.restarts, starts=current.started)
