@@ -186,7 +186,8 @@ class Config:
 
     def excluding(self, *ways: Excludes) -> tuple[str, ...]:
         """Return the names of the features that exclude this node in one of these ways."""
-        return tuple(name for name, feature in _FEATURES.items() if feature.excludes(self) in ways)
+        able = {name: feature for name, feature in _FEATURES.items() if hasattr(feature, "excludes")}
+        return tuple(name for name, feature in able.items() if feature.excludes(self) in ways)
 
     @property
     def repairs(self) -> bool:
@@ -261,7 +262,8 @@ def _misfits(config: Config) -> Iterator[Misfit]:
     yield from catalogue_misfits(config.checks, config.xids, config.sxids)
     yield from breaker_misfits(config.breaker)
     for feature in _FEATURES.values():
-        yield from feature.misfits(config)
+        if hasattr(feature, "misfits"):
+            yield from feature.misfits(config)
     yield from termination_misfits(config.termination)
     yield from job_misfits(config.jobs)
 

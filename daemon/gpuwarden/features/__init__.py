@@ -10,7 +10,7 @@ feature imports another.
     memory       KINDS, EMPTY, fold, events                         health: what the feature remembers, as a fold of events
     detectors    DETECTORS, follow                                  health: one detector for each condition; what each step learns
     set_aside    is_own, without_own                                health: what it does to the GPUs itself, and is no finding
-    options      TABLES, misfits, excludes; repairs, if it may      config: the tables of its keys
+    options      TABLES; misfits, excludes, repairs, if it has any  config: the tables of its keys
     register     register                                           actuators: an actuator that knows all nodes
     actuator     actuator                                           actuators: an actuator that knows this node alone
     sources      source                                             collect: what is read of this host for it
@@ -18,7 +18,7 @@ feature imports another.
     doctor       CHECKS                                             doctor: checks of this host
     log_lines    LINES                                              engine: the log line of each kind of its events
     events       NAMELESS, NOTIFIED                                 publish, notify: what of its events leaves the daemon
-    snapshot     shown, looked_at                                   engine, publish: what of its memory is published, and where it looked
+    snapshot     shown; looked_at, if it has any                    engine, publish: what of its memory is published, and where it looked
     metrics      METRICS                                            publish: rows of metrics
     status       document                                           publish: its keys of the status document
     status_text  sections                                           cli: titled lines of `gpuwarden status`

@@ -130,8 +130,4 @@ def _unusable(test: ActiveTestOptions) -> Iterator[Misfit]:
         yield ("test.quiet_hours",), fault
 
 
-def excludes(_: Config) -> Excludes:
-    return Excludes.NOT
-
-
 TABLES = {"test": ActiveTestOptions}

@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
-
-from gpuwarden.features import Excludes
 from gpuwarden_collectors.dataclass import dataclass
-
-if TYPE_CHECKING:
-    from gpuwarden.config.model import Config
-    from gpuwarden_collectors.options import Misfit
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,15 +11,6 @@ class BlackBoxOptions:
 
     enabled: bool = True
     """Keep the last readings and events below `state.dir`, 8 MiB at most, and a copy of them for each of the last five failures."""
-
-
-def misfits(_: Config) -> Iterator[Misfit]:
-    """Yield nothing: any value of these keys fits the others."""
-    return iter(())
-
-
-def excludes(_: Config) -> Excludes:
-    return Excludes.NOT
 
 
 TABLES = {"black_box": BlackBoxOptions}

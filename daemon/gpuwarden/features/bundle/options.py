@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from gpuwarden.features import Excludes
 from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.options import bounded
-
-if TYPE_CHECKING:
-    from gpuwarden.config.model import Config
-    from gpuwarden_collectors.options import Misfit
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +18,6 @@ class BundleOptions:
     """How many of these archives are kept. Older ones are removed when a new one is made."""
     socket: Path = Path("/run/gpuwarden-bundle.sock")
     """The socket of the service that makes the archives as root."""
-
-
-def misfits(_: Config) -> Iterator[Misfit]:
-    """Yield nothing: any value of these keys fits the others."""
-    return iter(())
-
-
-def excludes(_: Config) -> Excludes:
-    return Excludes.NOT
 
 
 TABLES = {"bundle": BundleOptions}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
-
 from gpuwarden.features.bundle.memory import NAME, Answer, answers_of
 from gpuwarden.health.state import State
 from gpuwarden.publish.snapshot import Snapshot
@@ -20,8 +18,3 @@ def of(snapshot: Snapshot) -> Answer | None:
     """Return what a snapshot has of archives."""
     answer: Answer | None = snapshot.features.get(NAME)
     return answer
-
-
-def looked_at(_: Snapshot) -> Mapping[str, Container[str]]:
-    """Return, by code, where the condition was looked for: no GPU has one of these conditions."""
-    return {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,6 @@ from gpuwarden_collectors.dataclass import dataclass
 
 if TYPE_CHECKING:
     from gpuwarden.config.model import Config
-    from gpuwarden_collectors.options import Misfit
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +18,6 @@ class FileOptions:
 
     path: Path | None = None
     """Path of the marker file. Its folder must exist. Not set: no marker file."""
-
-
-def misfits(_: Config) -> Iterator[Misfit]:
-    """Yield nothing: any value of these keys fits the others."""
-    return iter(())
 
 
 def excludes(config: Config) -> Excludes:

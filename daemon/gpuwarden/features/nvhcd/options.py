@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,6 @@ from gpuwarden.features import Excludes
 
 if TYPE_CHECKING:
     from gpuwarden.config.model import Config
-    from gpuwarden_collectors.options import Misfit
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +19,6 @@ class NvhcdOptions:
     """Exclude this node for ft_launcher: the daemon writes a marker while the node is excluded, and `gpuwarden nvhcd` then fails ft_launcher's health
     check.
     """
-
-
-def misfits(_: Config) -> Iterator[Misfit]:
-    """Yield nothing: any value of these keys fits the others."""
-    return iter(())
 
 
 def excludes(config: Config) -> Excludes:

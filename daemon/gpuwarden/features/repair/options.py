@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from gpuwarden.base import quiet_hours
-from gpuwarden.features import Excludes
 from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.options import Misfit, bounded
 
@@ -60,10 +59,6 @@ def misfits(config: Config) -> Iterator[Misfit]:
             ("repair.reboot_command",),
             f"expected an absolute path and at most {_WORDS_MOST - 1} arguments, found {command[0][:60]!r} with {len(command) - 1}",
         )
-
-
-def excludes(_: Config) -> Excludes:
-    return Excludes.NOT
 
 
 def repairs(config: Config) -> bool:

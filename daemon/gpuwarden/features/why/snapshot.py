@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from dataclasses import field, replace
 
 from gpuwarden.features.why.ending import denied
@@ -60,8 +60,3 @@ def of(snapshot: Snapshot) -> Shown:
     """Return what a snapshot has of jobs."""
     shown: Shown = snapshot.features.get(NAME, NOTHING)
     return shown
-
-
-def looked_at(_: Snapshot) -> Mapping[str, Container[str]]:
-    """Return, by code, where the condition was looked for: no GPU has one of these conditions."""
-    return {}

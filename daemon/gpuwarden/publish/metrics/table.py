@@ -30,7 +30,7 @@ from gpuwarden.publish.snapshot import CollectorStatus, Snapshot, XidCount
 from gpuwarden.publish.status import DISBELIEVED, detail
 from gpuwarden_collectors.base import PassOutcome
 
-_SHOWN = tuple(parts("snapshot").values())
+_LOOKED_AT = [feature.looked_at for feature in parts("snapshot").values() if hasattr(feature, "looked_at")]
 NO_GPU: Labels = ("", "", "")
 SHADOW = "shadow"
 INFOS_MOST = 32
@@ -74,7 +74,7 @@ def _gpu_health(snapshot: Snapshot) -> Iterator[Sample]:
 
 def _findings(snapshot: Snapshot) -> Iterator[Sample]:
     gpus = [gpu_labels(gpu) for gpu in _expected(snapshot)]
-    only = {code: slots for feature in _SHOWN for code, slots in feature.looked_at(snapshot).items()}
+    only = {code: slots for looked_at in _LOOKED_AT for code, slots in looked_at(snapshot).items()}
     for row in (row for row in CONDITIONS.values() if not row.shadow):
         slots = only.get(row.code)
         for labels in gpus if row.scope in ("gpu", "link") else (NO_GPU,):
