@@ -14,7 +14,9 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import Protocol
 
+from gpuwarden.base.log import get_logger
 from gpuwarden.policy.fleet_marks import Mark, is_free, marks, with_mark, without
 from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.slurm.client import Commands, SlurmClient
@@ -26,6 +28,18 @@ from gpuwarden_collectors.slurm.parse import TEXTS_FORMAT, sinfo_texts
 
 Refusal = Callable[[Commands, str], Awaitable[str]]
 """Counts, and returns why the node of this name has to wait; "" if it may go on. Raises SlurmError."""
+
+log = get_logger()
+
+
+class Turn(Protocol):
+    """A place among the nodes of the fleet that do the same at once."""
+
+    async def enter(self) -> str:
+        """Take a place. Returns why it is not this node's turn; "" if it is."""
+
+    async def leave(self) -> None:
+        """Give the place back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +73,20 @@ class FleetTurn:
         self._wall = wall
 
     async def enter(self) -> str:
-        """Why it is not this node's turn now; "" if it is, and then it is marked. Raises SlurmError."""
+        """Return why it is not this node's turn now, or cannot be known to be; "" if it is, and then it is marked."""
+        try:
+            return await self._entered()
+        except SlurmError as error:
+            return f"it cannot be counted how many nodes are {self._options.done}: {error}"
+
+    async def leave(self) -> None:
+        """End the mark, even one that an earlier daemon left. One that cannot be written expires by its time."""
+        try:
+            await self._each(self._ended)
+        except SlurmError as error:
+            log.info("mark stays until its end", mark=self._options.what, reason=str(error))
+
+    async def _entered(self) -> str:
         name = await self._commands.node_name()
         if why := await self._refusal(self._commands, name):
             return why
@@ -75,19 +102,11 @@ class FleetTurn:
             why = await self._refusal(self._commands, name)
         except (SlurmError, asyncio.CancelledError):  # it does nothing: a mark that stays would hold up the others
             with suppress(SlurmError):
-                await self.take_back()
+                await self._each(self._without_newest)
             raise
         if why:
-            await self.take_back()
+            await self._each(self._without_newest)
         return why
-
-    async def take_back(self) -> None:
-        """Remove the newest mark, since what it marks was not done. Raises SlurmError."""
-        await self._each(self._without_newest)
-
-    async def leave(self) -> None:
-        """End the mark, even one that an earlier daemon left. Raises SlurmError; the mark then expires by its time."""
-        await self._each(self._ended)
 
     def _without_newest(self, text: str) -> str:
         own = [mark for mark in marks(text) if mark.what == self._options.what]

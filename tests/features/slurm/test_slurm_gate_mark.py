@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -83,3 +84,16 @@ def test_a_daemon_that_ends_between_its_two_counts_takes_its_mark_back(slurm: Sl
 
     asyncio.run(cancelled())
     assert marked(slurm) == []
+
+
+def test_a_node_whose_slurm_does_not_answer_waits_and_its_mark_stays_until_its_end(tmp_path: Path) -> None:
+    async def asked() -> str:
+        client = SlurmClient(conf=tmp_path / "slurm.conf", inherited={"PATH": str(tmp_path)}, node="n1")
+        gate_mark = GateMark(client, SlurmOptions(enabled=True), at_once=1, slurm_user="root", lasts=60.0, pause=3.0)
+        try:
+            await gate_mark.leave()
+            return await gate_mark.enter()
+        finally:
+            await client.close()
+
+    assert asyncio.run(asked()).startswith("it cannot be counted how many nodes are tested: ")

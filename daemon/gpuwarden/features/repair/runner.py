@@ -17,8 +17,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from gpuwarden.actuators.fleet_turn import Turn
 from gpuwarden.base.log import get_logger
 from gpuwarden.engine.journal import Append, Step
 from gpuwarden.features.repair import client
@@ -32,7 +33,6 @@ from gpuwarden.health.event_data import write
 from gpuwarden.health.model import Event, EventKind, Evidence, Key
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.dataclass import dataclass
-from gpuwarden_collectors.slurm.errors import SlurmError
 
 WITHIN = {
     StepKind.RESTART_SERVICE: 180.0,
@@ -58,16 +58,6 @@ SLURM = "slurm"
 """The actuator whose scheduler reboots the node."""
 
 log = get_logger()
-
-
-class Turn(Protocol):
-    """A place among the nodes of the fleet that are repaired at once."""
-
-    async def enter(self) -> str:
-        """Take a place. Returns why it is not this node's turn; "" if it is. Raises SlurmError."""
-
-    async def leave(self) -> None:
-        """Give the place back. Raises SlurmError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,20 +326,11 @@ class Runner:
         self._hands.append([event], step=step)
 
     async def _entered(self) -> str:
-        if self._hands.turn is None:
-            return ""
-        try:
-            return await self._hands.turn.enter()
-        except SlurmError as error:
-            return f"it cannot be counted how many nodes are repaired: {error}"
+        return "" if self._hands.turn is None else await self._hands.turn.enter()
 
     async def _leave(self) -> None:
-        if self._hands.turn is None:
-            return
-        try:
+        if self._hands.turn is not None:
             await self._hands.turn.leave()
-        except SlurmError as error:
-            log.info("mark of the repair stays until its end", reason=str(error))
 
 
 def _reason(scene: Scene) -> str:

@@ -7,6 +7,7 @@ records: from 23.02 on its own remarks are appended to the reason and change use
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from gpuwarden.notify.repair import HANDED_OVER
 from gpuwarden.policy import reasons
@@ -37,34 +38,28 @@ def node_state_of(node: NodeFacts, at: Stamp, pool: int | None) -> NodeState:
         flags |= {Flag.DOWN, Flag.SILENT} if "not_responding" in node.flags else {Flag.DOWN}
     if not node.is_out:
         return NodeState(at=at, flags=flags, schedulable=not flags, empty=node.is_empty, state=node.state, pool=pool)
-    since = node.reason_at or 0.0
-    own = reasons.parse(node.reason) if _may_be_own(node) else None
-    if own is None:
-        return NodeState(
-            at=at,
-            owner=Owner.FOREIGN,
-            reason=node.reason,
-            since=since,
-            flags=flags,
-            schedulable=False,
-            empty=node.is_empty,
-            state=node.state,
-            pool=pool,
-        )
-    return NodeState(
+    out = NodeState(
         at=at,
-        owner=Owner.OURS,
-        why=own.why,
-        reason=own.text,
-        suffix=own.suffix,
-        since=since,
-        boot=own.boot,
-        instance=own.instance,
+        owner=Owner.FOREIGN,
+        reason=node.reason,
+        since=node.reason_at or 0.0,
         flags=flags,
         schedulable=False,
         empty=node.is_empty,
         state=node.state,
         pool=pool,
+    )
+    own = reasons.parse(node.reason) if _may_be_own(node) else None
+    if own is None:
+        return out
+    return replace(
+        out,
+        owner=Owner.OURS,
+        why=own.why,
+        reason=own.text,
+        suffix=own.suffix,
+        boot=own.boot,
+        instance=own.instance,
     )
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gpuwarden.actuators.fleet_turn import Turn
 from gpuwarden.features.active_test.daemon import ActiveTests
 from gpuwarden.features.active_test.gate.requirement import PassedTest, Sees, gate_of, level_of
 from gpuwarden.features.active_test.gate.rules import Assessed
-from gpuwarden.features.active_test.gate.runner import GateOptions, ReturnGate, Turn
+from gpuwarden.features.active_test.gate.runner import GateOptions, ReturnGate
 from gpuwarden.features.active_test.gate.slurm_mark import GateMark
 from gpuwarden.features.active_test.memory import NAME, memory_of
 from gpuwarden.features.active_test.options import ActiveTestOptions, level_before_return

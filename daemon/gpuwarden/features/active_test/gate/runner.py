@@ -12,8 +12,8 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import field
 from pathlib import Path
-from typing import Protocol
 
+from gpuwarden.actuators.fleet_turn import Turn
 from gpuwarden.base.log import get_logger
 from gpuwarden.engine.journal import Append, Step
 from gpuwarden.features.active_test.at_once import asked_again
@@ -43,7 +43,6 @@ from gpuwarden.health.model import Event, EventKind, GpuVerdict
 from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.dataclass import dataclass
-from gpuwarden_collectors.slurm.errors import SlurmError
 
 AFTER_FAULT = 30.0
 """Seconds until it is begun again after a fault of ours."""
@@ -60,16 +59,6 @@ FIRST_WITHIN = 5.0
 """Seconds by which the first question to Slurm is put off, by chance: a fleet may be restarted in one go."""
 
 log = get_logger()
-
-
-class Turn(Protocol):
-    """A place among the nodes of the fleet that are tested at once."""
-
-    async def enter(self) -> str:
-        """Take a place. Returns why it is not this node's turn; "" if it is. Raises SlurmError."""
-
-    async def leave(self) -> None:
-        """Give the place back. Raises SlurmError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,17 +292,8 @@ class ReturnGate:
     # --- among the others of the fleet
 
     async def _entered(self) -> str:
-        if self._options.turn is None:
-            return ""
-        try:
-            return await self._options.turn.enter()
-        except SlurmError as error:
-            return f"it cannot be counted how many nodes are tested: {error}"
+        return "" if self._options.turn is None else await self._options.turn.enter()
 
     async def _leave(self) -> None:
-        if self._options.turn is None:
-            return
-        try:
+        if self._options.turn is not None:
             await self._options.turn.leave()
-        except SlurmError as error:
-            log.info("mark of the test stays until its end", reason=str(error))
