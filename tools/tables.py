@@ -93,6 +93,10 @@ def _missing_signs() -> Iterable[tuple[str, str]]:
     return (
         ("it is not on the PCI bus, or its configuration space reads 0xFFFFFFFF", "0s: in the pass that sees it"),
         ("the same, but NVML still has an answer of it", f"{format_duration(CONTRADICTED)}: two passes"),
+        (
+            "another slot of the bus has a GPU that NVML has not named yet, as after a boot with one card more",
+            "0s, once NVML lists GPUs",
+        ),
         ("NVML does not list it, or says that it is lost, since an Xid 79 of it in this boot", "0s"),
         (
             "NVML does not list it, or says that it is lost; the bus still shows it, or cannot be read",

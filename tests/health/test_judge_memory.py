@@ -11,7 +11,7 @@ from gpuwarden.health.checkpoint import checkpoint
 from gpuwarden.health.model import NODE, Event, EventKind, Health, Key, gpu
 from gpuwarden.health.state import State, fold
 from gpuwarden_collectors.event_facts import BY_TIME, GpuResetEvent, LogOrigin, XidEvent
-from gpuwarden_collectors.facts import GpuAnswer, NvmlProblem
+from gpuwarden_collectors.facts import GpuAnswer, NvmlFacts, NvmlProblem
 from support.hosts import Host, healthy_gpu, slot
 
 
@@ -466,3 +466,36 @@ def test_boards_that_were_exchanged_with_each_other_are_all_there() -> None:
     host.run(60)
     assert (host.health, len(host.state.pins)) == (Health.HEALTHY, 4)
     assert [host.state.pins[slot(n)].uuid for n in (0, 3)] == [last.uuid, first.uuid]
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_no_gpu_is_missed_while_nvml_has_not_said_which_boards_renumbered_buses_have(loaded: bool) -> None:
+    host = Host(4)
+    host.step()
+    host.reboot()
+    host.restart_daemon()
+    for index in range(4):
+        moved(host, index, slot(index + 1))
+    for _ in range(12):
+        host.uptime += 5.0
+        if loaded:
+            host.step(pci=host.pci(), collect=False)
+        else:
+            host.nvml_change = lambda _: NvmlFacts(problem=NvmlProblem.DRIVER_NOT_LOADED)
+            host.step()
+        assert "gpu_missing" not in host.codes
+    host.nvml_change = lambda facts: facts
+    host.run(20)
+    assert (host.health, sorted(host.state.pins)) == (Health.HEALTHY, [slot(n) for n in range(1, 5)])
+
+
+def test_a_gpu_that_is_gone_at_boot_is_missed_at_once_though_nvml_has_not_named_the_others() -> None:
+    host = Host(4)
+    host.step()
+    host.reboot()
+    host.restart_daemon()
+    del host.gpus[2], host.devices[2]
+    for index in (0, 1, 3):
+        moved(host, index, slot(index + 1))
+    host.step(pci=host.pci(), collect=False)
+    assert (host.health, host.codes) == (Health.FAILURE, ["gpu_missing"])

@@ -6,6 +6,8 @@ there. Each pass compares pins, PCI and NVML:
 
     NVML lists it, and PCI answers or cannot be asked      present
     not on PCI, or its configuration space reads 0xFFFFFFFF   gone: at once, or after two passes while NVML still answers
+    not on PCI, where another slot has a GPU that nothing  unseen until NVML lists GPUs: a card that was added renumbers
+    has named yet                                          the buses at boot, and NVML comes a minute after the bus
     NVML does not list it (or says lost), and PCI answers  unlisted: a driver reload, a reset or a MIG change looks like
     or cannot be asked                                     this for up to 30 s, and only then is it gone, if two passes saw it
     neither could be asked                                 unseen
@@ -73,7 +75,12 @@ def answers_nvml(slot: str, sight: Sight) -> bool:
 
 
 def presences(state: State, sight: Sight) -> Mapping[str, tuple[Presence, str]]:
-    return {slot: presence(slot, sight) for slot in state.pins}
+    where = {slot: presence(slot, sight) for slot in state.pins}
+    off_bus = [slot for slot in where if _off_bus(slot, sight)]
+    if off_bus and (sight.nvml is None or not sight.nvml.gpus):
+        unseen = (Presence.UNSEEN, "not on the PCI bus in its slot; NVML has not named a GPU in another slot yet")
+        where |= dict.fromkeys(off_bus[: _unnamed(state, sight)], unseen)
+    return where
 
 
 def driver_silent(state: State, sight: Sight) -> bool:
