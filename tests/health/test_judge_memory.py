@@ -499,3 +499,40 @@ def test_a_gpu_that_is_gone_at_boot_is_missed_at_once_though_nvml_has_not_named_
         moved(host, index, slot(index + 1))
     host.step(pci=host.pci(), collect=False)
     assert (host.health, host.codes) == (Health.FAILURE, ["gpu_missing"])
+
+
+def exchanged(host: Host, boards: int) -> None:
+    """Other boards, in slots in which there was none."""
+    host.gpus = {n: replace(healthy_gpu(n), slot=slot(n + 20), uuid=f"GPU-other-{n}") for n in range(boards)}
+    host.devices = {n: replace(host.devices[0], slot=slot(n + 20)) for n in range(boards)}
+
+
+@pytest.mark.parametrize("restart", [Host.restart_daemon, Host.checkpointed])
+def test_no_gpu_is_missed_where_all_boards_are_others_in_other_slots(restart: Restart) -> None:
+    host = Host(4)
+    host.step(host.xid(1, 64))
+    host.run(20)
+    assert host.health is Health.FAILURE
+    host.reboot()
+    restart(host)
+    exchanged(host, 4)
+    host.run(60)
+    restart(host)
+    host.run(60)
+    assert host.last is not None
+    assert (host.health, host.last.verdict.expected) == (Health.HEALTHY, 4)
+    assert not host.state.given_up
+
+
+def test_gpus_are_missed_where_fewer_others_are_here_or_one_of_them_is_still_listed() -> None:
+    for others, kept in ((3, False), (4, True)):
+        host = Host(4)
+        host.step()
+        old = host.gpus[0], host.devices[0]
+        host.reboot()
+        host.restart_daemon()
+        exchanged(host, others)
+        if kept:
+            host.gpus[9], host.devices[9] = old
+        host.run(60)
+        assert set(host.codes) == {"gpu_missing"}

@@ -1,7 +1,7 @@
 """What each kind of the judge's events holds. The keys are those of the ledger; see `health/event_data.py`. Pure.
 
 HOST_LEARNED of a port is `KnownPort` (`host/memory.py`), of a job `JobPast` (`jobs/past.py`), COUNTED is `Counted` (`nvlink/link_counters.py`), of a port `PortCounted` (`host/port_downs.py`). Kinds with one key or none have no class: BOOT, LATCHED, SUBSIDED, CLEARED and
-ACKNOWLEDGED (`by`), GPU_UNPINNED (`moved_to`), LOG_GAP (`count`), HOST_LEARNED of a mount or counter, HOST_FORGOTTEN; nor has SUMMED
+ACKNOWLEDGED (`by`), GPU_UNPINNED (`moved_to`, `exchanged`), LOG_GAP (`count`), HOST_LEARNED of a mount or counter, HOST_FORGOTTEN; nor has SUMMED
 of `lemons`, whose keys are kinds of fault.
 """
 

@@ -176,6 +176,7 @@ def learn(state: State, sight: Sight) -> Iterator[Event]:
         elif (facts.uuid and not pin.uuid) or links & ~pin.links or _newly_licensed(pin, facts):
             yield event(EventKind.GPU_PINNED, pin=_pin(facts, pin.links | links))
     yield from _moved(state, sight, boards)
+    yield from _exchanged(state, sight)
     if sight.view.nvml.outcome is None:
         return  # NVML is about to say more of them than the bus can
     for slot, device in (sight.devices or {}).items():
@@ -231,6 +232,20 @@ def _moved(state: State, sight: Sight, boards: Mapping[str, Pin]) -> Iterator[Ev
         else:
             pin = Pin(slot=slot, uuid=board.uuid, name=board.name, serial=board.serial)
             yield _replaced(pin_event(EventKind.GPU_REPLACED, sight.now, sight.view.boot_id, pin), moved_to)
+
+
+def _exchanged(state: State, sight: Sight) -> Iterator[Event]:
+    """Yield events of the slots that a whole set of other boards left behind: none of those that belong here is listed, and
+    at least as many others answer. So it is after a baseboard was exchanged, a virtual machine came up on other hardware,
+    or the ledger came with the disk of another machine.
+    """
+    boards = {slot: pin.uuid for slot, pin in state.pins.items() if pin.uuid}
+    listed = {facts.uuid for facts in sight.gpus.values()}
+    others = [facts for facts in sight.answering if facts.uuid]
+    if boards and listed.isdisjoint(boards.values()) and len(others) >= len(boards):
+        for slot in boards:
+            if _off_bus(slot, sight):
+                yield _unpinned(slot, sight, {"exchanged": True})
 
 
 def _off_bus(slot: str, sight: Sight) -> bool:

@@ -165,7 +165,8 @@ def _pinned(state: State, event: Event) -> State:
 def _unpinned(state: State, event: Event) -> State:
     if event.key is None:
         return state
-    slot, moved = event.key.subject.slot, "moved_to" in event.data  # its board did: the slot was not given up
+    slot = event.key.subject.slot
+    moved = not event.data.keys().isdisjoint(("moved_to", "exchanged"))  # its board was: the slot was not given up
     return replace(
         state,
         pins={s: p for s, p in state.pins.items() if s != slot},

@@ -32,6 +32,7 @@ NAMES: Mapping[str, Shown] = {
     "uuid": Shown("UUID"),
     "serial": Shown("serial number"),
     "moved_to": Shown("now in slot"),
+    "exchanged": Shown("all boards were exchanged", FLAG),
     "adapter": Shown("adapter"),
     "adapters": Shown("adapters"),
     "driver": Shown("driver"),
