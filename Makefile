@@ -35,8 +35,11 @@ help:
 	@echo 'make release list what is missing before this tree is tagged (TAG=v0.1.0), and fail if anything is'
 	@echo 'make clean  remove the environments, caches of tools, and what the daemon of make run wrote'
 
+# Said before there is an environment: one of an older Python would stay.
+OLD := 'import sys; sys.version_info >= (3, 11) or sys.exit("gpuwarden needs Python 3.11 or newer, and $(PYTHON) is %d.%d: install one, and type for example make run PYTHON=python3.12" % sys.version_info[:2])'
 # One that exists stays that of the Python which made it, whatever python3 is now.
 define environment
+@{ test -x $(1)/bin/python && test -x $(1)/bin/pip; } || $(PYTHON) -c $(OLD)
 @$(PYTHON) -m venv --help >/dev/null || { echo 'Python has no venv module here: apt-get install python3-venv'; exit 1; }
 @{ test -x $(1)/bin/python && test -x $(1)/bin/pip; } || $(PYTHON) -m venv $(1)
 endef
