@@ -8,9 +8,11 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from gpuwarden.base.paths import LEDGER
 from gpuwarden.base.threads import detached
 from gpuwarden.config.model import Config
 from gpuwarden.config.sources import in_pod
+from gpuwarden.doctor.lasting import after_a_boot
 from gpuwarden.doctor.row import Row, fail, ok, warn
 from gpuwarden_collectors.base import CollectorError, Facts, Observation, PassOutcome, SourceAbsent
 from gpuwarden_collectors.dcgm.addresses import running_engine
@@ -172,6 +174,7 @@ def kernel_log(config: Config) -> Iterator[Row]:
 def folders(config: Config) -> Iterator[Row]:
     yield _folder("run directory", config.run.dir, "run.dir", lasting=False)
     yield _folder("state directory", config.state.dir, "state.dir", lasting=True)
+    yield from after_a_boot(config, existing(config.state.dir / LEDGER))
 
 
 def _folder(name: str, path: Path, key: str, *, lasting: bool) -> Row:
