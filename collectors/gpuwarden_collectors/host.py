@@ -3,7 +3,7 @@
 A machine keeps its identity over reboots, reinstallation and updates, and a copy of its disk in another machine gets
 another one. The firmware's system UUID does both where the maker set it; some boards ship the same UUID on every
 unit, and those values count as absent. /etc/machine-id is the fallback: it is copied with the disk, so that on clouds
-the instance id is added to distinguish copies.
+the instance id is added to distinguish copies. One that systemd made up for a single boot counts as absent, too.
 
 The UUID and the serial number are readable by root only. A process without that right sees another identity than the
 daemon does: compare names that both have, never a name with its absence.
@@ -90,6 +90,11 @@ def identify(sysfs: Path, etc: Path, var_lib: Path) -> MachineIdentity:
     folder = sysfs / "class/dmi/id"
     dmi, no_dmi = _name(folder / "product_uuid", _is_system_uuid)
     machine_id, no_machine_id = _name(etc / "machine-id", _MACHINE_ID.fullmatch)
+    if machine_id and _is_transient(etc):
+        machine_id, no_machine_id = (
+            "",
+            f"{etc}/machine-id names one boot: systemd could not keep it in a read-only root",
+        )
     return MachineIdentity(
         dmi=dmi.lower(),
         machine_id=machine_id,
@@ -104,6 +109,16 @@ def machine_type(sysfs: Path) -> str:
     vendor, product = (_line(folder / field)[0] for field in ("sys_vendor", "product_name"))
     text = f"{vendor}/{product}"
     return text if vendor and product and _TYPE.fullmatch(text) else ""
+
+
+def _is_transient(etc: Path) -> bool:
+    """True if systemd made up the machine id for this boot: it mounts /run/machine-id over the file in /etc
+    (machine-id(5)), as on diskless nodes whose image has an empty one.
+    """
+    try:
+        return (etc / "machine-id").samefile(etc.parent / "run/machine-id")
+    except OSError:
+        return False
 
 
 def _is_system_uuid(text: str) -> bool:

@@ -55,6 +55,15 @@ def test_a_uuid_that_many_boards_share_names_no_machine(tmp_path: Path, uuid: st
     assert "does not name one machine" in identity.reasons[0]
 
 
+def test_a_machine_id_of_one_boot_names_no_machine(tmp_path: Path) -> None:
+    folders = host(tmp_path, machine_id=MACHINE_ID)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/machine-id").hardlink_to(tmp_path / "etc/machine-id")  # to the reader what a bind mount is
+    identity = identify(*folders)
+    assert str(identity) == ""
+    assert "names one boot" in identity.reasons[1]
+
+
 @pytest.mark.parametrize("machine_id", ["uninitialized", "", MACHINE_ID[:-1]])
 def test_an_image_that_was_never_booted_has_no_machine_id(tmp_path: Path, machine_id: str) -> None:
     identity = identify(*host(tmp_path, machine_id=machine_id))
