@@ -154,6 +154,19 @@ def test_who_was_given_which_gpus_is_left_for_the_daemon(host: HookHost, shell: 
     assert {"uid=1001", "gpus=0,3", "user=somebody"} < set(words)
 
 
+@pytest.mark.parametrize("script", ["prolog", "epilog"])
+@pytest.mark.parametrize("umask", [0o077, 0o027, 0o000])
+def test_the_note_can_be_read_by_the_daemon_s_user_whatever_the_umask_of_slurmd(
+    host: HookHost, shell: Sequence[str], script: str, umask: int
+) -> None:
+    before = os.umask(umask)
+    try:
+        host.run(script, shell, SLURM_JOB_ID="4711", SLURM_JOB_UID="1001", SLURM_JOB_USER="a", SLURM_JOB_GPUS="3")
+    finally:
+        os.umask(before)
+    assert (host.notes / "4711").stat().st_mode & 0o777 == 0o644
+
+
 def test_on_which_nodes_a_job_is_is_left_for_the_daemon(host: HookHost, shell: Sequence[str]) -> None:
     host.verdict()
     nodes = {"SLURM_JOB_NUM_NODES": "1000", "SLURMD_NODENAME": "n1", "SLURM_NODELIST": f"n[1,{'3,' * 999}3]"}
