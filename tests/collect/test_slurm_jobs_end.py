@@ -77,6 +77,22 @@ def test_of_steps_that_a_node_of_the_job_manages_the_controller_does_not_know_th
     assert (end.state, end.exit_code, end.step_exit_code, end.step_signal) == ("COMPLETED", 0, None, None)
 
 
+@pytest.mark.parametrize(
+    ("state", "priority", "said"),
+    [
+        ("PENDING", 4294901759, "REQUEUED"),
+        ("PENDING", 0, "REQUEUE_HOLD"),
+        ("SPECIAL_EXIT", 0, "REQUEUE_HOLD"),
+        ("RUNNING", 0, "REQUEUED"),
+    ],
+)
+def test_a_job_that_was_put_back_is_held_or_runs_again(state: str, priority: int, said: str) -> None:
+    number, text = recorded("22.05.8")["running"]
+    text = text.replace("JobState=RUNNING", f"JobState={state}").replace("Priority=4294901759", f"Priority={priority}")
+    assert (end := end_of(text, number, NOBODY)) is not None
+    assert end.state == said
+
+
 def test_an_answer_about_another_users_job_or_another_number_is_none() -> None:
     number, text = recorded("24.11.5")["exit3"]
     assert end_of(text, number, 1001) is None

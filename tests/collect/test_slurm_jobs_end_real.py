@@ -112,3 +112,20 @@ def test_the_first_node_says_how_each_job_ended(rig: Rig) -> None:
     assert (of_n1[step].state, of_n1[step].exit_code, of_n1[step].step_exit_code) == ("COMPLETED", 0, 7)
     assert (of_n1[cancelled].state, of_n1[cancelled].exit_code) == ("CANCELLED", None)
     assert of_n1[forged].state == "", "it says twice how it ended"
+
+
+@pytest.mark.parametrize(
+    "words", [("requeuehold",), ("requeuehold", "State=SpecialExit")], ids=["held", "special exit"]
+)
+def test_a_job_that_was_put_back_and_is_held_does_not_count_as_one_that_runs_again(
+    rig: Rig, words: tuple[str, ...]
+) -> None:
+    slurm = rig.slurm
+    job = slurm.submit("sleep 300", "--gres=gpu:1", "-w", "n1")
+    slurm.wait(lambda: slurm.job_state(job) == "RUNNING", f"job {job} to run")
+    slurm.scontrol(*words, str(job))
+    note = rig.notes("n1") / str(job)
+    slurm.wait(lambda: "ended=" in note.read_text(), f"the end of job {job}")
+    slurm.wait(lambda: slurm.job_state(job) in ("PENDING", "SPECIAL_EXIT"), f"job {job} to be back in the queue")
+    assert Asking(rig).read()["n1"][job].state == "REQUEUE_HOLD"
+    slurm.command("scancel", str(job))

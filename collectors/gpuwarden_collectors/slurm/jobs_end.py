@@ -33,21 +33,21 @@ AGAIN_AFTER = 30.0
 """Seconds until the second question, the last, where the first had no answer or the job was still completing."""
 UNTIL = 240.0
 """Seconds after its end: with its default MinJobAge the controller forgets it 300 s after the end."""
-AGAIN, COMPLETED, CANCELLED = "REQUEUED", "COMPLETED", "CANCELLED"
+AGAIN, HELD, COMPLETED, CANCELLED = "REQUEUED", "REQUEUE_HOLD", "COMPLETED", "CANCELLED"
 _BY_ITSELF = ("FAILED", "OUT_OF_MEMORY")
 """States whose exit code is the script's own. What the controller ends has 0, or what a trap of the script made of the signal."""
+_WAITS = ("PENDING", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 _RUNS_AGAIN = (
-    "PENDING",
+    *_WAITS,
     "CONFIGURING",
     "RUNNING",
     "SUSPENDED",
     "REQUEUED",
-    "REQUEUE_HOLD",
     "REQUEUE_FED",
-    "SPECIAL_EXIT",
     "EXPEDITING",  # from 25.11 on
-    "RESV_DEL_HOLD",
 )
+_HOLDS = "0"
+"""Priority of a job that is held: by `scontrol requeuehold`, RequeueExitHold, or since it could not be launched."""
 _SIGNAL_MOST = 64
 OUT_OF_MEMORY = 125
 """Slurm's mark in place of a signal: the kernel killed a process for want of memory (253, SIG_OOM, as wait(2) has it)."""
@@ -55,6 +55,7 @@ _RECORD = re.compile(r"^JobId=(?=\d)", re.MULTILINE)
 _KEY = re.compile(
     r"^ +(?:UserId=[^()\n]{0,256}\((?P<uid>\d{1,10})\)"
     r"|JobState=(?P<state>[A-Z_]{1,32}) (?:.* FailedNode=(?P<failed>[\w.-]{1,64}) )?"
+    r"|Priority=(?P<priority>\d{1,10}) Nice="
     r"|StartTime=(?P<start>\d{1,12}) EndTime="
     r"|NumNodes=(?P<nodes>\d{1,6})\b"
     r"|DerivedExitCode=(?P<step>\d{1,3}:\d{1,3})"
@@ -97,7 +98,8 @@ def end_of(text: str, number: int, uid: int | None, ended: float = math.inf) -> 
         return None
     state, nodes = fields["state"], fields.get("nodes")
     if state in _RUNS_AGAIN or int(fields.get("start", 0)) > ended:
-        return End(state=AGAIN, nodes=int(nodes) if nodes else None)
+        is_held = state in _WAITS and fields.get("priority") == _HOLDS
+        return End(state=HELD if is_held else AGAIN, nodes=int(nodes) if nodes else None)
     if state not in ENDING:
         return None
     code, signal = exit_of(fields.get("code", ""))
@@ -149,7 +151,7 @@ class Ends:
         if end is None:
             return job
         job = replace(job, state=end.state, failed_node=end.failed_node, nodes=end.nodes or job.nodes)
-        if end.state == AGAIN:
+        if end.state in (AGAIN, HELD):
             return job
         return replace(
             job,

@@ -39,8 +39,9 @@ class Job:
     signal: int | None = None
     """The signal that ended the batch script; None: not known, or none did. Of what the controller ended it is the controller's own."""
     state: str = ""
-    """How it ended, in the controller's word, one of `jobs_text.ENDING`; `REQUEUED`: it waits or runs again. Empty until that was asked, which
-    only the first node does, for some jobs an hour (`jobs_end.py`). For want of memory an epilog says it, too."""
+    """How it ended, in the controller's word, one of `jobs_text.ENDING`; `REQUEUED`: it waits or runs again; `REQUEUE_HOLD`: it waits until
+    somebody releases it. Empty until that was asked, which only the first node does, for some jobs an hour (`jobs_end.py`). For want of memory
+    an epilog says it, too."""
     step_exit_code: int | None = None
     """The highest exit code of its steps; None: not known."""
     step_signal: int | None = None

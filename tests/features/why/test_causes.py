@@ -208,6 +208,8 @@ TABLE: dict[str, tuple[Ends, tuple[Touch, ...], Cause, Certainty, str]] = {
         FAILED, (finding(f"gpu_unresponsive@gpu/{OTHER_GPU}", -60, kind="standing"), xid(31, pid=OWN)), J, Y, "xid.31",
     ),
     "put back": (Ends("REQUEUED"), (), Cause.SCHEDULER, Y, "REQUEUED"),
+    "put back and held": (Ends("REQUEUE_HOLD"), (), Cause.SCHEDULER, Y, "REQUEUE_HOLD"),
+    "put back and held since its GPU was lost": (Ends("REQUEUE_HOLD"), (finding(GONE),), H, L, "gpu_missing"),
     "put back since its GPU was lost": (Ends("REQUEUED"), (finding(GONE),), H, L, "gpu_missing"),
     # --- nothing seen
     "killed by whom": (Ends("FAILED", 0, 9), (), Cause.NOT_SEEN, P, "FAILED"),
@@ -244,6 +246,9 @@ def test_the_sentence_names_the_board_and_what_to_do() -> None:
     assert why(Ends("CANCELLED", by="0")).sentence == "It was cancelled by root."
     assert why(Ends("CANCELLED", by="1002")).sentence == "It was cancelled by uid 1002."
     assert why(Ends("CANCELLED")).sentence == "It was cancelled."
+    assert why(Ends("REQUEUE_HOLD")).sentence == (
+        "It was put back into the queue and is held there; it runs again once it is released (scontrol release)."
+    )
     assert why(Ends(known_from="cgroup")).sentence == "It ended by nothing that this node saw; read its own output."
 
 

@@ -19,7 +19,7 @@ from gpuwarden.features.why.signs import Sign, in_time, signs_of
 from gpuwarden_collectors.dataclass import dataclass
 
 ENDED_WELL = frozenset({"", "COMPLETED", "COMPLETING"})
-SCHEDULED = frozenset({"TIMEOUT", "DEADLINE", "CANCELLED", "REQUEUED"})
+SCHEDULED = frozenset({"TIMEOUT", "DEADLINE", "CANCELLED", "REQUEUED", "REQUEUE_HOLD"})
 """Ends from outside, which a job that hangs waits for: what made it hang is the cause."""
 TOGETHER = 60.0
 """Seconds in which what touches a job is one fault."""
@@ -291,6 +291,11 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="requeued", asks=_state("REQUEUED"), cause=Cause.SCHEDULER, certainty=C.CERTAIN, template="It was put back into the queue, and runs again",
         source="Slurm, a job that is pending or running again (collectors: slurm/jobs_end.py)",
+    ),
+    Rule(
+        name="requeued_and_held", asks=_state("REQUEUE_HOLD"), cause=Cause.SCHEDULER, certainty=C.CERTAIN,
+        template="It was put back into the queue and is held there; it runs again once it is released (scontrol release)",
+        source="Slurm, a pending job of priority 0 (collectors: slurm/jobs_end.py)",
     ),
     Rule(name="fault", asks=_fault, cause=Cause.HARDWARE, certainty=C.LIKELY, template="", source="`signs.py`, whose table has a source for each"),
     Rule(

@@ -16,7 +16,14 @@ _SIGNALS = {
     11: "SIGSEGV", 12: "SIGUSR2", 13: "SIGPIPE", 14: "SIGALRM", 15: "SIGTERM", 24: "SIGXCPU", 25: "SIGXFSZ", 31: "SIGSYS",
 }  # fmt: skip
 _LIMIT = "its time limit ended it"
-_THEN = {"TIMEOUT": _LIMIT, "DEADLINE": _LIMIT, "CANCELLED": "it was cancelled", "REQUEUED": "it was requeued"}
+_REQUEUED = "it was requeued"
+_THEN = {
+    "TIMEOUT": _LIMIT,
+    "DEADLINE": _LIMIT,
+    "CANCELLED": "it was cancelled",
+    "REQUEUED": _REQUEUED,
+    "REQUEUE_HOLD": _REQUEUED,
+}
 
 
 @dataclass(frozen=True, slots=True)
