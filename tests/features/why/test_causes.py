@@ -211,6 +211,13 @@ TABLE: dict[str, tuple[Ends, tuple[Touch, ...], Cause, Certainty, str]] = {
     "put back and held": (Ends("REQUEUE_HOLD"), (), Cause.SCHEDULER, Y, "REQUEUE_HOLD"),
     "put back and held since its GPU was lost": (Ends("REQUEUE_HOLD"), (finding(GONE),), H, L, "gpu_missing"),
     "put back since its GPU was lost": (Ends("REQUEUED"), (finding(GONE),), H, L, "gpu_missing"),
+    # --- another node may be the cause
+    "aborted, one of two nodes": (Ends("FAILED", 134, nodes=2), (), Cause.NOT_SEEN, P, "FAILED"),
+    "ended by srun, one of two nodes": (Ends(exit_code=143, nodes=2), (), Cause.NOT_SEEN, P, ""),
+    "exit code 1, one of two nodes": (Ends("FAILED", 1, nodes=2), (), J, P, "FAILED"),
+    "a bad pointer, one of two nodes": (Ends("FAILED", 139, nodes=2), (), J, L, "FAILED"),
+    "aborted, its only node": (Ends("FAILED", 134, nodes=1), (), J, L, "FAILED"),
+    "aborted after its GPU was lost, one of two nodes": (Ends("FAILED", 134, nodes=2), (xid(79, -600),), H, L, "xid.79"),
     # --- nothing seen
     "killed by whom": (Ends("FAILED", 0, 9), (), Cause.NOT_SEEN, P, "FAILED"),
     "killed, by a container's exit code": (Ends(exit_code=137, known_from="cgroup"), (), Cause.NOT_SEEN, P, ""),
@@ -246,6 +253,9 @@ def test_the_sentence_names_the_board_and_what_to_do() -> None:
     assert why(Ends("CANCELLED", by="0")).sentence == "It was cancelled by root."
     assert why(Ends("CANCELLED", by="1002")).sentence == "It was cancelled by uid 1002."
     assert why(Ends("CANCELLED")).sentence == "It was cancelled."
+    assert why(Ends("FAILED", 134, nodes=8)).sentence == (
+        "It was ended by SIGABRT, as ranks are once another one fails, which may be on another node; read its own output, and ask the other nodes."
+    )
     assert why(Ends("REQUEUE_HOLD")).sentence == (
         "It was put back into the queue and is held there; it runs again once it is released (scontrol release)."
     )

@@ -31,6 +31,10 @@ _SHELL = 128
 """Added to the number of a signal in the exit code of a shell, and of a container."""
 _OWN_SIGNALS = frozenset({4, 5, 6, 7, 8, 11, 24, 25, 31})
 """SIGILL, TRAP, ABRT, BUS, FPE, SEGV, XCPU, XFSZ, SYS: a program brings them on itself."""
+_AFTER_OTHERS = frozenset({6, 9, 15})
+"""SIGABRT, KILL, TERM: by the first NCCL's watchdog ends a rank that waited for another (PyTorch, ProcessGroupNCCL.cpp), by the others srun
+and other launchers end all ranks once one has failed (srun(1), `--kill-on-bad-exit`; exit code 143 on 22.05).
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,6 +242,13 @@ def _booted(case: Case) -> Found | None:
 def _signalled(case: Case) -> Found | None:
     if case.signal is None:
         return None
+    if case.end.has_others and case.signal in _AFTER_OTHERS:
+        return Found(
+            cause=Cause.NOT_SEEN,
+            certainty=Certainty.POSSIBLE,
+            template="It was ended by {signal}, as ranks are once another one fails, which may be on another node;"
+            " read its own output, and ask the other nodes",
+        )
     own = case.signal in _OWN_SIGNALS
     template = None if own else "It was ended by {signal}; this node did not see who sent it"
     return Found(
@@ -248,7 +259,13 @@ def _signalled(case: Case) -> Found | None:
 
 
 def _exited(case: Case) -> Found | None:
-    return HERE if case.end.exit_code else None
+    if not case.end.exit_code or not case.end.has_others:
+        return HERE if case.end.exit_code else None
+    return Found(
+        certainty=Certainty.POSSIBLE,
+        template="It ended with exit code {exit_code}, and nothing that this node saw explains it;"
+        " read its own output, and ask the other nodes",
+    )
 
 
 C = Certainty

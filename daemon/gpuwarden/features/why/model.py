@@ -104,6 +104,11 @@ class End:
     step_failed: bool = False
     """A step of it failed, by the scheduler's word, whatever its script made of that. Known while its record is made."""
 
+    @property
+    def has_others(self) -> bool:
+        """Return True if it is known to have had more nodes than this one."""
+        return self.nodes is not None and self.nodes > 1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
