@@ -179,7 +179,7 @@ TABLE: dict[str, tuple[Ends, tuple[Touch, ...], Cause, Certainty, str]] = {
     "announced for next week, and told at last": (FAILED, (touch("announced", "aws/maintenance", 90), touch("signalled", "sent", -80)), Cause.NOTICE, Y, "signalled"),
     "told, called off, its own error hours later": (FAILED, (*CALLED_OFF, xid(31, pid=OWN)), J, Y, "xid.31"),
     "told, called off, it ended well hours later": (WELL, CALLED_OFF, Cause.NONE, Y, ""),
-    "told, called off, put back hours later": (Ends("REQUEUED"), CALLED_OFF, Cause.SCHEDULER, Y, "REQUEUED"),
+    "told, called off, put back hours later": (Ends("REQUEUED"), CALLED_OFF, Cause.SCHEDULER, L, "REQUEUED"),
     "told, called off, it ends all the same": (FAILED, (replace(touch("notice", "aws/stop", -90), until=at(-60)), touch("signalled", "sent", -80)), Cause.NOTICE, Y, "notice"),
     "told long before, still announced": (FAILED, (*CALLED_OFF[1:], replace(CALLED_OFF[0], until=None)), Cause.NOTICE, Y, "notice"),
     "told since its GPU fails": (FAILED, (REMAP, FOR_GPU), H, L, "row_remap_failed"),
@@ -207,7 +207,7 @@ TABLE: dict[str, tuple[Ends, tuple[Touch, ...], Cause, Certainty, str]] = {
     "a GPU silent when it began, and its own bad pointer": (
         FAILED, (finding(f"gpu_unresponsive@gpu/{OTHER_GPU}", -60, kind="standing"), xid(31, pid=OWN)), J, Y, "xid.31",
     ),
-    "put back": (Ends("REQUEUED"), (), Cause.SCHEDULER, Y, "REQUEUED"),
+    "put back, as after a lost node": (Ends("REQUEUED"), (), Cause.SCHEDULER, L, "REQUEUED"),
     "put back and held": (Ends("REQUEUE_HOLD"), (), Cause.SCHEDULER, Y, "REQUEUE_HOLD"),
     "put back and held since its GPU was lost": (Ends("REQUEUE_HOLD"), (finding(GONE),), H, L, "gpu_missing"),
     "put back since its GPU was lost": (Ends("REQUEUED"), (finding(GONE),), H, L, "gpu_missing"),

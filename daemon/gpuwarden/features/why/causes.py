@@ -306,8 +306,9 @@ RULES: tuple[Rule, ...] = (
         source="the events of the evacuation itself, which name the job and the GPU; docs/use/termination.md, A failing GPU",
     ),
     Rule(
-        name="requeued", asks=_state("REQUEUED"), cause=Cause.SCHEDULER, certainty=C.CERTAIN, template="It was put back into the queue, and runs again",
-        source="Slurm, a job that is pending or running again (collectors: slurm/jobs_end.py)",
+        name="requeued", asks=_state("REQUEUED"), cause=Cause.SCHEDULER, certainty=C.LIKELY,
+        template="It was put back into the queue, by a person, for another job or since the scheduler lost a node of it, and runs again",
+        source="Slurm, a job that is pending or running again (collectors: slurm/jobs_end.py); after NODE_FAIL it says no more, seen on 22.05",
     ),
     Rule(
         name="requeued_and_held", asks=_state("REQUEUE_HOLD"), cause=Cause.SCHEDULER, certainty=C.CERTAIN,
