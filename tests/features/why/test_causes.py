@@ -218,6 +218,10 @@ TABLE: dict[str, tuple[Ends, tuple[Touch, ...], Cause, Certainty, str]] = {
     "a bad pointer, one of two nodes": (Ends("FAILED", 139, nodes=2), (), J, L, "FAILED"),
     "aborted, its only node": (Ends("FAILED", 134, nodes=1), (), J, L, "FAILED"),
     "aborted after its GPU was lost, one of two nodes": (Ends("FAILED", 134, nodes=2), (xid(79, -600),), H, L, "xid.79"),
+    # --- a node that does not know how it ended, as the second of two
+    "perhaps well, while a port was down": (Ends(nodes=2), (finding("infiniband_down@port/mlx5_0/1"),), Cause.FABRIC, P, "infiniband_down"),
+    "perhaps well, while a disk failed": (Ends(nodes=2), (finding("nvme_failed@disk/nvme0"),), Cause.HOST, P, "nvme_failed"),
+    "perhaps well, though its GPU was lost": (Ends(nodes=2), (finding(GONE),), H, L, "gpu_missing"),
     # --- nothing seen
     "killed by whom": (Ends("FAILED", 0, 9), (), Cause.NOT_SEEN, P, "FAILED"),
     "killed, by a container's exit code": (Ends(exit_code=137, known_from="cgroup"), (), Cause.NOT_SEEN, P, ""),
@@ -255,6 +259,10 @@ def test_the_sentence_names_the_board_and_what_to_do() -> None:
     assert why(Ends("CANCELLED")).sentence == "It was cancelled."
     assert why(Ends("FAILED", 134, nodes=8)).sentence == (
         "It was ended by SIGABRT, as ranks are once another one fails, which may be on another node; read its own output, and ask the other nodes."
+    )
+    assert why(Ends(nodes=2), finding("infiniband_down@port/mlx5_0/1")).sentence == (
+        "Unless it ended well, which this node does not know: The network between GPUs failed: "
+        "An InfiniBand or RoCE port is down (infiniband_down): mlx5_0/1; run it again on another node."
     )
     assert why(Ends("REQUEUE_HOLD")).sentence == (
         "It was put back into the queue and is held there; it runs again once it is released (scontrol release)."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,6 +26,14 @@ def test_a_job_is_notified_if_it_was_not_its_own_doing(cause: Cause) -> None:
     not_its_own = {Cause.HARDWARE, Cause.HOST, Cause.FABRIC, Cause.NOTICE, Cause.OTHER_NODE}
     assert (document(cause) is not None) == (cause in not_its_own)
     assert document(cause, names=False) is None
+
+
+def test_a_job_that_may_have_ended_well_is_not_notified_for_what_is_only_possible() -> None:
+    ended = job_ended(cause=Cause.FABRIC)
+    of_another_node = {name: value for name, value in ended.data.items() if name not in ("state", "exit_code")}
+    for certainty, is_notified in (("possible", False), ("likely", True)):
+        event = replace(ended, data={**of_another_node, "certainty": certainty})
+        assert (message(event, ORIGIN, names=True) is not None) is is_notified
 
 
 def test_the_message_has_the_answer_and_not_the_whole_record() -> None:

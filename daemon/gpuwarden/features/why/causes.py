@@ -10,7 +10,7 @@ something names a GPU of the job in the time of the job.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 
 from gpuwarden.features.why.follows import code_of
 from gpuwarden.features.why.model import Answer, Cause, Certainty, End, Epoch, Touch
@@ -180,7 +180,10 @@ _FINDING = (
 
 
 def _fault(case: Case) -> Found | None:
-    return _of_sign(case.first_fault())
+    fault = _of_sign(case.first_fault())
+    if fault is None or fault.certainty is not Certainty.POSSIBLE or not case.end.may_be_well:
+        return fault
+    return replace(fault, template=f"Unless it ended well, which this node does not know: {fault.template}")
 
 
 def _of_sign(sign: Sign | None) -> Found | None:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from gpuwarden.config.notify import Group
-from gpuwarden.features.why.model import Cause, JobKind, job_subject
+from gpuwarden.features.why.memory import record_of
+from gpuwarden.features.why.model import Cause, Certainty, JobKind, job_subject
 from gpuwarden.health.model import Event, EventKind, Evidence, Key
 
 _PUBLIC = ("cause", "certainty", "code", "slot")
@@ -38,7 +39,11 @@ def _nameless(event: Event) -> Event:
 
 def _ended(event: Event) -> Evidence | None:
     """Return the data that are notified; None if it is not notified."""
-    return _of(event, _NOTIFIED) if event.data.get("cause") in _CAUSES else None
+    record = record_of(event)
+    if record is None or record.answer.cause not in _CAUSES:
+        return None
+    is_doubtful = record.end.may_be_well and record.answer.certainty is Certainty.POSSIBLE
+    return None if is_doubtful else _of(event, _NOTIFIED)
 
 
 def _of(event: Event, names: tuple[str, ...]) -> Evidence:

@@ -109,6 +109,11 @@ class End:
         """Return True if it is known to have had more nodes than this one."""
         return self.nodes is not None and self.nodes > 1
 
+    @property
+    def may_be_well(self) -> bool:
+        """Return True if its script did not fail and nobody said how it ended, as on all nodes of a job but the first."""
+        return self.known_from == "epilog" and not (self.state or self.exit_code or self.signal)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:

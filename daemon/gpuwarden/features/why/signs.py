@@ -266,9 +266,11 @@ def _perhaps_after(touch: Touch, epoch: Epoch, end: End) -> bool:
 
 def _perhaps_unused(touch: Touch, end: End) -> bool:
     """Return True for a mount, since no source names those that a job uses, and for the network to other nodes, unless the job is known to have
-    some: a job of one node may have read its data over it.
+    some: a job of one node may have read its data over it. Of a job that may have ended well, for both, and for a disk or memory of the host.
     """
     code = code_of(touch).partition(".")[0]
+    if end.may_be_well and code in (*_HOST, *_BETWEEN_NODES):
+        return True
     return code in _MOUNTS or (code in _BETWEEN_NODES and (end.nodes is None or end.nodes == 1))
 
 
