@@ -129,3 +129,13 @@ def test_a_job_that_was_put_back_and_is_held_does_not_count_as_one_that_runs_aga
     slurm.wait(lambda: slurm.job_state(job) in ("PENDING", "SPECIAL_EXIT"), f"job {job} to be back in the queue")
     assert Asking(rig).read()["n1"][job].state == "REQUEUE_HOLD"
     slurm.command("scancel", str(job))
+
+
+@pytest.mark.parametrize("folder", ["/missing", "/etc"])
+def test_a_job_whose_output_cannot_be_opened_has_slurms_error_in_place_of_a_signal(rig: Rig, folder: str) -> None:
+    """`gpuwarden why` says so by this number (`features/why/causes.py`)."""
+    words = ("sbatch", "--parsable", "--chdir=/tmp", "-w", "n1", "--gres=gpu:1", f"--output={folder}/%j.out", "--wrap")
+    job = int(rig.slurm.command(*words, "true", user="nobody"))
+    ended(rig, job, "n1")
+    by_slurm = Asking(rig).read()["n1"][job]
+    assert (by_slurm.state, by_slurm.exit_code, by_slurm.signal) == ("FAILED", None, 53)

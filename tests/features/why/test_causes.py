@@ -222,6 +222,7 @@ TABLE: dict[str, tuple[Ends, tuple[Touch, ...], Cause, Certainty, str]] = {
     "perhaps well, while a port was down": (Ends(nodes=2), (finding("infiniband_down@port/mlx5_0/1"),), Cause.FABRIC, P, "infiniband_down"),
     "perhaps well, while a disk failed": (Ends(nodes=2), (finding("nvme_failed@disk/nvme0"),), Cause.HOST, P, "nvme_failed"),
     "perhaps well, though its GPU was lost": (Ends(nodes=2), (finding(GONE),), H, L, "gpu_missing"),
+    "its output could not be opened": (Ends("FAILED", signal=53), (), J, L, "FAILED"),
     # --- nothing seen
     "killed by whom": (Ends("FAILED", 0, 9), (), Cause.NOT_SEEN, P, "FAILED"),
     "killed, by a container's exit code": (Ends(exit_code=137, known_from="cgroup"), (), Cause.NOT_SEEN, P, ""),
@@ -263,6 +264,10 @@ def test_the_sentence_names_the_board_and_what_to_do() -> None:
     assert why(Ends(nodes=2), finding("infiniband_down@port/mlx5_0/1")).sentence == (
         "Unless it ended well, which this node does not know: The network between GPUs failed: "
         "An InfiniBand or RoCE port is down (infiniband_down): mlx5_0/1; run it again on another node."
+    )
+    assert why(Ends("FAILED", signal=53)).sentence == (
+        "Slurm could not open its output or input file, and did not start it; look whether the folders of --output and --error are there, "
+        "and its user may write to them."
     )
     assert why(Ends("REQUEUE_HOLD")).sentence == (
         "It was put back into the queue and is held there; it runs again once it is released (scontrol release)."

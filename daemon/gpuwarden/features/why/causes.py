@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import field, replace
 
 from gpuwarden.features.why.follows import code_of
-from gpuwarden.features.why.model import Answer, Cause, Certainty, End, Epoch, Touch
+from gpuwarden.features.why.model import Answer, Cause, Certainty, End, Epoch, JobKind, Touch
 from gpuwarden.features.why.sentences import Board, sentence, values_of
 from gpuwarden.features.why.signs import Sign, in_time, signs_of
 from gpuwarden_collectors.dataclass import dataclass
@@ -35,6 +35,8 @@ _AFTER_OTHERS = frozenset({6, 9, 15})
 """SIGABRT, KILL, TERM: by the first NCCL's watchdog ends a rank that waited for another (PyTorch, ProcessGroupNCCL.cpp), by the others srun
 and other launchers end all ranks once one has failed (srun(1), `--kill-on-bad-exit`; exit code 143 on 22.05).
 """
+_NO_OUTPUT = 53
+"""In place of a signal, Slurm's error for a file of a job that cannot be opened (slurm_errno.h, ESLURMD_IO_ERROR: 4021, cut to 7 bits)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,6 +263,10 @@ def _signalled(case: Case) -> Found | None:
     )
 
 
+def _not_started(case: Case) -> Found | None:
+    return HERE if case.end.signal == _NO_OUTPUT and case.epoch.kind == JobKind.SLURM else None
+
+
 def _exited(case: Case) -> Found | None:
     if not case.end.exit_code or not case.end.has_others:
         return HERE if case.end.exit_code else None
@@ -331,6 +337,11 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="node_failed", asks=_node_failed, cause=Cause.OTHER_NODE, certainty=C.LIKELY,
         template="The scheduler lost a node of the job, and on this one nothing failed; ask the other nodes", source="Slurm, job state NODE_FAIL",
+    ),
+    Rule(
+        name="not_started", asks=_not_started, cause=Cause.JOB, certainty=C.LIKELY,
+        template="Slurm could not open its output or input file, and did not start it; look whether the folders of --output and --error are there, "
+        "and its user may write to them", source="exit code 0:53 of a job with --output in a folder that is missing, or not its user's; 22.05, 25.11",
     ),
     Rule(
         name="signal", asks=_signalled, cause=Cause.JOB, certainty=C.LIKELY, template="It was ended by {signal}, which a program brings on itself",
