@@ -168,3 +168,21 @@ def test_of_many_points_the_largest_are_drawn_and_only_of_the_last_half_hour() -
     assert drawn == sorted(drawn)
     assert min(at for at, _ in drawn) >= 5_999 - SPAN
     assert (5_000.0, 100.0) in drawn
+
+
+def test_the_text_for_the_vendor_has_the_lines_of_the_failed_board_however_much_came_after_them() -> None:
+    place, other = SLOT.rpartition(".")[0], "0000:99:00"
+    lost = f"[ 100.0] NVRM: Xid (PCI:{place}): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+    after = [
+        *(f"[ 101.{n:02}] NVRM: Xid (PCI:{place}): 45, pid={n}, Ch {n:08x}" for n in range(30)),
+        *(f"[ 102.{n:02}] NVRM: GPU {place}.0: RmInitAdapter failed! (0x23:0x65:1204)" for n in range(30)),
+        *(f"[ 103.{n:02}] NVRM: Xid (PCI:{other}): 31, pid={n}, MMU Fault" for n in range(30)),
+    ]
+    page_contents = contents(SERIAL)
+    page_contents.overview.lines[:] = [lost, *after]
+    text = rma.text(page_contents).decode()
+    assert lost in text
+    assert "RmInitAdapter failed" in text
+    assert other not in text, "another board's lines are no reason to replace this one"
+    page_contents.overview.lines[:] = after[-30:]
+    assert other in rma.text(page_contents).decode(), "of none of its own, those of others may tell something"

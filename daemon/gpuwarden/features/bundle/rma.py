@@ -10,6 +10,8 @@ RMA process (supermicro.com/en/support/warranty). None of them was asked; the or
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterator
 
 from gpuwarden.cli.text import clean, event_data
@@ -42,6 +44,9 @@ _SYSTEM = (
     ("Driver", "driver"),
 )
 _LINES_MOST, _TRIED_MOST, _LINE_MOST = 20, 30, 300
+_ALIKE_MOST = 4
+"""Lines that are shown of one Xid, and of those without one."""
+_XID = re.compile(r"\bXid \([^)]*\): (\d+)")
 SIMULATED = "SIMULATED: these GPUs do not exist, and nobody replaces them"
 _UNKNOWN = "(not known: read it from the label, or from the BMC)"
 
@@ -68,7 +73,7 @@ def _lines(contents: Contents) -> Iterator[str]:
         yield f"  {clean(failure['title'])} ({clean(failure['id'])}), first seen {clean(failure['since'])}"
     yield ""
     yield "4. What the kernel logged (all lines: kernel.txt, meanings: xids.txt)"
-    yield from (f"  {clean(line.strip())[:_LINE_MOST]}" for line in overview.lines[-_LINES_MOST:])
+    yield from (f"  {clean(line.strip())[:_LINE_MOST]}" for line in _telling(overview))
     if not overview.lines:
         yield _nothing("no line about GPUs or their bus", contents.unknown("kernel.txt"))
     yield ""
@@ -91,6 +96,23 @@ def _lines(contents: Contents) -> Iterator[str]:
     yield "  this archive: manifest.json lists its files with their hashes"
     vendor = overview.host.get("sys_vendor", "").lower()
     yield from (f"  {name} also asks for: {request}" for word, name, request in VENDORS if word in vendor)
+
+
+def _telling(overview: Overview) -> list[str]:
+    """Return the newest lines about the failed boards, a few of each Xid, since a board that is lost repeats itself; without any, the newest
+    lines about all.
+    """
+    places = [failure["slot"].rpartition(".")[0] for failure in overview.failures if failure["slot"]]
+    own = [line for line in overview.lines if any(place in line.lower() for place in places)]
+    kept: list[str] = []
+    count = Counter[str]()
+    for line in reversed(own):
+        xid = _XID.search(line)
+        alike = "" if xid is None else xid[1]
+        count[alike] += 1
+        if count[alike] <= _ALIKE_MOST and len(kept) < _LINES_MOST:
+            kept.append(line)
+    return kept[::-1] or overview.lines[-_LINES_MOST:]
 
 
 def _nothing(text: str, unknown: str) -> str:
