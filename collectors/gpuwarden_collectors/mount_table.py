@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from gpuwarden_collectors.base import CollectorError, SourceAbsent
@@ -14,10 +15,14 @@ _ESCAPE = re.compile(rb"\\([0-3][0-7]{2})")
 _NO_WRITES = frozenset((b"ro", b"emergency_ro", b"shutdown"))
 """The last two: ext4 after an error and after the loss of its disk, which Linux 6.15 and later no longer call `ro` (fs/ext4/super.c)."""
 
+_UPPER = b"upperdir="
+
 
 @dataclass(frozen=True, slots=True)
 class MountEntry:
-    """`mount` and `device` are the kernel's ids; `read_only`: the file system takes no writes, whatever the options of this mount are."""
+    """`mount` and `device` are the kernel's ids; `read_only`: the file system takes no writes, whatever the options of this mount are;
+    `upper`: the folder that has what is written to an overlay, "" for other file systems.
+    """
 
     mount: int
     device: str
@@ -25,6 +30,7 @@ class MountEntry:
     type: str
     source: str
     read_only: bool
+    upper: str = ""
 
 
 def mount_table(mountinfo: Path) -> dict[str, MountEntry]:
@@ -43,6 +49,11 @@ def mount_table(mountinfo: Path) -> dict[str, MountEntry]:
     return {entry.path: entry for line in table.split(b"\n") if (entry := _entry(line)) is not None}
 
 
+def mount_of(path: Path, table: Mapping[str, MountEntry]) -> MountEntry | None:
+    """The mount that has this path, which must be absolute and without links."""
+    return next((table[str(folder)] for folder in (path, *path.parents) if str(folder) in table), None)
+
+
 def _entry(line: bytes) -> MountEntry | None:
     """`36 35 98:0 /root /path options [tag…] - type source superoptions`; None for a line of another form."""
     left, _, right = line.partition(b" - ")
@@ -56,6 +67,7 @@ def _entry(line: bytes) -> MountEntry | None:
         type=kind.decode("ascii", "replace"),
         source=_unescaped(source),
         read_only=not _NO_WRITES.isdisjoint(options.split(b",")),
+        upper=next((_unescaped(word[len(_UPPER) :]) for word in options.split(b",") if word.startswith(_UPPER)), ""),
     )
 
 

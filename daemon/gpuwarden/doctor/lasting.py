@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from gpuwarden.config.model import Config
 from gpuwarden.doctor.row import Row, ok, warn
-from gpuwarden_collectors.host_files import read_text
+from gpuwarden_collectors.base import CollectorError
+from gpuwarden_collectors.mount_table import mount_of, mount_table
 
 _IN_MEMORY = ("tmpfs", "ramfs", "rootfs")
-_TABLE = 1 << 20  # bytes
-_UPPER = re.compile(r"(?:^|,)upperdir=([^,]+)")
 
 
 def after_a_boot(config: Config, folder: Path) -> Iterator[Row]:
@@ -35,19 +33,12 @@ def after_a_boot(config: Config, folder: Path) -> Iterator[Row]:
 def in_memory(path: Path, mountinfo: Path) -> str:
     """Type of the file system in memory that has `path`; empty if it is none of these, or cannot be told."""
     try:
-        lines = read_text(mountinfo, _TABLE).splitlines()
-    except OSError:
+        table = mount_table(mountinfo)
+    except CollectorError:
         return ""
-    sides = [(left.split(), right.split()) for left, _, right in (line.partition(" - ") for line in lines)]
-    mounts = {left[4]: right for left, right in sides if len(left) > 4 and len(right) > 2}
-    kind, options = _holder(path, mounts)
-    if kind == "overlay" and (upper := _UPPER.search(options)) is not None:
-        below, _ = _holder(Path(upper[1]), mounts)
-        return f"overlay on {below}" if below in _IN_MEMORY else ""
-    return kind if kind in _IN_MEMORY else ""
-
-
-def _holder(path: Path, mounts: Mapping[str, list[str]]) -> tuple[str, str]:
-    """Type and options of the mount that has this path."""
-    nearest = next((mounts[str(folder)] for folder in (path, *path.parents) if str(folder) in mounts), None)
-    return ("", "") if nearest is None else (nearest[0], nearest[2])
+    mount = mount_of(path, table)
+    if mount is None:
+        return ""
+    if mount.type == "overlay" and (below := mount_of(Path(mount.upper), table)) is not None:
+        return f"overlay on {below.type}" if below.type in _IN_MEMORY else ""
+    return mount.type if mount.type in _IN_MEMORY else ""

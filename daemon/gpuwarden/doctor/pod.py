@@ -13,7 +13,7 @@ from gpuwarden.doctor.row import Row, fail, ok, warn
 from gpuwarden_collectors.base import CollectorError
 from gpuwarden_collectors.host import FIRST_PIDS
 from gpuwarden_collectors.host_collectors.storage import SPEC, StorageCollector
-from gpuwarden_collectors.mount_table import mount_table
+from gpuwarden_collectors.mount_table import mount_of, mount_table
 
 _SHOWN = 4
 
@@ -111,11 +111,10 @@ def _of_container(path: Path, proc: Path) -> bool:
     them apart, its device only where the root is an overlay.
     """
     try:
-        mounts = mount_table(proc / "self/mountinfo")
+        mount = mount_of(path.resolve(), mount_table(proc / "self/mountinfo"))
     except CollectorError:
         return False
-    there = path.resolve()
-    return not any(str(folder) in mounts for folder in (there, *there.parents[:-1]))
+    return mount is not None and mount.path == "/"
 
 
 _ROWS: tuple[Callable[[Config], Iterator[Row]], ...] = (_node, _processes, _user, _mounts, _signals, _folders)
