@@ -10,6 +10,7 @@ import pytest
 from gpuwarden.health.checkpoint import checkpoint
 from gpuwarden.health.model import NODE, Event, EventKind, Health, Key, gpu
 from gpuwarden.health.state import State, fold
+from gpuwarden.health.view import Rules
 from gpuwarden_collectors.event_facts import BY_TIME, GpuResetEvent, LogOrigin, XidEvent
 from gpuwarden_collectors.facts import GpuAnswer, NvmlFacts, NvmlProblem
 from support.hosts import Host, healthy_gpu, slot
@@ -408,6 +409,57 @@ def test_a_gpu_that_is_gone_is_missed_though_another_was_put_elsewhere() -> None
 
 
 Restart = Callable[[Host], None]
+
+
+def on_another_host(host: Host, *, gpus: int, restart: Restart) -> None:
+    """Boot the machine with so many GPUs of another host, at addresses of that host, as a VM that was stopped and started."""
+    host.reboot()
+    restart(host)
+    host.gpus, host.devices = (
+        {n: replace(healthy_gpu(n), slot=slot(0x40 + n), uuid=f"GPU-another-{n}", serial=f"9{n}") for n in range(gpus)},
+        {n: replace(host.devices[n], slot=slot(0x40 + n)) for n in range(gpus)},
+    )
+
+
+@pytest.mark.parametrize("restart", [Host.restart_daemon, Host.checkpointed])
+@pytest.mark.parametrize("driver_first", [True, False])
+def test_a_machine_that_got_all_its_gpus_from_another_host_misses_none(restart: Restart, driver_first: bool) -> None:
+    host = Host(4, rules=Rules(machine_type="Google/a2-highgpu-4g"))
+    host.run(60)
+    on_another_host(host, gpus=4, restart=restart)
+    if not driver_first:
+        host.nvml_change = lambda facts: replace(facts, gpus=(), problem=NvmlProblem.DRIVER_NOT_LOADED)
+        host.run(20)
+        host.nvml_change = lambda facts: facts
+    host.run(60)
+    host.checkpointed()
+    host.run(60)
+    assert host.last is not None
+    assert (host.health, host.findings, host.last.verdict.expected) == (Health.HEALTHY, (), 4)
+    assert sorted(host.state.pins) == [slot(0x40 + n) for n in range(4)]
+    del host.gpus[2], host.devices[2]
+    host.run(60)
+    assert [str(finding.key) for finding in host.findings] == [f"gpu_missing@gpu/{slot(0x42)}"]
+
+
+def test_a_machine_that_got_fewer_gpus_from_another_host_misses_those_it_had() -> None:
+    host = Host(4)
+    host.run(60)
+    on_another_host(host, gpus=3, restart=Host.restart_daemon)
+    host.run(60)
+    assert (host.health, set(host.codes)) == (Health.FAILURE, {"gpu_missing"})
+
+
+def test_a_dead_gpu_is_missed_though_the_others_moved_and_one_was_added() -> None:
+    host = Host(2)
+    host.run(60)
+    host.reboot()
+    host.restart_daemon()
+    moved(host, 1, slot(9))
+    host.gpus[0] = replace(host.gpus[0], slot=slot(8), uuid="GPU-another")
+    host.devices[0] = replace(host.devices[0], slot=slot(8))
+    host.run(60)
+    assert [str(finding.key) for finding in host.findings] == [f"gpu_missing@gpu/{slot(0)}"]
 
 
 def gone_at_boot(host: Host, index: int, restart: Restart) -> None:
