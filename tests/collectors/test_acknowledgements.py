@@ -50,15 +50,15 @@ def test_the_library_of_the_job_side_is_read(tmp_path: Path, files: Acknowledgem
         Acknowledgement(notice=NOTICE, rank=0, saved=False, step=None, all_ranks=True), Acknowledgement(notice=NOTICE, rank=3, saved=True, step=1200),
     )  # fmt: skip
     assert (result.acknowledgements["72"], result.refused) == ((), ())
-    assert files.remove("71") == ""
+    assert files.remove_all() == ""
     assert files.read({"71": ME}).acknowledgements == {"71": ()}
-    assert files.remove("71") == ""
+    assert files.remove_all() == ""
 
 
 def test_without_a_folder_nothing_is_reported(files: AcknowledgementFiles) -> None:
     assert files.read({"71": ME}).acknowledgements == {}
     assert files.read({"71": ME}).refused == ()
-    assert files.remove_others(frozenset()) == ""
+    assert files.remove_all() == ""
 
 
 def test_a_folder_that_is_there_already_keeps_what_is_in_it(tmp_path: Path, files: AcknowledgementFiles) -> None:
@@ -73,7 +73,7 @@ def test_a_folder_with_more_files_than_are_read_at_once_is_removed(tmp_path: Pat
     files.make("71", ME)
     for number in range(10_000):
         (tmp_path / "ack/71" / f"left{number}").touch()
-    assert files.remove("71") == ""
+    assert files.remove_all() == ""
     assert list((tmp_path / "ack").iterdir()) == []
 
 
@@ -81,8 +81,8 @@ def test_what_an_earlier_daemon_left_is_removed(tmp_path: Path, files: Acknowled
     for job in ("70", "71", "72"):
         files.make(job, ME)
     put(tmp_path, CONTENT)
-    assert files.remove_others(frozenset({"72"})) == ""
-    assert [path.name for path in (tmp_path / "ack").iterdir()] == ["72"]
+    assert files.remove_all() == ""
+    assert list((tmp_path / "ack").iterdir()) == []
 
 
 @pytest.mark.parametrize("job", ["", ".", "..", "../x", "a/b", ".hidden", "x" * 101, "a\0b", "a\n", "-"])
@@ -166,7 +166,7 @@ def test_links_pipes_and_folders_are_not_read(tmp_path: Path, files: Acknowledge
     result = files.read({"71": ME})
     assert [acknowledgement.rank for acknowledgement in result.acknowledgements["71"]] == [3]
     assert len(result.refused) == 5
-    assert files.remove("71") == ""
+    assert files.remove_all() == ""
     assert outside.exists()
 
 
@@ -182,13 +182,13 @@ def test_refusals_are_bounded_and_many_files_of_one_job_hide_nothing_of_another(
     result = files.read({"71": ME, "72": ME})
     assert len(result.refused) == 16
     assert len(result.acknowledgements["72"]) == 1
-    assert files.remove("71") == ""
+    assert files.remove_all() == ""
 
 
 def test_a_nested_folder_of_a_user_is_left_and_reported(tmp_path: Path, files: AcknowledgementFiles) -> None:
     files.make("71", ME)
     (tmp_path / "ack/71/deep/deeper").mkdir(parents=True)
-    assert "ack/71 is left: Directory not empty" in files.remove("71")
+    assert "ack/71 is left: Directory not empty" in files.remove_all()
 
 
 @ROOT_ONLY
@@ -230,7 +230,7 @@ def test_a_link_in_place_of_a_folder_is_not_followed(tmp_path: Path, files: Ackn
     with pytest.raises(CollectorError, match="ack/71"):
         files.make("71", ME)
     assert files.read({"71": ME}).acknowledgements["71"] == ()
-    assert "is left" in files.remove("71")
+    assert "is left" in files.remove_all()
     assert (outside / "3.json").exists()
 
 

@@ -88,22 +88,11 @@ class AcknowledgementFiles:
             refused.append(f"{self._run_dir / FOLDER}: {error.strerror or error}")
         return FilesRead(acknowledgements=by_job, refused=tuple(refused[:_REFUSED]))
 
-    def remove(self, job: str) -> str:
-        """Removes a job's folder and its files when the evacuation ends. Returns a sentence on what is left, or ""."""
+    def remove_all(self) -> str:
+        """Removes the folders of all jobs with their files. Returns a sentence on what is left, or ""."""
         try:
             with self._root() as root:
-                return self._remove(root, job)
-        except OSError as error:
-            return "" if isinstance(error, FileNotFoundError) else f"cannot open {self._run_dir / FOLDER}: {error}"
-
-    def remove_others(self, jobs: frozenset[str]) -> str:
-        """Removes the folders that an earlier daemon left, all but those of `jobs`.
-
-        Reports what is left as `remove` does.
-        """
-        try:
-            with self._root() as root:
-                left = [self._remove(root, name) for name in _names(root) if name not in jobs]
+                left = [self._remove(root, name) for name in _names(root)]
         except OSError as error:
             return "" if isinstance(error, FileNotFoundError) else f"cannot open {self._run_dir / FOLDER}: {error}"
         return "; ".join([text for text in left if text][:_REFUSED])
@@ -200,7 +189,7 @@ def _parsed(text: bytes, rank: int) -> Acknowledgement:
 
 
 def _remove_entry(folder: int, name: str) -> None:
-    """Raises nothing: an entry that cannot be removed keeps its folder, which `remove` reports."""
+    """Raises nothing: an entry that cannot be removed keeps its folder, which `remove_all` reports."""
     with contextlib.suppress(OSError):
         try:
             os.unlink(name, dir_fd=folder)

@@ -49,8 +49,8 @@ class Reply:
         except (ValueError, RecursionError) as error:
             raise ReplyError(f"the answer is not JSON: {str(error)[:80]}") from error
 
-    def expect(self, status: int = 200) -> None:
-        if self.status != status:
+    def expect(self) -> None:
+        if self.status != 200:
             raise ReplyError(f"the answer has status {self.status}")
 
     def deadline(self, wall: float, at: Stamp, *, past_most: float = PAST_MOST) -> Stamp:

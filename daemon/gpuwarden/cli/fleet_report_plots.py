@@ -12,6 +12,7 @@ from gpuwarden.fleet.report.spans import Spans
 
 LEFT, ROW = 230, 20
 NODES_MOST = 40
+CAUSES_MOST = 15
 FAILED, PLANNED, UNKNOWN, GOOD = "#c0392b", "#5d7fa8", "#c8c8c8", "#3c8d5a"
 
 
@@ -35,9 +36,9 @@ def days(made: Report) -> str:
     return svg(height + 40, parts)
 
 
-def causes(made: Report, most: int = 15) -> str:
+def causes(made: Report) -> str:
     """Draw a bar for the GPU-hours lost to each cause."""
-    rows = [row for row in made.causes if row.gpu_hours_lost > 0][:most]
+    rows = [row for row in made.causes if row.gpu_hours_lost > 0][:CAUSES_MOST]
     if not rows:
         return ""
     scale = (WIDTH - LEFT - 80) / rows[0].gpu_hours_lost

@@ -80,7 +80,7 @@ class Acknowledgements:
     async def forget(self) -> None:
         """Stop waiting for jobs, and remove the acknowledgement files left here: no end is imminent any more."""
         self._folders = {}
-        removing = detached("acknowledgements", lambda: self._files.remove_others(frozenset()))
+        removing = detached("acknowledgements", self._files.remove_all)
         await asyncio.wait((removing,), timeout=READ_WITHIN)
         if removing.done() and (left := removing.result()):
             log.warning("not all acknowledgements were removed", reason=left)
