@@ -65,8 +65,6 @@ class LinkFacts:
     """Number of the link at this GPU, from 0."""
     active: bool | None = None
     """NVLINK state is enabled; None if not known."""
-    version: int | None = None
-    """NVLink version as NVML numbers it."""
     remote: str | None = None
     """PCI address of the GPU or switch at its other end; None if the driver names none."""
     crc_flit_errors: int | None = None
@@ -85,8 +83,6 @@ class LinkFacts:
     """Link recoveries that succeeded (NVLink 5)."""
     recovery_failures: int | None = None
     """Link recoveries that failed (NVLink 5)."""
-    effective_errors: int | None = None
-    """Sum of the errors in each packet (NVLink 5, nvml.h)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -143,7 +143,6 @@ def test_nvlink_4_counters_arrive_per_link_and_summed(node: Node) -> None:
     assert gpu.links[4] == LinkFacts(
         link=4,
         active=True,
-        version=6,
         remote="0000:05:00.0",
         crc_flit_errors=3,
         crc_data_errors=5,
@@ -160,13 +159,13 @@ def test_nvlink_4_counters_arrive_per_link_and_summed(node: Node) -> None:
 
 def test_nvlink_5_counters_arrive_per_link_and_summed(node: Node) -> None:
     node.fake.write(gpus=2, generation="blackwell", frozen=True)
-    for name in ("rx_errors", "rx_symbol_errors", "recovery_successes", "recovery_failures", "effective_errors"):
+    for name in ("rx_errors", "rx_symbol_errors", "recovery_successes", "recovery_failures"):
         node.fake.link(1, 2, name, 40).link(1, 3, name, 2)
     node.reader.connect()
     gpu = node.gpu(1)
     assert gpu.links[2] == LinkFacts(
-        link=2, active=True, version=7, remote="0000:85:00.0",
-        rx_errors=40, rx_symbol_errors=40, recoveries=40, recovery_failures=40, effective_errors=40,
+        link=2, active=True, remote="0000:85:00.0",
+        rx_errors=40, rx_symbol_errors=40, recoveries=40, recovery_failures=40,
     )  # fmt: skip
     readings = gpu.readings
     assert readings.nvlink5_rx_errors == readings.nvlink5_rx_symbol_errors == readings.nvlink5_recoveries == 42

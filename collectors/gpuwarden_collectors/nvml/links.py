@@ -1,4 +1,4 @@
-"""The NVLinks of one GPU: their states in each pass, their counters each minute, version and other end of each once.
+"""The NVLinks of one GPU: their states in each pass, their counters each minute, the other end of each once.
 
 Counters are asked of active links only: a link that is down may answer "not supported", which would be remembered
 when it comes up again. A counter that no active link supports is not asked again.
@@ -78,9 +78,7 @@ class Links:
     def _read_counters(self) -> None:
         active = [link for link, is_active in self._active.items() if is_active]
         for link in active:
-            values = self._values.setdefault(link, {})
-            if values.get("version") is None:
-                values["version"] = self._calls.ask("nvmlDeviceGetNvLinkVersion", link)
+            self._values.setdefault(link, {})
             if link not in self._remotes and (remote := self._remote(link)):
                 self._remotes[link] = remote
         if active:

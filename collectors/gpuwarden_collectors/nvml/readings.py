@@ -322,7 +322,6 @@ LINK_FIELDS: dict[str, int] = {
     "rx_errors": 208,
     "recoveries": 213,
     "recovery_failures": 214,
-    "effective_errors": 219,
     "rx_symbol_errors": 221,
 }
 

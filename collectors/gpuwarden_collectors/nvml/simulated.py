@@ -190,9 +190,6 @@ class SimulatedNvml:
         self._link(handle, link)
         return SimpleNamespace(busId=f"00000000:{_SWITCHES[link % len(_SWITCHES)]}:00.0")
 
-    def nvmlDeviceGetNvLinkVersion(self, handle: Any, link: int) -> int:
-        return self._link(handle, link)["version"]
-
     def nvmlDeviceGetNvLinkErrorCounter(self, handle: Any, link: int, counter: int) -> int:
         return self._link(handle, link)[_LINK_COUNTER_NAMES[counter]]
 

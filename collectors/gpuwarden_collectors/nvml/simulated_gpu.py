@@ -120,7 +120,7 @@ def simulated_gpu(number: int, now: float) -> SimulatedGpu:
     return SimulatedGpu(
         number=number,
         values=values,
-        links=[{"active": 1, "version": 6, **dict.fromkeys(_LINK_ZERO, 0)} for _ in range(LINKS)],
+        links=[{"active": 1, **dict.fromkeys(_LINK_ZERO, 0)} for _ in range(LINKS)],
         pids=(_FIRST_PID + number,) if load else (),
     )
 
