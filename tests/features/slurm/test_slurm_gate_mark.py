@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuwarden.features.active_test.at_once import mark
-from gpuwarden.features.active_test.gate.slurm_mark import GateMark
+from gpuwarden.features.active_test.gate.slurm_mark import gate_turn
 from gpuwarden_collectors.slurm.client import SlurmClient
 from gpuwarden_collectors.slurm.options import SlurmOptions
 from support.slurm import SLURM_PARTS, Slurm
@@ -29,7 +29,7 @@ async def entered(slurm: Slurm, *names: str, at_once: int = 2) -> dict[str, str]
     """Return the answer to each of these nodes when all ask together."""
     clients = {name: SlurmClient(conf=slurm.conf, inherited=slurm.environment, node=name) for name in names}
     marks = {
-        name: GateMark(client, SlurmOptions(enabled=True), at_once=at_once, slurm_user="root", lasts=60.0, pause=3.0)
+        name: gate_turn(client, SlurmOptions(enabled=True), at_once=at_once, slurm_user="root", lasts=60.0, pause=3.0)
         for name, client in clients.items()
     }
     try:
@@ -72,7 +72,7 @@ def test_a_mark_that_a_killed_daemon_left_counts_until_its_end_and_its_node_may_
 def test_a_daemon_that_ends_between_its_two_counts_takes_its_mark_back(slurm: Slurm) -> None:
     async def cancelled() -> None:
         client = SlurmClient(conf=slurm.conf, inherited=slurm.environment, node="n1")
-        gate_mark = GateMark(client, SlurmOptions(enabled=True), at_once=1, slurm_user="root", lasts=60.0, pause=300.0)
+        gate_mark = gate_turn(client, SlurmOptions(enabled=True), at_once=1, slurm_user="root", lasts=60.0, pause=300.0)
         entering = asyncio.create_task(gate_mark.enter())
         try:
             while not await asyncio.to_thread(marked, slurm):
@@ -89,7 +89,7 @@ def test_a_daemon_that_ends_between_its_two_counts_takes_its_mark_back(slurm: Sl
 def test_a_node_whose_slurm_does_not_answer_waits_and_its_mark_stays_until_its_end(tmp_path: Path) -> None:
     async def asked() -> str:
         client = SlurmClient(conf=tmp_path / "slurm.conf", inherited={"PATH": str(tmp_path)}, node="n1")
-        gate_mark = GateMark(client, SlurmOptions(enabled=True), at_once=1, slurm_user="root", lasts=60.0, pause=3.0)
+        gate_mark = gate_turn(client, SlurmOptions(enabled=True), at_once=1, slurm_user="root", lasts=60.0, pause=3.0)
         try:
             await gate_mark.leave()
             return await gate_mark.enter()

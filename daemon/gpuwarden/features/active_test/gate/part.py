@@ -9,7 +9,7 @@ from gpuwarden.features.active_test.daemon import ActiveTests
 from gpuwarden.features.active_test.gate.requirement import PassedTest, Sees, gate_of, level_of
 from gpuwarden.features.active_test.gate.rules import Assessed
 from gpuwarden.features.active_test.gate.runner import GateOptions, ReturnGate
-from gpuwarden.features.active_test.gate.slurm_mark import GateMark
+from gpuwarden.features.active_test.gate.slurm_mark import gate_turn
 from gpuwarden.features.active_test.memory import NAME, memory_of
 from gpuwarden.features.active_test.options import ActiveTestOptions, level_before_return
 from gpuwarden.features.active_test.snapshot import of
@@ -92,7 +92,7 @@ def _turn(site: Site, test: ActiveTestOptions) -> Turn | None:
     """Slurm counts how many nodes are tested; where there is none, nobody does."""
     if site.slurm is None:
         return None
-    return GateMark(
+    return gate_turn(
         site.slurm,
         site.config.slurm,
         at_once=test.at_once,

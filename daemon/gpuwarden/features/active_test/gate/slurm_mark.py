@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 from gpuwarden.actuators.fleet_turn import FleetTurn, TurnOptions
 from gpuwarden.features.active_test.at_once import TEST, refusal
@@ -12,25 +11,16 @@ from gpuwarden_collectors.slurm.client import Commands, SlurmClient
 from gpuwarden_collectors.slurm.options import SlurmOptions
 
 
-class GateMark(FleetTurn):
-    """Marks this node as tested. `at_once`: how many nodes may be tested at once. `slurm_user`: whose jobs count, too.
+def gate_turn(
+    client: SlurmClient, slurm: SlurmOptions, *, at_once: int, slurm_user: str, lasts: float, pause: float
+) -> FleetTurn:
+    """Return the turn of this node. `at_once`: how many nodes may be tested at once. `slurm_user`: whose jobs count, too.
     `lasts`: seconds of a test at most. `pause`: seconds between the write and the second count, a second at least.
     """
 
-    def __init__(
-        self,
-        client: SlurmClient,
-        options: SlurmOptions,
-        *,
-        at_once: int,
-        slurm_user: str,
-        lasts: float,
-        pause: float,
-        wall: Callable[[], float] = time.time,
-    ) -> None:
-        async def refused(commands: Commands, name: str) -> str:
-            testers = await read_testers(commands, slurm_user, wall())
-            return refusal(at_once, testers.held, name)
+    async def refused(commands: Commands, name: str) -> str:
+        testers = await read_testers(commands, slurm_user, time.time())
+        return refusal(at_once, testers.held, name)
 
-        turn = TurnOptions(what=TEST, done="tested", lasts=lasts, pause=pause)
-        super().__init__(client, options, turn, refused, wall)
+    turn = TurnOptions(what=TEST, done="tested", lasts=lasts, pause=pause)
+    return FleetTurn(client, slurm, turn, refused)
