@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from gpuwarden.features.bundle import boards, items, kernel, ledger
-from gpuwarden.features.bundle.entry import Completeness, Entry
+from gpuwarden.features.bundle.entry import Entry
 from gpuwarden.features.bundle.gathering import Gathered, Got
 from gpuwarden.features.bundle.series import Series
 from gpuwarden.health.view import Rules
@@ -200,112 +201,61 @@ def _made(name: str, about: str, how: str, content: bytes) -> Entry:
 
 
 def _json(name: str, about: str, how: str, document: Got[Any], most: int) -> Entry:
-    entry = Entry(
-        name=name, about=about, how=how, seconds=document.seconds, state=Completeness.MISSING, why=document.why
-    )
+    entry = Entry(name=name, about=about, how=how, seconds=document.seconds)
     if document.value is None:
-        return entry
+        return entry.missing(document.why)
     content = _indented(document.value)
     if len(content) > most:  # half of a JSON document is none
-        return Entry(
-            name=name,
-            about=about,
-            how=how,
-            state=Completeness.MISSING,
-            why=f"it has {len(content)} bytes, more than {most}",
-        )
-    return Entry(name=name, about=about, how=how, seconds=document.seconds, content=content)
+        return entry.missing(f"it has {len(content)} bytes, more than {most}")
+    return entry.holding(content)
 
 
 def _lines(
     name: str, about: str, excerpt: Got[ledger.Slice], events: Iterable[Document], most: int, *, earlier: bool = False
 ) -> Entry:
-    """Return events, one on each line. Of too many the oldest are left out."""
-    entry = Entry(
-        name=name,
-        about=about,
-        how="ledger, read only",
-        seconds=excerpt.seconds,
-        state=Completeness.MISSING,
-        why=excerpt.why,
-    )
+    """Return events, one on each line. Of too many the oldest are left out, as are those `earlier`, if there are any."""
+    entry = Entry(name=name, about=about, how="ledger, read only", seconds=excerpt.seconds)
     if excerpt.value is None:
-        return entry
-    kept, room, all_of_them = [], most, True
+        return entry.missing(excerpt.why)
+    kept, room = [], most
     for line in (json.dumps(event).encode() + b"\n" for event in reversed(list(events))):
         if len(line) > room:
-            all_of_them = False
+            earlier = True
             break
         room -= len(line)
         kept.append(line)
-    state, why = (
-        (Completeness.COMPLETE, "")
-        if all_of_them and not earlier
-        else (Completeness.CUT, "the oldest events are left out")
-    )
-    return Entry(
-        name=name,
-        about=about,
-        how=entry.how,
-        seconds=excerpt.seconds,
-        state=state,
-        why=why,
-        content=b"".join(reversed(kept)),
-    )
+    return entry.holding(b"".join(reversed(kept)), "the oldest events are left out" if earlier else "")
 
 
 def _kernel(lines: list[str], log: Got[str], dmesg: Entry) -> Entry:
     """Return the lines about GPUs; of too many the oldest are left out."""
-    name, about = "kernel.txt", "lines of the kernel log about GPUs and their bus"
-    how = "paths.kmsg" if log.value else dmesg.how
+    about = "lines of the kernel log about GPUs and their bus"
+    entry = Entry(name="kernel.txt", about=about, how="paths.kmsg" if log.value else dmesg.how)
     if not log.value and not dmesg.is_there:
-        why = "; ".join(filter(None, (log.why, dmesg.why)))
-        return Entry(name=name, about=about, how=how, state=Completeness.MISSING, why=why)
+        return entry.missing("; ".join(filter(None, (log.why, dmesg.why))))
     text = "".join(f"{line}\n" for line in lines).encode()
     if len(text) > items.KERNEL_MOST:
-        kept = text[-items.KERNEL_MOST :].partition(b"\n")[2]
-        return Entry(
-            name=name, about=about, how=how, state=Completeness.CUT, why="the oldest lines are left out", content=kept
-        )
-    if not log.value and dmesg.why:
-        return Entry(name=name, about=about, how=how, state=Completeness.CUT, why=dmesg.why, content=text)
-    return Entry(name=name, about=about, how=how, content=text)
+        return entry.holding(text[-items.KERNEL_MOST :].partition(b"\n")[2], "the oldest lines are left out")
+    return entry.holding(text, "" if log.value else dmesg.why)
 
 
 def _configuration(configuration: Got[str]) -> Entry:
-    name, about, how = "configuration.toml", "the configuration in force, without secrets", "gpuwarden config show"
+    about, how = "the configuration in force, without secrets", "gpuwarden config show"
+    entry = Entry(name="configuration.toml", about=about, how=how, seconds=configuration.seconds)
     if configuration.value is None:
-        return Entry(name=name, about=about, how=how, state=Completeness.MISSING, why=configuration.why)
-    return Entry(
-        name=name,
-        about=about,
-        how=how,
-        seconds=configuration.seconds,
-        content=configuration.value.encode()[: items.CONFIGURATION_MOST],
-    )
+        return entry.missing(configuration.why)
+    return entry.holding(configuration.value.encode()[: items.CONFIGURATION_MOST])
 
 
 def _traces(gathered: Gathered) -> Iterator[Entry]:
-    about, how = "readings of the minutes around a failure: gpuwarden replay reads it", "black box"
+    about = "readings of the minutes around a failure: gpuwarden replay reads it"
+    entry = Entry(name=_BOX, about=about, how="black box")
     if (held := gathered.box.value) is None:
-        yield Entry(
-            name=_BOX,
-            about=about,
-            how=how,
-            state=Completeness.MISSING,
-            why=gathered.box.why,
-            seconds=gathered.box.seconds,
-        )
+        yield replace(entry, seconds=gathered.box.seconds).missing(gathered.box.why)
         return
     for file in held.files:
         damaged = next((text for text in held.series.unread if file.name in text), "")
-        state = Completeness.CUT if damaged else Completeness.COMPLETE
-        yield Entry(name=f"{_BOX}/{file.name}", about=about, how=how, state=state, why=damaged, content=file.content)
+        yield replace(entry, name=f"{_BOX}/{file.name}").holding(file.content, damaged)
     for name in held.left_out:
-        yield Entry(
-            name=f"{_BOX}/{name}",
-            about=about,
-            how=how,
-            state=Completeness.MISSING,
-            why="no room is left for it: it is older than the others",
-        )
+        left_out = replace(entry, name=f"{_BOX}/{name}")
+        yield left_out.missing("no room is left for it: it is older than the others")

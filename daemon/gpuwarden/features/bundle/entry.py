@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 
 from gpuwarden_collectors.dataclass import dataclass
@@ -32,6 +33,14 @@ class Entry:
     """How long it took."""
     content: bytes = b""
     """Empty if it is not there."""
+
+    def missing(self, why: str) -> Entry:
+        """Return it as a file that is not there."""
+        return replace(self, state=Completeness.MISSING, why=why)
+
+    def holding(self, content: bytes, why: str = "") -> Entry:
+        """Return it with its content. `why`: why that is not all of it; empty if it is."""
+        return replace(self, state=Completeness.CUT if why else Completeness.COMPLETE, why=why, content=content)
 
     @property
     def is_there(self) -> bool:

@@ -190,9 +190,8 @@ async def _of_program(row: Program, order: Order, work: Path) -> Entry:
     if row.writes and not done.absent:
         content, lacks = _written(file, row.most)
         why = "; ".join(filter(None, (why, lacks)))
-    state = Completeness.MISSING if not content else Completeness.CUT if why else Completeness.COMPLETE
-    why = why or ("" if content else f"it wrote nothing{done.stderr}")
-    return replace(entry, state=state, why=why, content=content, seconds=done.seconds)
+    entry = replace(entry, seconds=done.seconds)
+    return entry.holding(content, why) if content else entry.missing(why or f"it wrote nothing{done.stderr}")
 
 
 def _written(file: Path, most: int) -> tuple[bytes, str]:
