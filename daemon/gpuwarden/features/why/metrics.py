@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from gpuwarden.features.why.counts import counts
 from gpuwarden.features.why.follows import code_of
-from gpuwarden.features.why.model import Answer, Cause, Epoch, Record, Touch
+from gpuwarden.features.why.model import Answer, Cause, Epoch, Record, Touch, Use
 from gpuwarden.features.why.names import public_name
 from gpuwarden.features.why.snapshot import of
 from gpuwarden.publish.metrics.lines import COUNTER, GAUGE
@@ -15,6 +15,7 @@ from gpuwarden.publish.snapshot import Snapshot
 
 ENDED, ENDED_AT = "gpuwarden_job_ended_info", "gpuwarden_job_ended_timestamp_seconds"
 CAUSE_AT = "gpuwarden_job_cause_timestamp_seconds"
+_JOB = ("job",)
 MOST = 64
 """Series of one metric: the newest jobs."""
 WELL_AT_LEAST = 600.0
@@ -67,27 +68,17 @@ def _ended(snapshot: Snapshot) -> Iterator[Sample]:
     return (((cause.value,), counts(snapshot).get(cause, 0)) for cause in Cause)
 
 
-def _running(snapshot: Snapshot) -> list[Epoch]:
-    return list(of(snapshot).running[-MOST:])
+def _used(name: str, value: Callable[[Use], float | None], text: str) -> Metric:
+    """Return the row of what running jobs used so far; there is no series while it is None."""
+
+    def samples(snapshot: Snapshot) -> Iterator[Sample]:
+        for job in of(snapshot).running[-MOST:]:
+            if (number := value(job.use)) is not None:
+                yield (_name(job, snapshot),), number
+
+    return Metric(name, GAUGE, _JOB, samples, text, default=False, omitted=_JOB)
 
 
-def _energy(snapshot: Snapshot) -> Iterator[Sample]:
-    return (((_name(job, snapshot),), job.use.energy_j) for job in _running(snapshot) if job.use.energy_j is not None)
-
-
-def _busy(snapshot: Snapshot) -> Iterator[Sample]:
-    return (((_name(job, snapshot),), job.use.busy) for job in _running(snapshot) if job.use.busy is not None)
-
-
-def _idle(snapshot: Snapshot) -> Iterator[Sample]:
-    return (((_name(job, snapshot),), job.use.idle_gpu_seconds) for job in _running(snapshot))
-
-
-def _throttled(snapshot: Snapshot) -> Iterator[Sample]:
-    return (((_name(job, snapshot),), job.use.throttled_gpu_seconds) for job in _running(snapshot))
-
-
-_JOB = ("job",)
 METRICS: tuple[Metric, ...] = (
     Metric(
         ENDED,
@@ -125,40 +116,24 @@ METRICS: tuple[Metric, ...] = (
         "scheduler (or an operator), notice, other_node, not_seen (nothing that this node saw).",
         default=False,
     ),
-    Metric(
+    _used(
         "gpuwarden_job_energy_joules",
-        GAUGE,
-        _JOB,
-        _energy,
+        lambda use: use.energy_j,
         "Energy that the GPUs of a running job used since it began. No series while it was not measured.",
-        default=False,
-        omitted=_JOB,
     ),
-    Metric(
+    _used(
         "gpuwarden_job_busy_ratio",
-        GAUGE,
-        _JOB,
-        _busy,
+        lambda use: use.busy,
         "Share of its time in which kernels ran on the GPUs of a running job, since it began, 0 to 1. No series while it was not measured.",
-        default=False,
-        omitted=_JOB,
     ),
-    Metric(
+    _used(
         "gpuwarden_job_idle_gpu_seconds",
-        GAUGE,
-        _JOB,
-        _idle,
+        lambda use: use.idle_gpu_seconds,
         "GPU-seconds that a running job had GPUs without a process on them, since it began.",
-        default=False,
-        omitted=_JOB,
     ),
-    Metric(
+    _used(
         "gpuwarden_job_throttled_gpu_seconds",
-        GAUGE,
-        _JOB,
-        _throttled,
+        lambda use: use.throttled_gpu_seconds,
         "GPU-seconds in which the GPUs of a running job were held down by heat or a power brake, since it began.",
-        default=False,
-        omitted=_JOB,
     ),
 )
