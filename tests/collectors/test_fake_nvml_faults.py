@@ -295,7 +295,7 @@ def test_what_is_not_supported_costs_nothing(fake: FakeNvml, client: NvmlClient)
     fake.write(prices=True).reading("*", "inforom_valid", "none").reading("*", "energy_mj", "none")
     assert client.ask(INFOROM) < 30
     assert client.ask(FIELDS.format(ENERGY)) < 2.85
-    mixed = f"cost(lambda: nvmlDeviceGetFieldValues(kept['gpu'], [({ENERGY}, 0)] * 100 + [(95, 0)] * 10))"
+    mixed = f"cost(lambda: nvmlDeviceGetFieldValues(kept['gpu'], [({ENERGY}, 0)] * 100 + [(173, 0)] * 10))"
     assert 1.65 <= client.ask(mixed) < 100  # those that are supported cost, before and behind one that is not
 
 
