@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpuwarden.health.model import EventKind
+from gpuwarden.ledger.ledger import Ledger
 from gpuwarden.ledger.reader import read_only
 from gpuwarden_collectors.base import host_clock
 from gpuwarden_collectors.event_facts import LogPosition
@@ -43,6 +44,23 @@ async def test_the_next_start_remembers(make: Ledgers) -> None:
     assert numbers(memory) == [1, 2]
     assert memory.position == LogPosition("b1", 17)
     assert not memory.begun
+
+
+@pytest.mark.parametrize(("uptime", "kept"), [(60.0, True), (4_000.0, False)])
+async def test_old_events_go_only_once_the_clock_had_an_hour_to_be_set_after_a_boot(
+    tmp_path: Path, uptime: float, kept: bool
+) -> None:
+    path = tmp_path / "ledger.db"
+    ledger = Ledger(path, machine=HERE, boot_id="b1")
+    await opened(ledger)
+    ledger.append([event(1)], checkpoint=[])
+    assert await ledger.close(PATIENCE)
+    in_2099 = Stamp(uptime, 4_080_000_000.0)
+    ledger = Ledger(path, machine=HERE, boot_id="b2", clock=lambda: in_2099)
+    await opened(ledger)
+    assert await ledger.close(PATIENCE)
+    with read_only(path) as reader:
+        assert [each.event.data["n"] for each in reader.events()] == ([1] if kept else [])
 
 
 async def test_a_checkpoint_is_due_after_many_events_and_once_a_day(make: Ledgers) -> None:

@@ -24,6 +24,7 @@ from gpuwarden_collectors.host import MachineIdentity
 _RETRY_FIRST, _RETRY_MAX = 1.0, 60.0  # seconds between attempts, doubling
 _BATCH = 500  # entries in one transaction
 _PRUNE_EVERY = 3_600.0  # seconds
+_PRUNE_FROM = 3_600.0  # ... of uptime: before that the clock may be years ahead, as hardware clocks are at times until a time server was reached
 _SEAL_EVERY = 30.0  # seconds for which what is no latch may be in the log alone
 _SEAL_SOON = 1.0  # ... an exclusion: with it often comes a signal to a job, the outcome of which must not wait for two syncs of the disk
 _SEAL_HELD_UP = 15.0  # seconds for which a reader, or a disk, may hold it up before that is an error
@@ -161,6 +162,8 @@ class LedgerWriter:
             )
 
     def _prune(self, store: Store, now: Stamp) -> None:
+        if now.boottime < _PRUNE_FROM:
+            return
         if now.boottime >= self._prune_at or self._unpruned >= _PRUNE_AFTER:
             store.prune(now.wall)
             self._prune_at, self._unpruned = now.boottime + _PRUNE_EVERY, 0
