@@ -96,9 +96,9 @@ class Commands:
         finally:
             self.client.in_flight.clear()
 
-    async def node_name(self) -> str:
-        """Slurm's name of this host. Raises SlurmError."""
-        return await self.client.node.find(self)
+    async def node_name(self, *, again: bool = False) -> str:
+        """Slurm's name of this host; with `again` as slurm.conf has it now. Raises SlurmError."""
+        return await (self.client.node.find_again(self) if again else self.client.node.find(self))
 
 
 class SlurmClient:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from gpuwarden_collectors.slurm.nodes import find_name, is_node_name
+from gpuwarden_collectors.slurm.nodes import find_name, is_node_name, name_in_conf
 
 if TYPE_CHECKING:
     from gpuwarden_collectors.slurm.client import Commands
@@ -15,7 +15,7 @@ NAME_VARIABLE = "SLURMD_NODENAME"
 
 
 class NodeName:
-    """The configured one, else SLURMD_NODENAME, else the answer of `scontrol show aliases HOSTNAME`, which is asked for once."""
+    """The configured one, else SLURMD_NODENAME, else the answer of `scontrol show aliases HOSTNAME`."""
 
     def __init__(self, configured: str = "", *, inherited: Mapping[str, str] = os.environ, hostname: str = "") -> None:
         from_environment = inherited.get(NAME_VARIABLE, "")
@@ -23,9 +23,21 @@ class NodeName:
         """Host name of this machine."""
         self.known = configured or (from_environment if is_node_name(from_environment) else "")
         """Empty until it is found."""
+        self._is_set = bool(self.known)
+        self._is_in_conf = False
 
     async def find(self, commands: Commands) -> str:
         """Raises SlurmError: UnknownNode if Slurm knows no such host, Refused if it has several names for it."""
         if not self.known:
             self.known = await find_name(commands, self.hostname)
         return self.known
+
+    async def find_again(self, commands: Commands) -> str:
+        """Returns what `find` does, but asks slurm.conf each time: a site gives its nodes other names, and the name
+        of a machine to the one that replaces it.
+        """
+        if not self._is_set:
+            name = await name_in_conf(commands, self.hostname)
+            if name or self._is_in_conf:
+                self.known, self._is_in_conf = name, bool(name)
+        return await self.find(commands)

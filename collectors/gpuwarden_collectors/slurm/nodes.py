@@ -122,9 +122,15 @@ async def find_name(commands: Commands, hostname: str, *, clock: Clock = host_cl
 
     A dynamic node (`slurmd -Z`) is not in slurm.conf, whose hosts are asked for first: its name is by default that of its host.
     """
-    undone = f"cannot find the name of {hostname} in Slurm"
-    hosts = tuple(dict.fromkeys((hostname, hostname.partition(".")[0])))
-    for host in hosts:
+    if name := await name_in_conf(commands, hostname):
+        return name
+    return await _dynamic_name(commands, _unfound(hostname), _hosts(hostname), clock())
+
+
+async def name_in_conf(commands: Commands, hostname: str) -> str:
+    """Returns the name that this host's slurm.conf has for it; "" if none. Raises Refused if it has several. No request."""
+    undone = _unfound(hostname)
+    for host in _hosts(hostname):
         names = (await commands.ask(undone, "scontrol", "show", "aliases", host)).split()
         if len(names) > 1:
             raise Refused(
@@ -132,7 +138,15 @@ async def find_name(commands: Commands, hostname: str, *, clock: Clock = host_cl
             )
         if names and is_node_name(names[0]):
             return names[0]
-    return await _dynamic_name(commands, undone, hosts, clock())
+    return ""
+
+
+def _unfound(hostname: str) -> str:
+    return f"cannot find the name of {hostname} in Slurm"
+
+
+def _hosts(hostname: str) -> Sequence[str]:
+    return tuple(dict.fromkeys((hostname, hostname.partition(".")[0])))
 
 
 async def _dynamic_name(commands: Commands, undone: str, hosts: Sequence[str], now: Stamp) -> str:

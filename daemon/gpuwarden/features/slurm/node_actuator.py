@@ -62,7 +62,7 @@ class SlurmActuator:
 
     @actuator_errors
     async def read(self) -> NodeState:
-        name = await self.commands.node_name()
+        name = await self.commands.node_name(again=True)
         node = await nodes.read_node(self.commands, name)
         if node.is_out:  # a return gate waits for the end of its jobs
             node = await nodes.without_ended_jobs(self.commands, node)
