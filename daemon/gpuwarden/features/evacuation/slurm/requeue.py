@@ -22,6 +22,7 @@ from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 from gpuwarden_collectors.slurm.errors import CalledOff, Refused, SlurmError
 from gpuwarden_collectors.slurm.hostlist import in_hostlist
 from gpuwarden_collectors.slurm.nodes import read_node
+from gpuwarden_collectors.slurm.settings import read_config, release_of
 
 SETTLES_AFTER = 1.5
 """Seconds from the requeue to `StartTime=now`: the times that Slurm compares (slurm_cred.c) are whole seconds of the controller's."""
@@ -33,6 +34,9 @@ _NEVER = (
     ("Only batch jobs", "only batch jobs can be requeued"),
     ("presently disabled", "it was submitted with --no-requeue, or JobRequeue=0 is the default"),
 )
+_CANCELS_PARTS_FROM = (25, 11)
+"""Release from which a requeue cancels a heterogeneous job whose steps run: its srun kills the steps, and slurmctld takes that for a
+cancellation ("job_signal: 9 of requeuing JobId"; seen with 25.11.7 and 26.05.3, not with 22.05.8, 24.05 and 25.05)."""
 
 
 class Requeueing(StrEnum):
@@ -71,10 +75,8 @@ async def requeue(
     """
     current = await read_job(commands, job)
     if current is None or current.restarts == job.restarts:
-        if (settled := _nothing_to_do(current, node)) is not None:
+        if (settled := await _left_alone(commands, current, node)) is not None:
             return settled
-        if not (await read_node(commands, node)).is_out:
-            return RequeueOutcome(result=Requeueing.NOT_YET, text=f"{node} could get it back: it is not excluded yet")
         if (left := await _write(commands, job, still)) is not None:
             return left
         current = await read_job(commands, job)
@@ -87,6 +89,17 @@ async def requeue(
             f"cannot requeue job {job.called}: Slurm accepted it, and it is {current.state} as before; it is tried again"
         )
     return await _bring_forward(commands, job, current, settles)
+
+
+async def _left_alone(commands: Commands, current: SlurmJob | None, node: str) -> RequeueOutcome | None:
+    """The outcome if the job must not be requeued, or not yet; None if it is to be. Raises SlurmError."""
+    if (settled := _nothing_to_do(current, node)) is not None:
+        return settled
+    if not (await read_node(commands, node)).is_out:
+        return RequeueOutcome(result=Requeueing.NOT_YET, text=f"{node} could get it back: it is not excluded yet")
+    if current is not None and current.part and (why := await _would_be_cancelled(commands)):
+        return RequeueOutcome(result=Requeueing.REFUSED, text=why)
+    return None
 
 
 def _nothing_to_do(current: SlurmJob | None, node: str) -> RequeueOutcome | None:
@@ -108,6 +121,14 @@ def _nothing_to_do(current: SlurmJob | None, node: str) -> RequeueOutcome | None
             result=Requeueing.REFUSED, text=f"it requires {current.pinned[:60]}, and could run nowhere else"
         )
     return None
+
+
+async def _would_be_cancelled(commands: Commands) -> str:
+    """Why a requeue would end a heterogeneous job for good; "" if it would not, or that is not known. Raises SlurmError."""
+    version = (await read_config(commands)).get("SLURM_VERSION", "")
+    if (release_of(version) or (0, 0)) < _CANCELS_PARTS_FROM:
+        return ""
+    return f"Slurm {version} cancels a heterogeneous job that is requeued while steps of it run"
 
 
 async def _write(commands: Commands, job: SlurmJob, still: Callable[[], bool] | None) -> RequeueOutcome | None:
