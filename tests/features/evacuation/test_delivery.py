@@ -202,6 +202,15 @@ def test_else_only_the_ranks_on_this_host_are_signalled(
     assert delivery.local_only == (slurm is not None and slurm.node_count > 1)
 
 
+@pytest.mark.parametrize(("nodes", "way", "local_only"), [(1, Way.LOCAL, True), (2, Way.JOB_WIDE, False)])
+def test_the_text_says_that_other_parts_of_a_heterogeneous_job_get_no_signal(
+    nodes: int, way: Way, *, local_only: bool
+) -> None:
+    delivery = deliver(local(7, process(1)), slurm_job(7, node_count=nodes, called="7+0"))
+    assert (delivery.way, delivery.local_only) == (way, local_only)
+    assert delivery.text.endswith(" are not signalled by this node")
+
+
 def test_where_only_leaders_are_reached_their_helpers_are_in_no_danger() -> None:
     delivery = deliver(local(7, process(1), helper(2)), slurm_job(7), trees=False)
     assert (delivery.way, signals(delivery)) == (Way.JOB_WIDE, {1: "TERM"})

@@ -196,11 +196,12 @@ def delivery(
         return through_slurm
     signals = " ".join(sorted({aim.signal for aim in aims}))
     text = f"SIG{signals.replace(' ', ', SIG')} to {_ranks(len(aims))} here"
-    if several:
+    beyond = slurm is not None and slurm.several  # a part of a heterogeneous job, too, that has one node
+    if beyond:
         text += "; those on its other nodes are not signalled by this node"
     elif job.kind is Kind.SLURM and slurm is None:
         text += "; Slurm's record of it is not known"
-    return Delivery(way=Way.LOCAL, signal=signals, receivers=aims, local_only=several, text=text)
+    return Delivery(way=Way.LOCAL, signal=signals, receivers=aims, local_only=beyond, text=text)
 
 
 # --- which signal
@@ -262,7 +263,9 @@ def _watched(mark: Mark, chosen: tuple[Aim, ...], *, trees: bool) -> Delivery | 
 def _through_slurm(job: LocalJob, slurm: SlurmJob, aims: tuple[Aim, ...], *, trees: bool) -> Delivery | None:
     first = aims[0]
     if reached := _reached_by_all(job, slurm, aims, trees=trees):
-        text = f"SIG{first.signal} through Slurm to the whole job, {_ranks(len(reached))} of it here"
+        whole = "this part of the job" if slurm.part else "the whole job"
+        text = f"SIG{first.signal} through Slurm to {whole}, {_ranks(len(reached))} of it here"
+        text += "; its other parts are not signalled by this node" if slurm.part else ""
         return Delivery(way=Way.JOB_WIDE, signal=first.signal, receivers=reached, text=text)
     if slurm.batch and len(aims) == 1 and first.receiver.step == "batch" and first.receiver.leader:
         text = f"SIG{first.signal} through Slurm to the batch script, which is the rank itself"
