@@ -11,7 +11,7 @@ from gpuwarden.policy.model import Settings
 from gpuwarden_collectors.slurm.client import Commands, SlurmClient
 from gpuwarden_collectors.slurm.errors import Refused, UnknownNode, Unreachable
 from gpuwarden_collectors.slurm.jobs_controller import HOUR, Controller
-from gpuwarden_collectors.slurm.nodes import find_name, read_node, read_partitions
+from gpuwarden_collectors.slurm.nodes import find_name, jobs_on, read_node, read_partitions, runs_jobs
 from gpuwarden_collectors.slurm.settings import read_partition_settings
 from support.slurm import MUNGE, SLURM_PARTS, Slurm
 
@@ -112,3 +112,14 @@ async def test_a_node_that_is_well_costs_the_controller_twelve_requests_an_hour(
     jobs = questions(slurm) - before
     assert min(read, size, jobs) > 0
     assert HOUR / Settings().look_every * read + jobs <= 12.0
+
+
+async def test_a_job_that_its_user_has_stopped_has_its_node_still(slurm: Slurm, commands: Commands) -> None:
+    """After `scancel --signal=STOP` its state is STOPPED: what asks for running jobs alone does not get it."""
+    job = slurm.submit("sleep 600", "-w", "n1", "--gres=gpu:1")
+    slurm.wait(lambda: slurm.job_state(job) == "RUNNING", "the job to run")
+    slurm.command("scancel", "--signal=STOP", str(job))
+    slurm.wait(lambda: slurm.job_state(job) == "STOPPED", "it to be stopped")
+    assert await runs_jobs(commands, "n1")
+    assert [left.id for left in await jobs_on(commands, "n1")] == [job]
+    assert list(Controller("n1", lambda words: slurm.command(*words), questions=2).jobs(0.0) or {}) == [job]

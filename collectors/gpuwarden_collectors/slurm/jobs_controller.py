@@ -37,7 +37,7 @@ class Controller:
         if now - self._listed < SPAN / max(1, self._questions // 2):
             return None
         self._listed = now
-        command = ("squeue", "--noheader", "--nodelist", self.node, "--states=R,CG,CF,S", "--format", SQUEUE_FORMAT)
+        command = ("squeue", "--noheader", "--nodelist", self.node, "--states=R,CG,CF,S,ST", "--format", SQUEUE_FORMAT)
         text = self._answer(now, command)
         return None if text is None else {job.id: job for job in squeue(text)}
 

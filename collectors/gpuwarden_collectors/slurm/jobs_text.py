@@ -28,7 +28,7 @@ _GPUS = re.compile(r"(?:^|,)gpu(?::[^,():]*)*\(IDX:([0-9,-]*)\)")
 
 
 def squeue(text: str) -> list[Job]:
-    """Parses `squeue -h -w NODE -t R,CG,CF,S -o SQUEUE_FORMAT`; skips lines of another form."""
+    """Parses `squeue -h -w NODE -t R,CG,CF,S,ST -o SQUEUE_FORMAT`; skips lines of another form."""
     jobs: dict[int, Job] = {}
     for line in text.splitlines()[:_JOBS_MAX]:
         columns = line.split("|", 4)

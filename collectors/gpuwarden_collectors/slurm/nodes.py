@@ -75,14 +75,14 @@ async def without_ended_jobs(commands: Commands, node: NodeFacts) -> NodeFacts:
 
 
 async def runs_jobs(commands: Commands, name: str) -> bool:
-    """Return True if a job runs on the node, or is suspended there, and False if none is shown. Raises SlurmError."""
-    listed = ("squeue", "--noheader", "--all", "--nodelist", name, "--states=R,S", "--format=%A")
+    """Return True if a job runs on the node, is suspended or stopped there, and False if none is shown. Raises SlurmError."""
+    listed = ("squeue", "--noheader", "--all", "--nodelist", name, "--states=R,S,ST", "--format=%A")
     return bool((await commands.ask(f"cannot read the jobs of {name}", *listed)).split())
 
 
 async def jobs_on(commands: Commands, name: str) -> list[Job]:
     """Return the jobs that have the node or end on it, those of hidden partitions included. Raises SlurmError."""
-    listed = ("squeue", "--noheader", "--all", "--nodelist", name, "--states=R,CG,CF,S", "--format", SQUEUE_FORMAT)
+    listed = ("squeue", "--noheader", "--all", "--nodelist", name, "--states=R,CG,CF,S,ST", "--format", SQUEUE_FORMAT)
     return squeue(await commands.ask(f"cannot read the jobs of {name}", *listed))
 
 
