@@ -34,8 +34,9 @@ def helper(connection: socket.socket, file: Path) -> None:
         environment={"HOME": "/", "PATH": "/nowhere"}, now=lambda: float((folder / "now").read_text()),
     )  # fmt: skip
     settings = Settings(**instructions["settings"])
-    conf = None if settings.slurm_conf is None else Path(settings.slurm_conf)
-    serve(host, replace(settings, reboot_command=tuple(settings.reboot_command), slurm_conf=conf), connection)
+    conf, commands = (path and Path(path) for path in (settings.slurm_conf, settings.slurm_folder))
+    command = tuple(settings.reboot_command)
+    serve(host, replace(settings, reboot_command=command, slurm_conf=conf, slurm_folder=commands), connection)
 
 
 def _kill_after(seconds: float, pid: int) -> None:

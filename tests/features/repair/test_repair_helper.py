@@ -91,6 +91,20 @@ def test_slurm_reboots_the_node_with_the_reason(host: RepairHost) -> None:
     assert host.effects == ["reboot reason=gpuwarden: xid 79 of GPU 3 § n1"]
 
 
+def test_slurm_s_commands_are_taken_from_the_folder_that_is_configured(host: RepairHost) -> None:
+    """Slurm is below /opt on AWS ParallelCluster, for one: the fixed PATH of the helper has none of its commands."""
+    (host.folder / "bin/scontrol").unlink()
+    place = host.folder / "slurm"
+    place.mkdir(parents=True)
+    (place / "scontrol").symlink_to(host.folder / "bin/programs.sh")
+    unable = host.ask({"verb": "probe"})["unable"]
+    assert unable == {"reboot": f"scontrol is not in {host.folder}/bin: set slurm.folder to where Slurm's commands are"}
+    host.settings |= {"slurm_folder": str(place)}
+    assert host.ask({"verb": "probe"})["unable"] == {}
+    assert host.ask(step("reboot", reason="xid 79"))["done"]
+    assert host.effects == ["reboot reason=xid 79 n1"]
+
+
 def test_an_order_that_slurm_did_not_take_is_no_reboot_and_may_be_tried_again(host: RepairHost) -> None:
     """A controller that restarts when the reboot is due costs a wait, and not one of the two tries of the failure."""
     host.set("fails.reboot")

@@ -25,10 +25,9 @@ def test_a_node_that_we_drained_is_rebooted_with_our_reason_and_stays_drained(tm
     (tmp_path / "host").mkdir()
     with running(Slurm(folder, nodes=1, more=f"RebootProgram={program}")) as slurm, helpers() as made:
         host = RepairHost(tmp_path / "host", made)
-        scontrol = host.folder / "bin/scontrol"
-        scontrol.unlink()
-        scontrol.symlink_to(shutil.which("scontrol") or "")
-        host.settings |= {"slurm_conf": str(slurm.conf)}
+        (host.folder / "bin/scontrol").unlink()
+        folder_of_slurm = Path(shutil.which("scontrol") or "").parent
+        host.settings |= {"slurm_conf": str(slurm.conf), "slurm_folder": str(folder_of_slurm)}
         slurm.drain("n1", DRAINED)
         request = {"verb": "step", "id": "try-1", "step": "reboot", "reason": REASON}
         assert host.ask(request) == {"done": True, "text": "Slurm reboots n1 once its jobs have ended"}

@@ -34,10 +34,10 @@ def _checked(ended: Ended, action: str) -> Ended:
     return ended
 
 
-def _program(host: Host, name: str) -> str:
-    if path := host.program(name):
+def _program(host: Host, name: str, only: Path | None = None) -> str:
+    if path := host.program(name, only):
         return path
-    raise CommandFailed(f"{name} is not in {host.path}: install it")
+    raise CommandFailed(f"{name} is not in {only or host.path}: install it")
 
 
 # --- a reset
@@ -114,7 +114,7 @@ def reboot(host: Host, settings: Settings, reason: str, run: Run) -> str:
     words = ("reboot", f"reason={reason}", node)
     variables = slurm_environment(host.variables, settings.slurm_conf)
     assignments = [f"{name}={value}" for name, value in variables.items() if host.variables.get(name) != value]
-    ended = run("/usr/bin/env", *assignments, _program(host, "scontrol"), *words)
+    ended = run("/usr/bin/env", *assignments, _program(host, "scontrol", settings.slurm_folder), *words)
     if ended.code is not None and ended.code > 0:  # one that was killed may have given the order
         raise NothingOrdered(f"scontrol reboot of {node}: {ended.why}")
     _checked(ended, f"scontrol reboot of {node}")
@@ -122,7 +122,9 @@ def reboot(host: Host, settings: Settings, reason: str, run: Run) -> str:
 
 
 def _node(host: Host, settings: Settings) -> str:
-    client = SlurmClient(conf=settings.slurm_conf, node=settings.node, inherited=host.variables)
+    client = SlurmClient(
+        conf=settings.slurm_conf, folder=settings.slurm_folder, node=settings.node, inherited=host.variables
+    )
     try:
         return asyncio.run(client.routine.node_name())
     except SlurmError as error:

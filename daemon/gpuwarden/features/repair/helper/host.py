@@ -51,7 +51,7 @@ class Host:
         """Run a program within its deadline. It keeps `held`, an open lock, for as long as it lives."""
         return run(command, self.within(Path(command[0]).name, seconds), self.variables, held, self.grace)
 
-    def program(self, name: str) -> str:
-        """Return the path of a program, or "" if there is none."""
-        folders = (Path(folder) for folder in self.path.split(":"))
+    def program(self, name: str, only: Path | None = None) -> str:
+        """Return the path of a program, or "" if there is none. `only`: the folder that it must be in; None: that of any program."""
+        folders = map(Path, self.path.split(":")) if only is None else (only,)
         return next((str(path) for folder in folders if os.access(path := folder / name, os.X_OK)), "")

@@ -57,7 +57,9 @@ def _lacking_to_reboot(host: Host, settings: Settings) -> str:
         return "" if there else f"{command} of repair.reboot_command does not exist, or cannot be run: install it"
     if not settings.slurm:
         return "nothing reboots this node: set repair.reboot_command, or enable [slurm]"
-    return "" if host.program("scontrol") else f"scontrol is not in {host.path}: install it"
+    if host.program("scontrol", settings.slurm_folder):
+        return ""
+    return f"scontrol is not in {settings.slurm_folder or host.path}: set slurm.folder to where Slurm's commands are"
 
 
 def _unable_to_reset(steps: list[str], host: Host, settings: Settings) -> dict[str, str]:

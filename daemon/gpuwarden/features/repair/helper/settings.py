@@ -18,6 +18,8 @@ class Settings:
     reboot_command: tuple[str, ...] = ()
     slurm: bool = False
     slurm_conf: Path | None = None
+    slurm_folder: Path | None = None
+    """That of Slurm's commands; None: they are where all programs are."""
     node: str = ""
     library: str = ""
 
@@ -31,6 +33,7 @@ def settings_of(config: Config) -> Settings:
         reboot_command=repair.reboot_command,
         slurm=config.slurm.enabled,
         slurm_conf=config.slurm.conf,
+        slurm_folder=config.slurm.folder,
         node=config.slurm.node,
         library=config.collectors.nvml.library,
     )
