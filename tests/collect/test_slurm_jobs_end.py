@@ -225,6 +225,15 @@ def test_the_end_of_a_job_is_asked_once_some_seconds_after_it(node: Node) -> Non
     assert (jobs[60].state, jobs[60].exit_code, jobs[60].signal, jobs[60].nodes) == ("CANCELLED", None, 15, 2)
 
 
+@pytest.mark.parametrize(("failed", "here"), [("n1", True), ("n2", False)])
+def test_the_node_that_slurm_lost_is_this_one_or_another(node: Node, failed: str, here: bool) -> None:
+    text = answer(60, "NODE_FAIL", "0:1").replace("Reason=None", f"Reason=NodeDown FailedNode={failed}")
+    node.answers = {60: text}
+    node.ran(60, nodes="n[1-2]")
+    job = node.pass_by(90)[60]
+    assert (job.state, job.failed_node, job.failed_here) == ("NODE_FAIL", failed, here)
+
+
 def test_who_cancelled_a_job_is_asked_of_accounting(node: Node) -> None:
     node.answers = {60: answer(60, "CANCELLED", "0:15"), 61: answer(61, "FAILED", "1:0")}
     node.accounting = {60: "1001|CANCELLED by 0\n"}

@@ -85,7 +85,7 @@ class JobsReader:
         self._ends.learn(jobs.values(), at)
         self._over |= {number: note for number, note in notes.items() if number not in jobs}
         return JobsFacts(
-            jobs=tuple(self._ends.of(self._marked(jobs[number], users)) for number in sorted(jobs)),
+            jobs=tuple(self._ends.of(self._marked(jobs[number], users), self._node) for number in sorted(jobs)),
             processes=processes,
             cpu_at=self._cpu.at,
             minors=minors(self._conf.with_name("gres.conf"), self._node),

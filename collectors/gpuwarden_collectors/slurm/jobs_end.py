@@ -145,12 +145,15 @@ class Ends:
             if not self._one(job, now):
                 return
 
-    def of(self, job: Job) -> Job:
-        """Returns the job with what the controller said of its end."""
+    def of(self, job: Job, node: str) -> Job:
+        """Returns the job with what the controller said of its end. `node`: Slurm's name of this one; empty: not known."""
         end = self._ends.get(_key(job))
         if end is None:
             return job
-        job = replace(job, state=end.state, failed_node=end.failed_node, nodes=end.nodes or job.nodes)
+        is_here = end.failed_node != "" and end.failed_node == node
+        job = replace(
+            job, state=end.state, failed_node=end.failed_node, failed_here=is_here, nodes=end.nodes or job.nodes
+        )
         if end.state in (AGAIN, HELD):
             return job
         return replace(

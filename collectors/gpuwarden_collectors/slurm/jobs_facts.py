@@ -48,6 +48,8 @@ class Job:
     """The signal of that step, 125 if it was for want of memory; None: not known, or none."""
     failed_node: str = ""
     """Of NODE_FAIL the node that failed, where the controller names it (24.11)."""
+    failed_here: bool = False
+    """That node is this one."""
     cancelled_by: int | None = None
     """Number of the user who cancelled it; None: not cancelled, or no accounting names the user."""
 

@@ -53,6 +53,7 @@ class Ends:
     known_from: str = "epilog"
     nodes: int | None = None
     failed_node: str = ""
+    failed_here: bool = False
     step_failed: bool = False
 
 
@@ -71,7 +72,7 @@ def why(ends: Ends, *touches: Touch, uid: int = 1001) -> Answer:
     epoch = replace(epoch, touches=with_follows(touches, {}))
     end = End(
         at=at(LENGTH), known_from=ends.known_from, state=ends.state, exit_code=ends.exit_code, signal=ends.signal, by=ends.by,
-        nodes=ends.nodes, failed_node=ends.failed_node, step_failed=ends.step_failed,
+        nodes=ends.nodes, failed_node=ends.failed_node, failed_here=ends.failed_here, step_failed=ends.step_failed,
     )  # fmt: skip
     return answer(epoch, end, AROUND)
 
@@ -196,6 +197,7 @@ TABLE: dict[str, tuple[Ends, tuple[Touch, ...], Cause, Certainty, str]] = {
     "told since its GPU fails, while the machine ends": (FAILED, (touch("notice", "aws/stop", -90), REMAP, FOR_GPU), Cause.NOTICE, Y, "notice"),
     "another node": (Ends("NODE_FAIL"), (), Cause.OTHER_NODE, L, "NODE_FAIL"),
     "another node, which is named": (Ends("NODE_FAIL", nodes=2, failed_node="n7"), (), Cause.OTHER_NODE, L, "NODE_FAIL"),
+    "this node, which is named": (Ends("NODE_FAIL", nodes=2, failed_node="n1", failed_here=True), (), Cause.HOST, L, "NODE_FAIL"),
     "this node, its only one": (Ends("NODE_FAIL", nodes=1), (), Cause.HOST, L, "NODE_FAIL"),
     "driver not loaded when it began": (FAILED, (touch("standing", "driver_not_loaded@node", -60),), Cause.HOST, L, "driver_not_loaded"),
     "libraries of the driver replaced before it began": (

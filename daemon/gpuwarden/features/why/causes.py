@@ -232,7 +232,7 @@ def _announced(case: Case) -> Found | None:
 def _node_failed(case: Case) -> Found | None:
     if case.end.state not in ("NODE_FAIL", "BOOT_FAIL"):
         return None
-    if case.end.nodes == 1:
+    if case.end.nodes == 1 or case.end.failed_here:
         return Found(
             cause=Cause.HOST, template="The scheduler lost this node while it ran; run it again on another node"
         )

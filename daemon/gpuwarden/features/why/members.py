@@ -162,6 +162,7 @@ def _end(job: Job, at: Stamp) -> End:
         by="" if job.cancelled_by is None else str(job.cancelled_by),
         nodes=job.nodes,
         failed_node=_word(job.failed_node),
+        failed_here=job.failed_here,
         step_failed=bool(job.step_exit_code or job.step_signal),
     )
 

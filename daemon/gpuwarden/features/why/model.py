@@ -101,6 +101,8 @@ class End:
     """Number of its nodes, where the scheduler says it."""
     failed_node: str = ""
     """The node that the scheduler lost, where it names it."""
+    failed_here: bool = False
+    """That node is this one. Known while its record is made."""
     step_failed: bool = False
     """A step of it failed, by the scheduler's word, whatever its script made of that. Known while its record is made."""
 
