@@ -216,6 +216,7 @@ TABLE: dict[str, tuple[Ends, tuple[Touch, ...], Cause, Certainty, str]] = {
     # --- another node may be the cause
     "aborted, one of two nodes": (Ends("FAILED", 134, nodes=2), (), Cause.NOT_SEEN, P, "FAILED"),
     "ended by srun, one of two nodes": (Ends(exit_code=143, nodes=2), (), Cause.NOT_SEEN, P, ""),
+    "lost its other node, which no signal ended here": (Ends(signal=1, nodes=2), (), Cause.NOT_SEEN, P, ""),
     "exit code 1, one of two nodes": (Ends("FAILED", 1, nodes=2), (), J, P, "FAILED"),
     "a bad pointer, one of two nodes": (Ends("FAILED", 139, nodes=2), (), J, L, "FAILED"),
     "aborted, its only node": (Ends("FAILED", 134, nodes=1), (), J, L, "FAILED"),
@@ -260,6 +261,7 @@ def test_the_sentence_names_the_board_and_what_to_do() -> None:
     assert why(Ends("CANCELLED", by="0")).sentence == "It was cancelled by root."
     assert why(Ends("CANCELLED", by="1002")).sentence == "It was cancelled by uid 1002."
     assert why(Ends("CANCELLED")).sentence == "It was cancelled."
+    assert "as ranks are once another one fails" in why(Ends(signal=1, nodes=2)).sentence
     assert why(Ends("FAILED", 134, nodes=8)).sentence == (
         "It was ended by SIGABRT, as ranks are once another one fails, which may be on another node; read its own output, and ask the other nodes."
     )

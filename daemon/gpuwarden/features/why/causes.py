@@ -31,9 +31,9 @@ _SHELL = 128
 """Added to the number of a signal in the exit code of a shell, and of a container."""
 _OWN_SIGNALS = frozenset({4, 5, 6, 7, 8, 11, 24, 25, 31})
 """SIGILL, TRAP, ABRT, BUS, FPE, SEGV, XCPU, XFSZ, SYS: a program brings them on itself."""
-_AFTER_OTHERS = frozenset({6, 9, 15})
-"""SIGABRT, KILL, TERM: by the first NCCL's watchdog ends a rank that waited for another (PyTorch, ProcessGroupNCCL.cpp), by the others srun
-and other launchers end all ranks once one has failed (srun(1), `--kill-on-bad-exit`; exit code 143 on 22.05).
+_AFTER_OTHERS = frozenset({1, 6, 9, 15})
+"""SIGABRT: NCCL's watchdog ends a rank that waited for another (PyTorch, ProcessGroupNCCL.cpp). KILL, TERM: srun and other launchers end all
+ranks once one has failed (srun(1), `--kill-on-bad-exit`; exit code 143 on 22.05). HUP: Slurm's 0:1 on all nodes of a job that lost one (25.11).
 """
 _NO_OUTPUT = 53
 """In place of a signal, Slurm's error for a file of a job that cannot be opened (slurm_errno.h, ESLURMD_IO_ERROR: 4021, cut to 7 bits)."""
