@@ -28,9 +28,13 @@ def folder_of(root: Path, token: int) -> Path:
 
 
 def claim(folder: Path) -> None:
-    """Make the folder, and note that this process owns it. Raises OSError if it exists."""
+    """Make the folder, and note that this process owns it. Raises OSError if it exists, or there is no room; then nothing is left of it."""
     folder.mkdir()
-    durable.replace(folder / _OWNER, json.dumps(_self()).encode())
+    try:
+        durable.replace(folder / _OWNER, json.dumps(_self()).encode())
+    except BaseException:
+        discard(folder)
+        raise
 
 
 def discard(folder: Path) -> None:
@@ -45,14 +49,15 @@ def discard(folder: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def sweep(root: Path, keep: Path) -> None:
-    """Discards what ended processes left, but not `keep`, which is being written."""
+def sweep(root: Path) -> None:
+    """Discards what ended processes left. Takes no room on the disk."""
     with suppress(OSError):
-        now = keep.stat().st_mtime
+        os.utime(root)
+        now = root.stat().st_mtime
         for path in root.iterdir():
             if path.name.startswith(_DOOMED):
                 shutil.rmtree(path, ignore_errors=True)
-            elif path.name.startswith(PREFIX) and path != keep and not _alive(path, now):
+            elif path.name.startswith(PREFIX) and not _alive(path, now):
                 discard(path)
 
 

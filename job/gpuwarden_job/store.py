@@ -213,8 +213,8 @@ class CheckpointStore:
 
     def _claim(self, token: int) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
+        staging.sweep(self.folder)  # first: what a killed process left may have filled the disk
         staging.claim(staging.folder_of(self.folder, token))
-        staging.sweep(self.folder, staging.folder_of(self.folder, token))
 
     def _write(self, folder: Path, write: Write, plan: Plan) -> None:
         try:
@@ -227,7 +227,11 @@ class CheckpointStore:
             raise
         # What follows changes nothing about the checkpoint: where it fails, older ones stay a while longer.
         with suppress(OSError, Broken):
-            publishing.mark_latest(self.folder, made)
+            try:
+                publishing.mark_latest(self.folder, made)
+            except OSError:  # on a full disk there is room for it once the older ones are gone
+                self._prune()
+                publishing.mark_latest(self.folder, made)
             self._prune()
 
     def _prune(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import threading
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 from gpuwarden_job import CheckpointStore, NothingLoadable, Ranks, SaveFailed, Undecodable
 from support.job_world import ended, start, together
-from support.mounts import remount, tmpfs
+from support.mounts import fill, remount, tmpfs
 
 KILLER = """
 import os, pathlib, shutil, signal, sys
@@ -189,6 +190,43 @@ def test_a_full_disk_and_a_read_only_one_cost_this_save_and_no_other(tmp_path: P
         with pytest.raises(SaveFailed, match="Read-only file system"):
             store.save("never", 4)
         assert newest(disk) == "fits again"
+
+
+@pytest.mark.disposable
+def test_a_disk_with_room_for_one_more_checkpoint_and_nothing_else_takes_each_next_one(tmp_path: Path) -> None:
+    """The last page is wanted by `latest`, too, and only pruning makes room."""
+    took = dict[int, list[bool]]()
+    for size in range(64, 128, 4):
+        with tmpfs(tmp_path / f"{size}", f"{size}k") as disk:
+            store = of(disk, keep_last=1)
+            took[size] = [saves(store, step) for step in range(4)]
+            assert newest(disk) is not None
+    assert all(all(later) for _, second, *later in took.values() if second), took
+
+
+def saves(store: CheckpointStore, step: int) -> bool:
+    try:
+        store.save("x" * 30_000, step)
+    except SaveFailed:
+        return False
+    return True
+
+
+@pytest.mark.disposable
+def test_what_a_killed_process_left_on_a_full_disk_makes_room_for_the_next_save(tmp_path: Path) -> None:
+    def killed(_: object, file: IO[bytes]) -> None:
+        file.write(bytes(500_000))
+        file.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with tmpfs(tmp_path / "disk", "1m") as disk:
+        of(disk).save("good", 1)
+        if (child := os.fork()) == 0:
+            of(disk, dump=killed).save("never", 2)
+        assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+        fill(disk)
+        of(disk).save("goes on", 3)
+        assert newest(disk) == "goes on"
 
 
 def test_beside_the_training_one_save_is_in_flight_and_another_is_skipped(tmp_path: Path) -> None:
