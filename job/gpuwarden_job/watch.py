@@ -31,7 +31,8 @@ _STOPPED = (
 class PeerWatch:
     """Leaves when the steps have stopped; call `beat` at each step.
 
-    After `stall` seconds without a step the peers count as lost. With a notice whose deadline is less than `margin`
+    After `stall` seconds without a step the peers count as lost; before the first step, which connects and compiles, after `first`
+    seconds: a job that left then would be started again, and leave again, for ever. With a notice whose deadline is less than `margin`
     seconds away, `margin` seconds are enough. A parked rank (requeue.py) waits for nobody. Time in which the whole process was
     stopped (scontrol suspend, a frozen container) does not count.
     """
@@ -41,11 +42,13 @@ class PeerWatch:
         guard: CheckpointGuard,
         *,
         stall: float = 300.0,
+        first: float = 1800.0,
         margin: float = 10.0,
         markers: str | Path | None = None,
         lost: Callable[[], object] | None = None,
     ) -> None:
         self._guard, self._stall, self._margin = guard, stall, margin
+        self._patience = max(first, stall)
         self._markers = None if markers is None else Path(markers)
         self._lost = lost or self._leave
         self._boot_id = staging.boot_id()
@@ -55,7 +58,7 @@ class PeerWatch:
         self._thread = threading.Thread(target=self._run, name="gpuwarden-peers", daemon=True)
 
     def __enter__(self) -> PeerWatch:  # noqa: PYI034 - Python 3.9 has no Self
-        self.beat()
+        self._beaten = time.monotonic()
         self._thread.start()
         return self
 
@@ -66,6 +69,7 @@ class PeerWatch:
 
     def beat(self) -> None:
         self._beaten = time.monotonic()
+        self._patience = self._stall
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -77,7 +81,7 @@ class PeerWatch:
         try:
             yield
         finally:
-            self.beat()
+            self._beaten = time.monotonic()
             self._pauses -= 1
 
     def _run(self) -> None:
@@ -92,7 +96,7 @@ class PeerWatch:
                 return
 
     def _stalled(self, idle: float) -> bool:
-        if idle >= self._stall:
+        if idle >= self._patience:
             return True
         if idle < self._margin:
             return False

@@ -62,6 +62,19 @@ with CheckpointGuard(ranks=Ranks()) as guard, PeerWatch(guard, stall=3.0) as wat
 print("trained")
 """
 
+COMPILES = """
+import time
+from gpuwarden_job import CheckpointGuard, PeerWatch, Ranks
+
+with CheckpointGuard(ranks=Ranks()) as guard, PeerWatch(guard, stall=1.0) as watch:
+    with watch.paused():
+        print("evaluated", flush=True)
+    time.sleep(3)
+    print("compiled", flush=True)
+    watch.beat()
+    time.sleep(60)
+"""
+
 SLOW_SAVE = """
 import sys, time
 from pathlib import Path
@@ -342,6 +355,12 @@ def test_row_13_a_job_that_was_suspended_trains_on_when_it_is_resumed(tmp_path: 
     finally:
         process.kill()
         ended(process)
+
+
+def test_row_13_a_first_step_that_compiles_for_long_is_no_lost_peer(tmp_path: Path) -> None:
+    code, output = ended(start("-c", COMPILES, run_dir=tmp_path))
+    assert "compiled" in output
+    assert code == gpuwarden_job.REQUEUE, "from then on a step that stops for so long is one"
 
 
 def test_row_13_with_a_notice_a_short_silence_before_the_deadline_is_enough(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def test_a_parked_rank_waits_for_no_peer(tmp_path: Path) -> None:
     lost: list[str] = []
     with (
         CheckpointGuard(ranks=Ranks(), environ={"GPUWARDEN_RUN_DIR": str(tmp_path)}) as guard,
-        PeerWatch(guard, stall=1.0, lost=lambda: lost.append("left")),
+        PeerWatch(guard, stall=1.0, first=1.0, lost=lambda: lost.append("left")),
     ):
         departure = guard.check(1)
         assert departure is not None
