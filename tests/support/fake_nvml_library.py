@@ -90,9 +90,9 @@ def compiler() -> str:
     return path
 
 
-def build_library(builds: Path = BUILDS) -> Path:
-    """The compiled library. Processes that build it at once do no harm."""
-    return built(SOURCES, builds / LIBRARY_NAME, FLAGS, nvml_header())
+def build_library(builds: Path = BUILDS, *more: str) -> Path:
+    """The compiled library, with `more` flags. Processes that build it at once do no harm."""
+    return built(SOURCES, builds / LIBRARY_NAME, (*FLAGS, *more), nvml_header())
 
 
 def built(sources: Path, library: Path, flags: Sequence[str], header: Path | None = None) -> Path:

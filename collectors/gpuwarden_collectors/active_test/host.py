@@ -9,6 +9,7 @@ from gpuwarden_collectors.active_test.host_facts import GpuSettings, HostFacts
 from gpuwarden_collectors.facts import NvmlFacts
 from gpuwarden_collectors.nvml.library import open_library
 from gpuwarden_collectors.nvml.options import NvmlOptions
+from gpuwarden_collectors.nvml.processes import list_processes
 from gpuwarden_collectors.nvml.reader import NvmlReader
 
 _PROCESSES_MOST = 64
@@ -47,7 +48,7 @@ class HostReader:
         handle = self._asked(nvml.nvmlDeviceGetHandleByIndex, index)
         if handle is None:
             return GpuSettings()
-        graphics = self._asked(nvml.nvmlDeviceGetGraphicsRunningProcesses_v3, handle) or ()
+        graphics = self._asked(list_processes, nvml, "nvmlDeviceGetGraphicsRunningProcesses_v3", handle) or ()
         return GpuSettings(
             compute_mode=self._asked(nvml.nvmlDeviceGetComputeMode, handle),
             graphics=tuple(process.pid for process in graphics[:_PROCESSES_MOST]),

@@ -19,6 +19,7 @@ from gpuwarden_collectors.active_test.facts import Obstacle
 from gpuwarden_collectors.active_test.obstructed import Obstructed
 from gpuwarden_collectors.driver_libraries import load
 from gpuwarden_collectors.nvml.library import LIBRARY
+from gpuwarden_collectors.nvml.processes import list_processes
 from gpuwarden_collectors.process_stat import process_stat
 
 _COMPUTE = "nvmlDeviceGetComputeRunningProcesses_v3"
@@ -86,9 +87,10 @@ class Others:
         return Obstructed(f"{self._uuid} is not tested: {why}; test in the host's PID namespace", Obstacle.UNSUPPORTED)
 
     def _processes(self) -> set[int]:
-        pids = {process.pid for process in self._asked(getattr(self._nvml, _COMPUTE), self._handle)}
+        pids = {process.pid for process in self._asked(list_processes, self._nvml, _COMPUTE, self._handle)}
         for name in _OTHERS:
-            pids.update(process.pid for process in self._asked(getattr(self._nvml, name), self._handle, optional=True))
+            processes = self._asked(list_processes, self._nvml, name, self._handle, optional=True)
+            pids.update(process.pid for process in processes)
         return pids
 
     def _asked(self, function: Callable[..., Any], *arguments: Any, optional: bool = False) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpuwarden_collectors.facts import CallError, GpuAnswer
@@ -64,11 +64,15 @@ class Calls:
 
     def ask(self, function: str, *args: Any) -> Any:
         """Returns the result of a call on this GPU, or None if there is none. Raises Unanswered."""
+        return self.ask_by(getattr(self.nvml, function), function, *args)
+
+    def ask_by(self, make: Callable[..., Any], function: str, *args: Any) -> Any:
+        """Returns the result of a call that `make(handle, …)` makes; `function` names it. None if there is none. Raises Unanswered."""
         question = (function, *args)
         if question in self._unsupported:
             return None
         try:
-            return getattr(self.nvml, function)(self.handle, *args)
+            return make(self.handle, *args)
         except self.nvml.NVMLError as error:
             if self.failed(function, error.value):
                 self._unsupported.add(question)

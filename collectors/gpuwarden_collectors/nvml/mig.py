@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from gpuwarden_collectors.facts import GpuProcess, MigInstance
 from gpuwarden_collectors.nvml.calls import Calls
 from gpuwarden_collectors.nvml.due import Due
 from gpuwarden_collectors.nvml.library import Code, read_text
+from gpuwarden_collectors.nvml.processes import list_processes
 from gpuwarden_collectors.nvml.readings import MEMORY_V2
 
+_PROCESSES = "nvmlDeviceGetComputeRunningProcesses_v3"
 _MOST_PROCESSES = 1024
 _MOST_INSTANCES = 64  # today's GPUs have at most 7
 _NO_INSTANCE = 0xFFFFFFFF
@@ -23,7 +26,7 @@ def instance_id(number: int) -> int | None:
 
 def read_processes(calls: Calls) -> tuple[GpuProcess, ...]:
     """Return the processes on the GPU. Raises Unanswered if the driver does not answer."""
-    processes = calls.ask("nvmlDeviceGetComputeRunningProcesses_v3") or ()
+    processes = calls.ask_by(partial(list_processes, calls.nvml, _PROCESSES), _PROCESSES) or ()
     return tuple(
         GpuProcess(
             pid=process.pid,

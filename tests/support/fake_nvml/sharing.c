@@ -52,11 +52,40 @@ nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *
     return NVML_SUCCESS;
 }
 
+#ifdef LONG_PROCESS_RECORDS /* as the first drivers of R535 */
+struct __attribute__((may_alias)) long_record {
+    unsigned int pid;
+    unsigned long long memory;
+    unsigned int gpu_instance, compute_instance;
+    unsigned long long protected;
+};
+
+nvmlReturn_t nvmlDeviceGetConfComputeMemSizeInfo(nvmlDevice_t device, nvmlConfComputeMemSizeInfo_t *out) {
+    ENTER(device);
+    *out = (nvmlConfComputeMemSizeInfo_t){0};
+    return NVML_SUCCESS;
+}
+
+/* Nothing is written where the caller gave no room. */
+static void lengthen(nvmlProcessInfo_t *records, unsigned int count) {
+    struct long_record *to = (void *)records;
+    while (count-- > 0) {
+        nvmlProcessInfo_t from = records[count];
+        to[count] = (struct long_record){from.pid, from.usedGpuMemory, from.gpuInstanceId, from.computeInstanceId, 0};
+    }
+}
+#else
+static void lengthen(nvmlProcessInfo_t *records, unsigned int count) {
+    (void)records, (void)count;
+}
+#endif
+
 #define PROCESS_GETTER(call, kind)                                                                                     \
     nvmlReturn_t call(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *out) {                              \
         ENTER_GPU_OR_MIG(device);                                                                                      \
         unsigned int room = *count;                                                                                    \
         *count = processes_of(device, kind, room, out);                                                                \
+        lengthen(out, *count < room ? *count : room);                                                                  \
         return *count > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;                                            \
     }
 PROCESS_GETTER(nvmlDeviceGetComputeRunningProcesses_v3, COMPUTE)
