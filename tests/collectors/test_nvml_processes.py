@@ -14,10 +14,14 @@ from gpuwarden_collectors.nvml.options import NvmlOptions
 from gpuwarden_collectors.nvml.reader import NvmlReader
 from support.fake_nvml_library import BUILDS, CONTROL_VARIABLE, FakeNvml, build_library, uuid_of
 
+LIST = "nvmlDeviceGetComputeRunningProcesses"
 LISTED = [(4711, 526 << 20), (4712, 6_498_025_472), (4713, (4 << 30) + (2 << 20)), (4714, 3 << 30), (4715, 1 << 20)]
 
 
-@pytest.fixture(params=[(), ("-DLONG_PROCESS_RECORDS",)], ids=["as nvml.h", "first drivers of R535"])
+@pytest.fixture(
+    params=[(), ("-DLONG_PROCESS_RECORDS",), ("-DPROCESSES_V2",)],
+    ids=["as nvml.h", "first drivers of R535", "before R510"],
+)
 def fake(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNvml]:
     monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
     monkeypatch.setattr(pynvml, "nvmlLib", None)
@@ -39,11 +43,12 @@ def test_each_process_on_a_gpu_is_listed_with_its_memory(fake: FakeNvml) -> None
     reader.close()
 
 
+@pytest.mark.parametrize("fake", [(), ("-DLONG_PROCESS_RECORDS",)], indirect=True)
 def test_a_refused_list_of_processes_is_an_error_of_the_pass(fake: FakeNvml) -> None:
     reader = NvmlReader(NvmlOptions(library=str(fake.library)))
-    fake.error(0, "nvmlDeviceGetComputeRunningProcesses_v3", 4)
+    fake.error(0, f"{LIST}_v3", 4)
     first, _ = reader.read().gpus
-    assert [(error.call, error.code) for error in first.errors] == [("nvmlDeviceGetComputeRunningProcesses_v3", 4)]
+    assert [(error.call, error.code) for error in first.errors] == [(f"{LIST}_v3", 4)]
     reader.close()
 
 

@@ -1,9 +1,11 @@
-"""NVML's lists of the processes on a GPU, also of a library whose records are longer than those of nvml.h.
+"""NVML's lists of the processes on a GPU, also of a library whose records are longer than those of nvml.h, or that is older.
 
 The first drivers of R535 (535.54, 535.86) gave the records of the functions `_v3` a fifth member, which later ones took back under
 the same name (XuehaiPan/nvitop#79 and #88, gpuopenanalytics/pynvml#50). Read by the header, the first process is right, and of the
 others one has a part of another's memory as its PID. Such a library has functions of confidential computing, as R535 introduced
 them, and lacks the function to which the member was moved.
+
+Drivers before R510 have the functions `_v2` alone, whose records are those of `_v3` (wookayin/gpustat#138).
 """
 
 from __future__ import annotations
@@ -33,10 +35,12 @@ class LongRecord(ctypes.Structure):
 def list_processes(nvml: Any, call: str, handle: Any) -> Sequence[Any]:
     """Return the records of `call`, one of the functions `_v3` for running processes. Raises NVMLError."""
     library = getattr(nvml, "nvmlLib", None)
-    if library is None or not has_long_records(library):
-        records: Sequence[Any] = getattr(nvml, call)(handle)
-        return records
-    return _long_records(nvml, getattr(library, call), handle)
+    if library is not None and not hasattr(library, call):
+        call = call.replace("_v3", "_v2")
+    elif library is not None and has_long_records(library):
+        return _long_records(nvml, getattr(library, call), handle)
+    records: Sequence[Any] = getattr(nvml, call)(handle)
+    return records
 
 
 def has_long_records(library: Any) -> bool:

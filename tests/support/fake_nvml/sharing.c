@@ -88,9 +88,18 @@ static void lengthen(nvmlProcessInfo_t *records, unsigned int count) {
         lengthen(out, *count < room ? *count : room);                                                                  \
         return *count > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;                                            \
     }
+#ifdef PROCESSES_V2 /* as drivers before R510 */
+#pragma GCC visibility push(default)
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *out);
+nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v2(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *out);
+#pragma GCC visibility pop
+PROCESS_GETTER(nvmlDeviceGetComputeRunningProcesses_v2, COMPUTE)
+PROCESS_GETTER(nvmlDeviceGetGraphicsRunningProcesses_v2, GRAPHICS)
+#else
 PROCESS_GETTER(nvmlDeviceGetComputeRunningProcesses_v3, COMPUTE)
 PROCESS_GETTER(nvmlDeviceGetGraphicsRunningProcesses_v3, GRAPHICS)
 PROCESS_GETTER(nvmlDeviceGetMPSComputeRunningProcesses_v3, MPS)
+#endif
 
 nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsigned int *out) {
     ENTER(device);
