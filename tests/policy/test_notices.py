@@ -12,7 +12,7 @@ from gpuwarden.policy.model import Notice
 from gpuwarden.policy.notices import differences, imminent
 from gpuwarden.policy.state import NOTICES_MOST
 from gpuwarden_collectors.facts import Stamp
-from support.policy_story import BOOT, OTHER_BOOT, SETTINGS, Story
+from support.policy_story import BOOT, OTHER_BOOT, PASS, SETTINGS, Story
 
 HORIZON = SETTINGS.horizon
 
@@ -136,8 +136,37 @@ def test_announced_again_before_the_node_is_back_it_stays_out_over_a_reboot() ->
     assert story.reboots(OTHER_BOOT).heals(passes=100).writes == ["exclude"]
 
 
+@pytest.mark.parametrize("summary", [False, True], ids=["ledger", "checkpoint"])
+def test_a_machine_that_outlived_the_end_that_its_cloud_announced_is_back_after_the_horizon(summary: bool) -> None:
+    """Maintenance of the host reboots the machine, and it is the same instance."""
+    story = Story()
+    announce(story, notice(story, source="azure", id="events:reboot"))
+    story.passes(3).reboots(OTHER_BOOT)
+    if summary:
+        story.checkpoints().restarts_daemon()
+    story.heals(passes=int((HORIZON - 60.0) / PASS))
+    assert story.writes == ["exclude"]
+    story.restarts_daemon().heals(passes=int(120.0 / PASS))
+    assert story.writes == ["exclude", "restore"]
+
+
+def test_a_machine_that_fails_after_the_end_that_its_cloud_announced_stays_out() -> None:
+    story = Story()
+    announce(story, notice(story))
+    story.passes(3).reboots(OTHER_BOOT).fails().passes(int(2 * HORIZON / PASS))
+    assert "restore" not in story.writes
+
+
+def test_an_end_that_is_announced_again_after_the_boot_keeps_the_machine_out() -> None:
+    story = Story()
+    announce(story, notice(story))
+    story.passes(3).reboots(OTHER_BOOT)
+    announce(story, notice(story, None))
+    assert story.heals(passes=int(2 * HORIZON / PASS)).writes == ["exclude"]
+
+
 def test_a_notice_survives_a_restart_of_the_daemon_and_the_next_boot_forgets_it() -> None:
-    """An exclusion left at the scheduler then stays: the same instance may be about to end all the same."""
+    """An exclusion left at the scheduler then stays for now: the same instance may be about to end all the same."""
     story = Story()
     announce(story, notice(story))
     story.passes(3).restarts_daemon().passes(3)

@@ -69,7 +69,22 @@ def _boot(state: PolicyState, event: Event) -> PolicyState:
     if event.boot_id == state.boot_id:
         return state
     notices = {name: notice for name, notice in state.notices.items() if notice.boot_id == event.boot_id}
-    return replace(state, boot_id=event.boot_id, notices=notices, lifted={}, override=None, declined=frozenset())
+    holds = _outlived(state)
+    return replace(
+        state, boot_id=event.boot_id, notices=notices, holds=holds, lifted={}, override=None, declined=frozenset()
+    )
+
+
+def _outlived(state: PolicyState) -> dict[str, Hold]:
+    """The exclusions after a boot that followed the announced ends."""
+    ends = [notice for notice in state.notices.values() if notice.hard and not notice.called_off]
+    if not ends:
+        return dict(state.holds)
+    by_source = all(notice.source != OPERATOR for notice in ends)
+    return {
+        name: replace(hold, outlived=by_source) if hold.why is Why.TERMINATION else hold
+        for name, hold in state.holds.items()
+    }
 
 
 def _another_machine(state: PolicyState, event: Event) -> PolicyState:

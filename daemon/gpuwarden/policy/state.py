@@ -43,7 +43,7 @@ class Hold:
     """An exclusion of ours that was read back. `since` by the scheduler's clock. `released`: its cause was called off.
 
     `failed`: it was for a failure before the end of the machine was announced. `rebooted`: this machine has booted
-    since it was written.
+    since it was written. `outlived`: it has booted since its end was announced, and not by an operator.
     """
 
     actuator: str
@@ -55,6 +55,7 @@ class Hold:
     released: bool = False
     failed: bool = False
     rebooted: bool = False
+    outlived: bool = False
 
     @property
     def by_failure(self) -> bool:

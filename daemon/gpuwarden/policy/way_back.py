@@ -47,6 +47,8 @@ class WayBack:
         if why := self._needs_person(hold):
             return "; ".join((f"{why}: {ONLY_A_PERSON}", *self._standing_of_requirements(hold)))
         settings = self.settings
+        if self._outlived(hold) and self.now.boottime < settings.horizon:
+            return f"its end was announced before this boot: it comes back when the machine has been up for {settings.horizon:.0f} s"
         if not self.clean():
             if forced := overridden(self.state, self.seen.verdict):
                 ids = ids_of(forced)
@@ -67,7 +69,7 @@ class WayBack:
             return "an operator excluded it"
         if self.state.person:
             return next(filter(None, self.state.person.values()), "it was excluded for what needs a person")
-        if hold.why is Why.TERMINATION and not (hold.released or self._meant_now(hold)):
+        if hold.why is Why.TERMINATION and not (hold.released or self._meant_now(hold) or self._outlived(hold)):
             return "its end was announced in an earlier boot"
         if not hold.by_failure:
             return ""
@@ -77,6 +79,14 @@ class WayBack:
     def clean(self) -> bool:
         """True after so many healthy passes in a row that they are no accident."""
         return self.state.clean >= self.settings.restore_passes
+
+    def _outlived(self, hold: Hold) -> bool:
+        """True if the announced end was a reboot, or a move to another host, and this is the same machine after it.
+
+        What a source announced was at most `horizon` away, so that a boot that has lasted for longer came after it. An end that is
+        still to come is announced again. What an operator announced is an operator's to call off.
+        """
+        return hold.outlived and not hold.released and not self._meant_now(hold)
 
     def _meant_now(self, hold: Hold) -> bool:
         """True if the exclusion is for an end of this very boot, so that the end was called off if none is imminent."""
