@@ -592,6 +592,8 @@ def test_what_may_be_written_for_a_finding_that_needs_a_person_is_not_taken_back
     story.heals(passes=100)
     held = "gpuwarden: failure gpu=3 xid=79 - have the board inspected: seating, power, cables"
     assert (story.reason, story.writes, story.state.pending) == (held, ["exclude"], {})
+    assert story.last is not None
+    assert story.last.blocked["slurm"].startswith("it was excluded for what needs a person: ")
     restored(story, by="bob")
     assert story.passes().writes == ["exclude", "restore"]
 

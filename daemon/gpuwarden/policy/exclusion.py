@@ -247,8 +247,7 @@ class _Steps:
         clean passes.
         """
         gated = any(requirement.applies for requirement in self._way_back.requirements().values())
-        more = bool(pending.replaces) or self._replaces_failure(pending)
-        more = more or (pending.why is Why.TERMINATION and bool(self.state.person))
+        more = bool(pending.replaces or self.state.person) or self._replaces_failure(pending)
         if pending.why is Why.OPERATOR or not (gated or more):
             return False
         return node_state is None or same(pending.reason, 0.0, node_state)
