@@ -53,6 +53,7 @@ def test_a_refused_list_of_processes_is_an_error_of_the_pass(fake: FakeNvml) -> 
 
 
 def test_an_active_test_finds_its_own_process_behind_another_of_it(fake: FakeNvml, tmp_path: Path) -> None:
+    """`check_view` raises Obstructed where its own process is not in the list."""
     pynvml.nvmlLib = pynvml.CDLL(str(fake.library))
     pynvml.nvmlInit()
     fake.process(0, os.getppid(), 1 << 30).process(0, os.getpid(), 1 << 30)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,8 +9,8 @@ import pytest
 
 from gpuwarden.service.files import LOCAL_UNITS, SERVICE
 from gpuwarden.service.installation import MANIFEST
-from support.machine import Machine, debian_tree
-from support.machine_gpuwarden import ENABLED, FakeGpus, code, require_same_python
+from support.machine import Machine
+from support.machine_gpuwarden import ENABLED, code, machine_with_gpus
 
 pytestmark = [pytest.mark.disposable, pytest.mark.xdist_group("systemd")]
 
@@ -21,13 +20,7 @@ COMMAND = f"{HOME}/bin/gpuwarden"
 
 @pytest.fixture
 def machine() -> Iterator[Machine]:
-    require_same_python()
-    tree = debian_tree()
-    with tempfile.TemporaryDirectory(prefix="gw-") as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        gpus = FakeGpus(folder)
-        machine = Machine(tree, folder, binds=gpus.binds)
+    with machine_with_gpus() as (machine, gpus):
         code(machine, HOME)
         machine.write(f"/{LOCAL_UNITS}/{SERVICE}.d/50-fake.conf", gpus.environment())
         machine.write("/etc/gpuwarden/gpuwarden.toml", gpus.configuration())

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import tempfile
-from pathlib import Path
 
 import pytest
 
-from support.machine import Machine, debian_tree
-from support.machine_gpuwarden import HOME, FakeGpus, install, require_same_python
+from support.machine_gpuwarden import HOME, install, machine_with_gpus
 
 pytestmark = [pytest.mark.disposable, pytest.mark.xdist_group("systemd")]
 
@@ -30,13 +27,7 @@ WantedBy=network-online.target
 
 @pytest.mark.slow
 def test_a_node_has_the_name_that_the_network_gives_it() -> None:
-    require_same_python()
-    tree = debian_tree()
-    with tempfile.TemporaryDirectory(prefix="gw-") as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        gpus = FakeGpus(folder)
-        machine = Machine(tree, folder, binds=gpus.binds)
+    with machine_with_gpus() as (machine, gpus):
         install(machine, gpus, gpus.configuration().replace('node = "machine"\n', ""))
         machine.write("/etc/systemd/system/lease.service", LEASE)
         wanted = machine.path("/etc/systemd/system/network-online.target.wants")

@@ -7,7 +7,9 @@ import importlib.metadata
 import re
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ import pytest
 from gpuwarden_collectors.simulated_pci import h100, write_tree
 from support.daemons import slots
 from support.fake_nvml_library import CONTROL_VARIABLE, FakeNvml, build_library
-from support.machine import Machine
+from support.machine import Machine, debian_tree
 
 ROOT = Path(__file__).parents[2]
 UNITS = ROOT / "systemd"
@@ -56,6 +58,18 @@ class FakeGpus:
     def environment(self) -> str:
         """A drop-in of the unit."""
         return f"[Service]\nEnvironment={CONTROL_VARIABLE}={HOST}/{self.fake.control.name}\n"
+
+
+@contextmanager
+def machine_with_gpus() -> Iterator[tuple[Machine, FakeGpus]]:
+    """A Debian that is not started yet, and what it has for GPUs."""
+    require_same_python()
+    tree = debian_tree()
+    with tempfile.TemporaryDirectory(prefix="gw-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        gpus = FakeGpus(folder)
+        yield Machine(tree, folder, binds=gpus.binds), gpus
 
 
 def install(machine: Machine, gpus: FakeGpus, configuration: str = "") -> None:

@@ -20,7 +20,7 @@ _SPARE = 16
 """Records for processes that begin between the two calls."""
 
 
-class LongRecord(ctypes.Structure):
+class _LongRecord(ctypes.Structure):
     """nvmlProcessInfo_t of the first drivers of R535."""
 
     _fields_ = (
@@ -37,13 +37,13 @@ def list_processes(nvml: Any, call: str, handle: Any) -> Sequence[Any]:
     library = getattr(nvml, "nvmlLib", None)
     if library is not None and not hasattr(library, call):
         call = call.replace("_v3", "_v2")
-    elif library is not None and has_long_records(library):
+    elif library is not None and _has_long_records(library):
         return _long_records(nvml, getattr(library, call), handle)
     records: Sequence[Any] = getattr(nvml, call)(handle)
     return records
 
 
-def has_long_records(library: Any) -> bool:
+def _has_long_records(library: Any) -> bool:
     return not hasattr(library, _MOVED_TO) and hasattr(library, _OF_R535)
 
 
@@ -54,7 +54,7 @@ def _long_records(nvml: Any, function: Any, handle: Any) -> Sequence[Any]:
         return ()
     if code == _INSUFFICIENT_SIZE:
         count.value += _SPARE
-        records = (LongRecord * count.value)()
+        records = (_LongRecord * count.value)()
         code = function(handle, ctypes.byref(count), records)
     if code != _SUCCESS:
         raise nvml.NVMLError(code)

@@ -163,7 +163,6 @@ class SimulatedNvml:
         return [
             SimpleNamespace(
                 pid=pid,
-                usedGpuMemory=gpu.values["memory_used_bytes"],
                 gpuInstanceId=_ANY,
                 computeInstanceId=_ANY,
             )

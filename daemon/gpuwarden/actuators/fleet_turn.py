@@ -36,10 +36,10 @@ class Turn(Protocol):
     """A place among the nodes of the fleet that do the same at once."""
 
     async def enter(self) -> str:
-        """Take a place. Returns why it is not this node's turn; "" if it is."""
+        """Mark this node as one of them. Returns why it is not its turn; "" if it is."""
 
     async def leave(self) -> None:
-        """Give the place back."""
+        """End the mark, so that another node may have its turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

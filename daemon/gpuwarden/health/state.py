@@ -166,7 +166,9 @@ def _unpinned(state: State, event: Event) -> State:
     if event.key is None:
         return state
     slot = event.key.subject.slot
-    moved = not event.data.keys().isdisjoint(("moved_to", "exchanged"))  # its board was: the slot was not given up
+    moved = not event.data.keys().isdisjoint(
+        ("moved_to", "exchanged")
+    )  # the board went elsewhere: nobody gave the slot up
     return replace(
         state,
         pins={s: p for s, p in state.pins.items() if s != slot},
