@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from functools import cache
 from operator import attrgetter
 from types import NoneType, UnionType
@@ -142,13 +142,13 @@ def _with_items(kind: _Kind, old: tuple[Any, ...], change: Mapping[str, Any]) ->
 def _with_fields(old: Any, change: Mapping[str, Any]) -> Any:
     of: Any = type(old)
     kinds = _kinds(of)
-    values = {}
+    values = dict(zip(kinds, _values(of)(old), strict=True))
     for name, below in change.items():
         if (kind := kinds.get(name)) is None:
             continue
         try:
             plain = type(below) in kind.plain
-            values[name] = below if plain else _applied(kind, getattr(old, name) if kind.structured else None, below)
+            values[name] = below if plain else _applied(kind, values[name] if kind.structured else None, below)
         except CodecError as error:
             raise error.below(f".{name}") from None
-    return replace(old, **values)
+    return of(**values)  # in two thirds of the time of `dataclasses.replace`

@@ -195,6 +195,8 @@ def _run_detectors(steps: Steps, sight: Sight, broken: dict[str, str]) -> None:
 
 def _without_own(steps: Steps, code: str, detection: Detection, now: Stamp) -> Detection:
     """Return the detection without what features do to the GPUs themselves; whole where one cannot say what that is."""
+    if not detection.sightings and not steps.state.tracks:
+        return detection
     for name, feature in _SET_ASIDE.items():
         try:
             detection = feature.without_own(steps.state, code, detection, now)
