@@ -6,6 +6,9 @@ from dataclasses import field
 
 from gpuwarden_collectors.dataclass import dataclass
 
+SUSPENDED, JOBS_UNKNOWN = "suspended", "jobs_unknown"
+"""Flags that no state of Slurm has: a node whose jobs are all suspended is idle for it. `nodes.with_suspended_jobs` adds them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
@@ -57,8 +60,8 @@ class NodeFacts:
 
     @property
     def is_empty(self) -> bool:
-        """True if no job runs or ends on the node, also if it is down, from which it may return."""
-        return self.base in ("idle", "down") and "completing" not in self.flags
+        """True if no job runs, ends or is suspended on the node, also if it is down, from which it may return."""
+        return self.base in ("idle", "down") and self.flags.isdisjoint(("completing", SUSPENDED, JOBS_UNKNOWN))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from gpuwarden_collectors.base import Clock, host_clock
 from gpuwarden_collectors.facts import Stamp
-from gpuwarden_collectors.slurm.errors import OddAnswer, Refused, UnknownNode
-from gpuwarden_collectors.slurm.facts import NodeFacts, PartitionFacts
+from gpuwarden_collectors.slurm.errors import OddAnswer, Refused, SlurmError, UnknownNode
+from gpuwarden_collectors.slurm.facts import JOBS_UNKNOWN, SUSPENDED, NodeFacts, PartitionFacts
 from gpuwarden_collectors.slurm.jobs_facts import Job
 from gpuwarden_collectors.slurm.jobs_text import SQUEUE_FORMAT, squeue
 from gpuwarden_collectors.slurm.parse import (
@@ -72,6 +72,20 @@ async def without_ended_jobs(commands: Commands, node: NodeFacts) -> NodeFacts:
     undone = f"cannot have Slurm count the jobs of {node.name}"
     await commands.ask(undone, "sinfo", "--local", "--all", "--noheader", "--format=%D")
     return await read_node(commands, node.name)
+
+
+async def with_suspended_jobs(commands: Commands, node: NodeFacts) -> NodeFacts:
+    """Return the node with the flag SUSPENDED if a job is suspended there, JOBS_UNKNOWN if squeue does not answer.
+
+    Such a job has its GPUs and memory still, and Slurm calls the node idle (seen with 22.05.8 and 25.11.7; src/slurmctld/job_mgr.c,
+    _suspend_job_nodes).
+    """
+    listed = ("squeue", "--noheader", "--all", "--nodelist", node.name, "--states=S", "--format=%A")
+    try:
+        jobs = (await commands.ask(f"cannot read the suspended jobs of {node.name}", *listed)).split()
+    except SlurmError:
+        return replace(node, flags=node.flags | {JOBS_UNKNOWN})
+    return replace(node, flags=node.flags | {SUSPENDED}) if jobs else node
 
 
 async def runs_jobs(commands: Commands, name: str) -> bool:

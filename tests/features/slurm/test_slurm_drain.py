@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuwarden.policy.model import Flag, Intent, NodeState, Owner, Result, Why
+from gpuwarden.policy.situation import occupied
 from support.slurm import CONTROLLER, SLURM_PARTS, Slurm
 from support.slurm_reconciler import FAILURE, a_reconciler, an_actuator, attempt, exclude, reasons_written, restore
 
@@ -30,6 +31,26 @@ async def test_a_drain_lets_the_running_job_end_and_no_other_begin(slurm: Slurm)
     slurm.wait(lambda: slurm.state("n1") == {"IDLE", "DRAIN"}, "n1 to be drained")
     assert slurm.output(job) == "ended well\n"
     assert slurm.job_state(later) == "PENDING"
+
+
+@pytest.mark.slow
+async def test_a_drained_node_whose_job_is_suspended_is_not_empty(slurm: Slurm) -> None:
+    """Slurm calls it idle; no repair may reboot it, and no GPU test begin."""
+    job = slurm.submit("sleep 600", "-w", "n1", "--gres=gpu:1")
+    slurm.wait(lambda: slurm.job_state(job) == "RUNNING", "the job to run")
+    slurm.scontrol("suspend", str(job))
+    slurm.drain("n1", FAILURE)
+    slurm.wait(lambda: slurm.state("n1") == {"IDLE", "DRAIN"}, "Slurm to call it idle")
+    actuator = an_actuator(slurm)
+    state = await actuator.read()
+    assert (state.empty, state.state) == (False, "idle+drain+suspended")
+    assert (
+        occupied({"slurm": state}, gpus_used=False) == "slurm has jobs here (idle+drain+suspended), and they must end"
+    )
+    slurm.command("scancel", str(job))
+    slurm.wait(lambda: slurm.has_ended(job), "the job to end")
+    slurm.wait(lambda: slurm.state("n1") == {"IDLE", "DRAIN"}, "it to be gone")
+    assert (await actuator.read()).empty is True
 
 
 async def test_a_drain_in_force_is_not_written_again(slurm: Slurm) -> None:

@@ -50,6 +50,20 @@ async def test_a_node_without_a_reason_costs_no_question_about_jobs(tmp_path: Pa
     assert not [line for line in node.asked("squeue") if "--nodelist" in line]
 
 
+async def test_a_drained_node_is_asked_for_suspended_jobs_until_it_had_none(tmp_path: Path) -> None:
+    node = ShownNode(tmp_path, "idle+drain", TERMINATION, jobs="S")
+    actuator = an_actuator(node)
+    assert [(await actuator.read()).empty for _ in range(2)] == [False, False]
+    node = ShownNode(tmp_path, "idle+drain", TERMINATION)
+    assert [(await actuator.read()).empty for _ in range(3)] == [True] * 3
+    assert len(node.asked("squeue")) == 3
+
+
+async def test_a_drained_node_whose_suspended_jobs_are_not_known_is_read_and_not_empty(tmp_path: Path) -> None:
+    state = await an_actuator(ShownNode(tmp_path, "idle+drain", TERMINATION, jobs=None)).read()
+    assert (state.owner, state.empty) == (Owner.OURS, False)
+
+
 @pytest.mark.parametrize("state", ["mixed+drain", "mixed+drain+completing"])
 async def test_a_final_state_that_cannot_be_seen_is_what_slurm_accepted(tmp_path: Path, state: str) -> None:
     node = ShownNode(tmp_path, state, TERMINATION)

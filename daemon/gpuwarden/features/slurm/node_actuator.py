@@ -50,6 +50,7 @@ class SlurmActuator:
         self._pool_at = 0.0
         self._last: NodeFacts | None = None
         self._noted: tuple[str, float | None] | None = None  # reason, and its time, of a node that runs jobs
+        self._emptied: tuple[str, float | None] | None = None  # likewise, of one that is out and empty
         self._stood: float | None = None  # Unix time of the last read if it showed our exclusion, else 0; None: no read
         self._started = 0.0
 
@@ -64,8 +65,8 @@ class SlurmActuator:
     async def read(self) -> NodeState:
         name = await self.commands.node_name(again=True)
         node = await nodes.read_node(self.commands, name)
-        if node.is_out:  # a return gate waits for the end of its jobs
-            node = await nodes.without_ended_jobs(self.commands, node)
+        if node.is_out:  # a return gate and a repair wait for the end of its jobs
+            node = await self._with_suspended_jobs(await nodes.without_ended_jobs(self.commands, node))
         elif node.reason and node.says_jobs:
             node = await self._unmasked(node)
         self._last = node
@@ -79,6 +80,15 @@ class SlurmActuator:
             self._started = await self._start_after(self._stood or 0.0)
         self._stood = now.wall if state.owner is Owner.OURS else 0.0
         return replace(state, started=self._started)
+
+    async def _with_suspended_jobs(self, node: NodeFacts) -> NodeFacts:
+        """Return the node with its suspended jobs. On one that is out no job begins: once it had none, this drain is asked about no more."""
+        noted = node.reason, node.reason_at
+        if node.base != "idle" or noted == self._emptied:
+            return node
+        node = await nodes.with_suspended_jobs(self.commands, node)
+        self._emptied = noted if node.is_empty else None
+        return node
 
     async def _unmasked(self, node: NodeFacts) -> NodeFacts:
         """Return the node with the state that mixed stands in place of. Whoever sets a node down by scontrol gives a reason.
