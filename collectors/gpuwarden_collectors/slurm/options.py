@@ -26,7 +26,7 @@ class SlurmOptions:
     conf: Path | None = None
     """Path of slurm.conf. Not set: where Slurm's commands find it."""
     folder: Path | None = None
-    """The folder of `scontrol`, `sinfo`, `squeue` and `sacct`. Not set: as found in PATH."""
+    """The folder of `scontrol`, `sinfo`, `squeue`, `sacct` and `sdiag`. Not set: as found in PATH."""
     partitions: tuple[str, ...] = ()
     """Partitions whose nodes share the breaker's budget. Empty: the largest partition that this node is in."""
     timeout: float = bounded(

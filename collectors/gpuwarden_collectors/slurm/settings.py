@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from gpuwarden_collectors.dataclass import dataclass
+from gpuwarden_collectors.slurm.errors import SlurmError
 from gpuwarden_collectors.slurm.hostlist import in_hostlist
 
 if TYPE_CHECKING:
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 _KEY = re.compile(r"^(\w+)(?:\[\d+\])?\s+=\s?(.*)$")
 _RELEASE = re.compile(r"(\d{1,4})\.(\d{1,4})", re.ASCII)
+_PRIMARY_DOWN = re.compile(r"^Slurmctld\(primary\) at \S+ is DOWN", re.MULTILINE)
+_STATISTICS_SINCE = re.compile(r"^Data since .*\((\d{1,12})\)$", re.MULTILINE | re.ASCII)
 _UNSET = ("", "(null)", "none", "n/a")
 _TIME = re.compile(r"(?:(\d{1,6})-)?(\d{1,6}):(\d{2}):(\d{2})", re.ASCII)
 
@@ -49,9 +52,29 @@ class PartitionSettings:
 
 async def read_config(commands: Commands) -> dict[str, str]:
     """Return the configuration of Slurm by key. Raises SlurmError if it cannot be read."""
-    return parse_config(
-        await commands.ask("cannot read the configuration of Slurm", "scontrol", "--local", "show", "config")
-    )
+    return parse_config(await _config(commands))
+
+
+async def read_start(commands: Commands, now: float) -> float:
+    """Returns when the controller that answers read its state, Unix time; 0 if it does not say. Raises SlurmError.
+
+    A backup that took over says when it began to wait. Its statistics begin with its turn, and anew each midnight; in its first seconds
+    they have no time, which counts as `now` (seen with 22.05.8 and 25.11.7). It is in control while the primary is down.
+    """
+    text = await _config(commands)
+    boot = value_of(parse_config(text), "BOOT_TIME")
+    started = float(boot) if boot.isdecimal() else 0.0
+    if _PRIMARY_DOWN.search(text) is None:
+        return started
+    try:
+        match = _STATISTICS_SINCE.search(await commands.ask("cannot read since when a backup is in control", "sdiag"))
+    except SlurmError:
+        return started
+    return started if match is None else max(started, float(match[1]) or now)
+
+
+async def _config(commands: Commands) -> str:
+    return await commands.ask("cannot read the configuration of Slurm", "scontrol", "--local", "show", "config")
 
 
 async def read_partition_settings(commands: Commands) -> tuple[PartitionSettings, ...]:

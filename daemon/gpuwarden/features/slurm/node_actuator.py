@@ -14,7 +14,7 @@ from gpuwarden_collectors.slurm import errors, nodes
 from gpuwarden_collectors.slurm.client import SlurmClient
 from gpuwarden_collectors.slurm.facts import NodeFacts
 from gpuwarden_collectors.slurm.options import SlurmOptions
-from gpuwarden_collectors.slurm.settings import read_config, read_partition_settings
+from gpuwarden_collectors.slurm.settings import read_partition_settings, read_start
 
 RETURNED = "returned by gpuwarden: a drain with this text is Slurm's own, see slurmctld's log"
 """Replaces our reason as the node returns. From 23.11 on, without slurmdbd, Slurm keeps the reason of a node that returns until its next job
@@ -108,9 +108,9 @@ class SlurmActuator:
             return node
 
     async def _start_after(self, stood: float) -> float:
-        """Return when the controller started, if that was after `stood`, else 0. Slurm keeps whole seconds."""
-        started = (await read_config(self.commands)).get("BOOT_TIME", "")
-        return float(started) if started.isdecimal() and float(started) >= int(stood) else 0.0
+        """Return when the controller started, or took over, if that was after `stood`, else 0. Slurm keeps whole seconds."""
+        started = await read_start(self.commands, self._clock().wall)
+        return started if started >= int(stood) else 0.0
 
     async def _pool_size(self, node: NodeFacts) -> int | None:
         """Number of nodes in the pool, None if unknown. Used only to spread writes: the budget uses the exact count of
