@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -38,6 +39,7 @@ from support.dcgm import BINDINGS, FakeDcgm, engine_process
 from support.prometheus_script import api_server, plain, series, vector
 from support.systemd import systemd
 
+ROOT = Path(__file__).parents[2]
 NOBODY = 65_534
 NOW = 1_800_000_000.0
 SILENT = Running(folder=Path("/run/gpuwarden"), status={}, why="no daemon answers")
@@ -267,6 +269,12 @@ def test_a_unit_that_is_as_it_should_be_has_nothing_to_change() -> None:
     rows = list(unit.unit_rows(UNIT, SLURM))
     assert [(row.check, row.grade) for row in rows] == [(n, Grade.OK) for n in ("unit", "profile", "stop order")]
     assert "drop-ins: enforce" in rows[1].found
+
+
+def test_the_unit_that_is_installed_stops_in_an_order_that_is_as_it_should_be() -> None:
+    (after,) = re.findall(r"^After=(.+)$", (ROOT / "systemd/gpuwarden.service").read_text(), re.MULTILINE)
+    (row,) = (row for row in unit.unit_rows({**UNIT, "After": after}, SLURM) if row.check == "stop order")
+    assert (row.grade, row.to_do) == (Grade.OK, "")
 
 
 @pytest.mark.parametrize(
