@@ -14,11 +14,10 @@ import pytest
 from gpuwarden_bundle import baseline
 from gpuwarden_bundle.archive import archive
 from gpuwarden_bundle.baseline import Need, check, parsed, recorded
-from gpuwarden_bundle.build import LAUNCHER
 from gpuwarden_deb import contents
 from gpuwarden_deb.contents import write
 from gpuwarden_deb.control import BUNDLE, SYSTEM_PYTHON, Package, describe
-from gpuwarden_deb.paths import PACKAGING, BuildError
+from gpuwarden_deb.paths import LAUNCHER, PACKAGING, BuildError
 
 RECORDED = sorted((Path(__file__).parent / "data/bundle").glob("*.symbols"))
 

@@ -95,6 +95,15 @@ def test_a_fault_outlasts_restart_upgrade_and_downgrade_and_nothing_is_restored(
 
 
 @pytest.mark.slow
+def test_a_shell_with_the_python_of_a_module_of_the_site_starts_it_all_the_same(node: Node) -> None:
+    """Lmod and conda set these for all that is typed; what it starts to read the GPUs inherits them, too."""
+    node.dpkg("--install", "/root/this.deb")
+    node.machine.write("/root/other/typing.py", "raise ImportError('of another Python')\n")
+    site = ("env", "PYTHONHOME=/opt/conda", "PYTHONPATH=/root/other")
+    assert node.machine.run(*site, "gpuwarden", "check").returncode == 0
+
+
+@pytest.mark.slow
 def test_a_purge_keeps_the_ledger_while_an_exclusion_is_in_force_and_shows_it(node: Node) -> None:
     node.dpkg("--install", "/root/this.deb")
     node.wait_until_healthy()

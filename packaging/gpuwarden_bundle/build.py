@@ -14,9 +14,8 @@ from gpuwarden_deb import contents, control, environment, sbom
 from gpuwarden_deb.build import work_folder
 from gpuwarden_deb.host import build_time, debian_architecture, require
 from gpuwarden_deb.inspection import inspect
-from gpuwarden_deb.paths import COMMAND, PACKAGING, ROOT
+from gpuwarden_deb.paths import COMMAND, LAUNCHER, ROOT
 
-LAUNCHER = PACKAGING / "launcher"
 COMMANDS = {"dpkg-deb": "dpkg", "rpmbuild": "rpm", "readelf": "binutils", "zstd": "zstd", "unshare": "util-linux"}
 LEVEL = 19
 """Of zstd: half a minute for each file, which is made once and fetched 8,000 times."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from gpuwarden_deb import contents, control, environment, sbom
 from gpuwarden_deb.host import Host, build_time, this_host
 from gpuwarden_deb.inspection import inspect
-from gpuwarden_deb.paths import ROOT, WORK
+from gpuwarden_deb.paths import COMMAND, LAUNCHER, ROOT, WORK
 
 
 def build(output: Path, version: str = "") -> Path:
@@ -57,6 +57,7 @@ def _fill(stage: Path, host: Host, epoch: int, version: str) -> None:
     wheels = environment.wheels(tools, host.python)
     environment.own_wheel(tools, own, epoch)
     packages = environment.make(root, tools=tools, wheels=wheels, own=own, python=host.python)
+    contents.write(root / COMMAND.relative_to("/"), LAUNCHER.read_bytes(), 0o755)
     contents.lay(root, version, epoch)
     url = f"pkg:deb/{host.suffix}/gpuwarden@{version}?arch={host.architecture}"
     sbom.lay(root, sbom.parts(packages, wheels, own), version=version, package=url, epoch=epoch)

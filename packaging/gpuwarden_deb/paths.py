@@ -13,6 +13,8 @@ WORK = ROOT / ".build" / "deb"
 
 HOME = Path("/opt/gpuwarden")
 COMMAND = HOME / "bin" / "gpuwarden"
+LAUNCHER = PACKAGING / "launcher"
+"""What a package has at COMMAND: a wheel's own script would start with the PYTHONPATH and PYTHONHOME of the caller's shell."""
 
 
 class BuildError(Exception):
