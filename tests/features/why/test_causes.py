@@ -110,7 +110,16 @@ TABLE: dict[str, tuple[Ends, tuple[Touch, ...], Cause, Certainty, str]] = {
     "hang after a lost GPU, until an admin's end": (Ends("CANCELLED", 0, 15, "root"), (finding(GONE, -600),), H, L, "gpu_missing"),
     "the same error of other jobs at that place": (FAILED, (xid(31, -9), finding(f"xid.31@gpu/{GPU}", -8)), H, P, "xid.31"),
     "GPU slow for a moment": (FAILED, (finding(f"gpu_unresponsive@gpu/{GPU}", -9, kind="rising"),), H, P, "gpu_unresponsive"),
+    "GPU failed, and ranks gave up after half an hour": (FAILED, (xid(119, -1_830),), H, P, "xid.119"),
+    "GPU failed, ranks gave up, and their watchdog hung": (Ends("FAILED", 0, 6), (xid(119, -2_400, OWN),), H, P, "xid.119"),
+    "GPU silent and back, and ranks gave up after half an hour": (FAILED, (finding(f"gpu_unresponsive@gpu/{GPU}", -1_900, until=-1_850),), H, P, "gpu_unresponsive"),
+    "GPU failed, and it hung until its time limit": (TIMEOUT, (xid(119, -5_000), finding("job_hung@job/7", -4_950)), H, L, "xid.119"),
+    "GPU failed, and it hung until somebody saw it": (Ends("CANCELLED", 0, 15, "ada"), (xid(119, -5_000, OWN), finding("job_hung@job/7", -4_950)), H, Y, "xid.119"),
     # --- not hardware
+    "GPU failed half an hour before its own error": (FAILED, (xid(95, -1_800), xid(31, pid=OWN)), J, Y, "xid.31"),
+    "contained ECC half an hour before": (FAILED, (xid(94, -1_800, OWN),), J, L, ""),
+    "GPU failed an hour before, and it hung for a while then": (FAILED, (xid(119, -5_000), finding("job_hung@job/7", -4_950, until=-3_000)), J, L, ""),
+    "cancelled half an hour after its GPU failed": (Ends("CANCELLED", 0, 15, "ada"), (xid(119, -1_800),), Cause.SCHEDULER, Y, "CANCELLED"),
     "row remapped, it went on": (FAILED, (xid(63, -300),), J, L, ""),
     "high rate of corrected errors": (FAILED, (xid(92, -300), finding(f"ecc_correctable_rate@gpu/{GPU}")), J, L, ""),
     "hot GPU": (FAILED, (finding(f"thermal_slowdown@gpu/{GPU}"),), J, L, ""),
@@ -151,6 +160,10 @@ TABLE: dict[str, tuple[Ends, tuple[Touch, ...], Cause, Certainty, str]] = {
     "port down": (FAILED, (finding("infiniband_down@port/mlx5_0/1"),), Cause.FABRIC, P, "infiniband_down"),
     "port down, a job of one node": (Ends("FAILED", 1, nodes=1), (finding("infiniband_down@port/mlx5_0/1"),), Cause.FABRIC, P, "infiniband_down"),
     "port down, a job of two nodes": (Ends("FAILED", 1, nodes=2), (finding("infiniband_down@port/mlx5_0/1"),), Cause.FABRIC, L, "infiniband_down"),
+    "port down and back, and ranks of two nodes gave up after half an hour": (
+        Ends("FAILED", 1, nodes=2), (finding("infiniband_down@port/mlx5_0/1", -1_900, until=-1_850),), Cause.FABRIC, P, "infiniband_down",
+    ),
+    "NVLink error, and ranks gave up after half an hour": (FAILED, (xid(74, -1_830),), Cause.FABRIC, P, "xid.74"),
     "time limit of one node, port down": (
         Ends("TIMEOUT", 0, 15, nodes=1), (finding("infiniband_down@port/mlx5_0/1"),), Cause.SCHEDULER, Y, "TIMEOUT",
     ),

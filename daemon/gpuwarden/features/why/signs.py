@@ -6,6 +6,7 @@ Which Xids mean hardware, and which a program brings on itself, follows from the
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 
 from gpuwarden.features.why.follows import code_of, id_of, xid_number
 from gpuwarden.features.why.model import LASTING, Cause, Certainty, End, Epoch, Touch
@@ -14,6 +15,13 @@ from gpuwarden_collectors.dataclass import dataclass
 
 WITHIN = 900.0
 """Seconds before its end for which what touched a job can have ended it: NCCL's watchdog ends ranks that wait after 600 s."""
+WAITED = 2_700.0
+"""Seconds before its end for which what makes ranks wait for ever can have ended it. They give up after 1,800 s with Hugging Face
+(`ddp_timeout`), DeepSpeed (`DEEPSPEED_TIMEOUT`) and PyTorch before 2.2; a watchdog that hangs itself in the driver is ended 480 s later
+(`TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC`); and what waits first is the next collective, which a long step may come before.
+"""
+_WAITING = frozenset({"job_hung", "job_stalled"})
+"""Findings whose begin is the time from which the job's ranks wait for each other."""
 BOOT_TAKES = 1_800.0
 """Seconds more, where the end is only known to be before a boot."""
 LATE = 10.0
@@ -48,6 +56,8 @@ class Row:
     template: str
     source: str
     own: bool = False
+    waits: bool = False
+    """Ranks may wait for what this ended, for as long as `WAITED`, or since the job hangs."""
 
 
 def _row(touch: Touch) -> Xid | None:
@@ -121,11 +131,11 @@ _PERHAPS = ("service_down", "soft_lockup", "process_hung", "disk_full", "memory_
 C = Certainty
 ROWS: tuple[Row, ...] = (
     Row(
-        name="xid_failure", fits=_xid_fails, cause=Cause.HARDWARE, certainty=C.LIKELY, own=True,
+        name="xid_failure", fits=_xid_fails, cause=Cause.HARDWARE, certainty=C.LIKELY, waits=True, own=True,
         template="{gpu} failed: {meaning}{then}; run it again on other GPUs", source="NVIDIA Xid catalogue: reset, reboot or inspection",
     ),
     Row(
-        name="gpu_failure", fits=_found(*_GPU), cause=Cause.HARDWARE, certainty=C.LIKELY,
+        name="gpu_failure", fits=_found(*_GPU), cause=Cause.HARDWARE, certainty=C.LIKELY, waits=True,
         template="{gpu} failed: {meaning}{then}; run it again on other GPUs", source="docs/reference/conditions.md; stories B04 to B06",
     ),
     Row(
@@ -153,15 +163,15 @@ ROWS: tuple[Row, ...] = (
         source="Linux, cgroup-v2.rst, memory.events; the kernel's line, which distinguishes its limit from a full node, was not read",
     ),
     Row(
-        name="driver", fits=_found(*_DRIVER), cause=Cause.HOST, certainty=C.LIKELY,
+        name="driver", fits=_found(*_DRIVER), cause=Cause.HOST, certainty=C.LIKELY, waits=True,
         template="{meaning}{then}; run it again on another node", source="docs/reference/conditions.md; Delta study (Xid 119/120)",
     ),
     Row(
-        name="xid_link", fits=_xid_link, cause=Cause.FABRIC, certainty=C.LIKELY,
+        name="xid_link", fits=_xid_link, cause=Cause.FABRIC, certainty=C.LIKELY, waits=True,
         template="{gpu} lost work on its links: {meaning}{then}; run it again on other GPUs", source="NVIDIA Xid catalogue, 74 and 144 to 150; story A07",
     ),
     Row(
-        name="fabric", fits=_found(*_FABRIC), cause=Cause.FABRIC, certainty=C.LIKELY,
+        name="fabric", fits=_found(*_FABRIC), cause=Cause.FABRIC, certainty=C.LIKELY, waits=True,
         template="The network between GPUs failed: {meaning}{then}; run it again on another node", source="docs/reference/conditions.md; story B06",
     ),
     Row(
@@ -219,12 +229,12 @@ def signs_of(
 
     `others`: processes of other jobs. `denied`: ids of findings that other readings contradict.
     """
-    ids = {id_of(touch) for touch in epoch.touches if in_time(touch, end)} - {""}
+    ids = {id_of(touch) for touch in epoch.touches if _counts(touch, epoch, end)} - {""}
     repeated = {id_of(touch) for touch in epoch.touches if _repeated(touch, epoch)}
     signs = (
         sign
         for touch in epoch.touches
-        if touch.follows not in ids - {id_of(touch)} and id_of(touch) not in denied and in_time(touch, end)
+        if touch.follows not in ids - {id_of(touch)} and id_of(touch) not in denied and _counts(touch, epoch, end)
         if touch.what != "xid" or id_of(touch) not in repeated
         for sign in _signs(touch, epoch, end, others)
     )
@@ -232,14 +242,33 @@ def signs_of(
 
 
 def _signs(touch: Touch, epoch: Epoch, end: End, others: Collection[int]) -> Iterator[Sign]:
-    order, row = next(((n, row) for n, row in enumerate(ROWS) if row.fits(touch, epoch)), (0, None))
+    order, row = _row_of(touch, epoch)
     if row is None or (row.cause is Cause.HARDWARE and not touch.slot):
         return
     certainty = _certainty(row, touch, epoch, others)
     if certainty is Certainty.LIKELY and (_perhaps_after(touch, epoch, end) or _perhaps_unused(touch, end)):
         certainty = Certainty.POSSIBLE
     if certainty is not None:
+        certainty = certainty if in_time(touch, end) or _before_hang(touch, epoch, end) else Certainty.POSSIBLE
         yield Sign(touch=touch, order=order, cause=row.cause, certainty=certainty, template=row.template)
+
+
+def _row_of(touch: Touch, epoch: Epoch) -> tuple[int, Row | None]:
+    return next(((n, row) for n, row in enumerate(ROWS) if row.fits(touch, epoch)), (0, None))
+
+
+def _counts(touch: Touch, epoch: Epoch, end: End) -> bool:
+    """Return True if it can have ended the job: by its time, or since ranks waited from then on."""
+    if in_time(touch, end):
+        return True
+    row = _row_of(touch, epoch)[1]
+    return row is not None and row.waits and (in_time(touch, end, WAITED) or _before_hang(touch, epoch, end))
+
+
+def _before_hang(touch: Touch, epoch: Epoch, end: End) -> bool:
+    """Return True if the job hung at its end, and what touched it came shortly before it began to."""
+    hangs = (hang for hang in epoch.touches if code_of(hang) in _WAITING and in_time(hang, end))
+    return any(in_time(touch, replace(end, at=hang.at)) for hang in hangs)
 
 
 def _certainty(row: Row, touch: Touch, epoch: Epoch, others: Collection[int]) -> Certainty | None:
@@ -274,13 +303,13 @@ def _perhaps_unused(touch: Touch, end: End) -> bool:
     return code in _MOUNTS or (code in _BETWEEN_NODES and (end.nodes is None or end.nodes == 1))
 
 
-def in_time(touch: Touch, end: End) -> bool:
+def in_time(touch: Touch, end: End, within: float = WITHIN) -> bool:
     """True if it was in force at the end, or so shortly before that the job may have waited for it."""
     if end.known_from == "boot":
         ago = end.at.wall - (touch.until or touch.at).wall
-        return (touch.what in LASTING and touch.until is None) or ago <= WITHIN + BOOT_TAKES
+        return (touch.what in LASTING and touch.until is None) or ago <= within + BOOT_TAKES
     if touch.at.boottime > end.at.boottime + LATE:
         return False
     if touch.what in LASTING:
-        return touch.until is None or touch.until.boottime >= end.at.boottime - WITHIN
-    return (touch.until or touch.at).boottime >= end.at.boottime - WITHIN
+        return touch.until is None or touch.until.boottime >= end.at.boottime - within
+    return (touch.until or touch.at).boottime >= end.at.boottime - within
