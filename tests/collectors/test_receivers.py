@@ -120,6 +120,30 @@ def test_a_batch_script_that_became_its_trainer_is_a_rank_of_the_batch_step(tree
     assert after.rank is None, "SLURM_PROCID is set in every batch script"
 
 
+def test_a_handler_by_which_ray_ends_its_worker_is_no_sign_that_it_saves(trees: Forest) -> None:
+    """Ray itself sets it, in every worker, which exits with 1 at once: unless the job declares that signal, it gets none."""
+
+    def worker(label: str, *signals: str, **env: str) -> Spec:
+        return member(label, catch=signals, comm="ray::RayTrainWo", env={"GPUWARDEN_SIGNAL": None, **env})
+
+    pids = trees.start(
+        member(
+            "raylet",
+            worker("plain", "TERM"),
+            worker("own", "TERM", "USR1"),
+            worker("asks", "TERM", GPUWARDEN_SIGNAL="TERM"),
+            program="raylet",
+        )
+    )
+    scan = Found(pids, gpu=["plain", "own", "asks"])
+    assert scan.ranks() == {"plain", "own", "asks"}
+    assert {label: set(scan[label].catches) for label in scan.ranks()} == {
+        "plain": set(),
+        "own": {"USR1"},
+        "asks": {"TERM"},
+    }
+
+
 @pytest.mark.parametrize("first", ["appinit", "sinit"])
 def test_the_first_process_of_a_container_of_apptainer_is_not_signalled(trees: Forest, first: str) -> None:
     """Apptainer has it with `--pid` or `-C`: it catches every signal, and passes it on to a program that may die of it."""

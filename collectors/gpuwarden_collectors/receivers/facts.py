@@ -43,7 +43,7 @@ class Receiver:
     role: Role
     """What it is to its job."""
     catches: frozenset[str] = frozenset()
-    """Those of SIGNALS for which it has a handler now (SigCgt)."""
+    """Those of SIGNALS for which it has a handler now (SigCgt) that does more than to end it."""
     declared: str = ""
     """GPUWARDEN_SIGNAL in its environment: one of SIGNALS, NOTHING, or empty."""
     step: str = ""

@@ -43,6 +43,9 @@ _MODULES: Mapping[Role, str] = {
 }
 """`python -m NAME`, or the path of that file."""
 
+_RAY_WORKER = "ray::"
+"""What Ray calls its workers: `ray::IDLE`, then `ray::RayTrainWorker.run`."""
+
 _PROGRAMS = {name: role for role, names in _TABLE.items() for name in names.split()}
 _CUT = {name[:15]: role for name, role in _PROGRAMS.items()}  # the kernel keeps so much of a name
 _BY_MODULE = {name: role for role, names in _MODULES.items() for name in names.split()}
@@ -62,6 +65,14 @@ def named(name: str, command: Sequence[str]) -> Role | None:
     if program in _OTHER_INTERPRETERS:
         return _PROGRAMS.get(_base(next(iter(command[1:]), "")))
     return _PROGRAMS.get(program) or _CUT.get(_base(name))
+
+
+def ends_by(name: str) -> frozenset[str]:
+    """Returns the signals that the framework of a process of this name handles by ending it at once: such a handler saves nothing.
+
+    A worker of Ray exits with 1 within milliseconds of SIGTERM (its own handler, in ray/_private/worker.py; seen with 2.60).
+    """
+    return frozenset({"TERM"}) if name.startswith(_RAY_WORKER) else frozenset()
 
 
 def _python(arguments: Sequence[str]) -> Role | None:

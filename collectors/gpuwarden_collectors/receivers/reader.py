@@ -9,6 +9,7 @@ from gpuwarden_collectors.base import Clock, host_clock
 from gpuwarden_collectors.receivers.facts import Kind, LocalJob, Receiver, Role
 from gpuwarden_collectors.receivers.grouping import Gathering, ProcessGroup
 from gpuwarden_collectors.receivers.labels import UNLABELLED, ContainerLabels, Labels
+from gpuwarden_collectors.receivers.names import ends_by
 from gpuwarden_collectors.receivers.roles import Member, roles
 from gpuwarden_collectors.receivers.scan import Scanner
 from gpuwarden_collectors.receivers.timed_reads import PATIENCE, TimedReads
@@ -107,7 +108,7 @@ def _receiver(member: Member, role: Role) -> Receiver:
         uid=process.uid,
         name=process.name,
         role=role,
-        catches=process.catches,
+        catches=process.catches - (ends_by(process.name) - {declarations.declared}),
         declared=declarations.declared,
         step=member.step,
         step_nodes=declarations.step_nodes if declarations.step == member.step else "",
