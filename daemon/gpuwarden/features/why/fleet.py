@@ -28,7 +28,7 @@ _FOLLOWS = frozenset({Cause.NONE, Cause.OTHER_NODE, Cause.NOT_SEEN})
 """Causes of a node on which the end of the job did not begin."""
 _STATES = {
     "running": "it runs",
-    "unrecorded": "it had the job, and has no record of its end",
+    "unrecorded": "it had the job, and publishes no end of it, as of one that ended well in minutes",
     "silent": "it had the job, and does not answer any more",
 }
 Key = tuple[str, str]
@@ -44,7 +44,7 @@ class NodeOfJob:
     cluster: str
     instance: str
     state: str
-    """`ended`; `running`; `unrecorded`: it had the job and has no record of it; `silent`: it had the job, and does not answer any more."""
+    """`ended`; `running`; `unrecorded`: it had the job and publishes no end of it (`metrics.WELL_AT_LEAST`, `metrics.MOST`); `silent`: it had the job, and does not answer any more."""
     at: float
     """When the cause began there, or the job ended without one; of a silent node when it was last reached. Unix time."""
     ended: float | None = None
