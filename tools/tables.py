@@ -12,7 +12,7 @@ import collectors_page
 import configuration_page
 import runbook_pages
 from gpuwarden.base.durations import format_duration
-from gpuwarden.cli.main import INTERNAL, VERBS
+from gpuwarden.cli.main import INTERNAL, UNWRITTEN, VERBS
 from gpuwarden.cli.parser import NOT_ALLOWED, TRY_AGAIN, UNAVAILABLE, USAGE
 from gpuwarden.health.condition import Condition
 from gpuwarden.health.conditions import CONDITIONS
@@ -331,6 +331,7 @@ EXIT_CODES = (
         "what is needed is not there. A command that asks the daemon: none answers (not running, or another `--run-dir`: `systemctl status gpuwarden`). `run`: another process has its run directory, or, without systemd, its address. `events` without a daemon: the ledger cannot be read. The message says which",
     ),
     (f"{INTERNAL}", "all", "a bug in gpuwarden"),
+    (f"{UNWRITTEN}", "all", "the output cannot be written, as to a full disk"),
     (f"{TRY_AGAIN}", "all", "no response in time; try again"),
     (f"{NOT_ALLOWED}", "all", "not permitted"),
 )

@@ -178,6 +178,16 @@ def test_an_internal_error_is_not_taken_for_the_health_of_a_gpu(tmp_path: Path) 
     assert done.stderr.startswith("Traceback")
 
 
+@pytest.mark.parametrize("words", ["explain xid 79", "explain gpu_missing", "config show", "help"])
+def test_a_full_disk_under_the_output_is_said_and_is_no_bug_of_ours(words: str) -> None:
+    with Path("/dev/full").open("wb") as full:
+        command = [sys.executable, "-m", "gpuwarden", *words.split()]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+        silent = subprocess.run(command, stdout=full, stderr=full, timeout=60, check=False)
+    assert done.stderr == f"gpuwarden {words.split()[0]}: cannot write the output: No space left on device\n"
+    assert done.returncode == silent.returncode == 74
+
+
 def test_a_closed_stdout_does_not_change_the_answer(tmp_path: Path) -> None:
     with serving(tmp_path / "run", lambda _: result(status(snapshot(), at(UPTIME)))):
         shell = 'exec "$0" -m gpuwarden status --run-dir "$1" >&-'

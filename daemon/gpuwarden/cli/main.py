@@ -10,6 +10,7 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
 from io import TextIOWrapper
@@ -50,7 +51,7 @@ VERBS: dict[str, tuple[str, str]] = {
 }
 """Verb: its module, and one line about it."""
 
-INTERNAL = 70  # EX_SOFTWARE of sysexits.h
+INTERNAL, UNWRITTEN = 70, 74  # EX_SOFTWARE and EX_IOERR of sysexits.h
 INTERRUPTED, PIPE_CLOSED = 130, 141  # 128 and the number of the signal, as a shell reports it
 
 
@@ -70,13 +71,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader is gone; what is still buffered must not be written again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return PIPE_CLOSED
-    except Exception:  # noqa: BLE001 - Python itself would exit with 1, which means a GPU with a warning
+    except Exception as error:  # noqa: BLE001 - Python itself would exit with 1, which means a GPU with a warning
+        if isinstance(error, OSError) and not _is_written():  # the disk is full, perhaps
+            with suppress(OSError):
+                print(f"gpuwarden {verb}: cannot write the output: {error.strerror}", file=sys.stderr)
+            _drop_output()
+            return UNWRITTEN
         sys.excepthook(*sys.exc_info())
         return INTERNAL
     return code
+
+
+def _is_written() -> bool:
+    """Return whether all that was printed so far is where it belongs."""
+    try:
+        print(end="", flush=True)
+    except OSError:
+        return False
+    return True
+
+
+def _drop_output() -> None:
+    """Let what is still buffered not be written again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _dispatch(verb: str, arguments: Sequence[str]) -> int:
