@@ -195,6 +195,16 @@ def test_a_trainer_that_starts_the_other_ranks_of_its_host_is_the_first_rank_its
         assert Found(pids, gpu).ranks() == {"rank0", "rank1"}
 
 
+def test_what_has_started_that_trainer_is_a_launcher_and_the_trainer_still_a_rank(trees: Forest) -> None:
+    """An entry point may catch SIGTERM, and end what it started."""
+    other = member("rank1", catch=["TERM"], env={"LOCAL_RANK": "1", "NODE_RANK": "0"})
+    first = member("rank0", other, catch=["TERM"])
+    pids = trees.start(member("entry", first, catch=["TERM"], cgroup=trees.cgroup(f"docker/{trees.container}")))
+    for gpu in (["rank0", "rank1"], ["rank0"]):
+        assert Found(pids, gpu).roles() == {"entry": LAUNCHER, "rank0": RANK, "rank1": RANK}
+    assert Found(pids).ranks() == {"rank0", "rank1"}, "also while NVML does not say who holds a GPU"
+
+
 def test_a_tree_of_mpi_is_seen_through_to_its_ranks(trees: Forest) -> None:
     """The batch step of the first node has mpirun and its ranks; other nodes have orted, which srun started in step 0."""
 

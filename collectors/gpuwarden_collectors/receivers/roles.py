@@ -58,6 +58,7 @@ class _Below:
     identities: set[Identity] = field(default_factory=set)
     first: bool = False  # the first rank of this host
     gpu_catching: bool = False
+    gpu_unnumbered: bool = False  # who starts ranks and holds a GPU itself has no number in what it was started with
 
     def add(self, member: Member, below: _Below) -> None:
         own = {member.identity} if member.identity else set()
@@ -66,6 +67,7 @@ class _Below:
                 self.identities.add(identity)
         self.first |= below.first or any(identity[2] == "0" for identity in own)
         self.gpu_catching |= below.gpu_catching or (member.gpu and bool(member.process.catches))
+        self.gpu_unnumbered |= below.gpu_unnumbered or (member.gpu and member.identity is None)
 
 
 Members = Mapping[int, Member]
@@ -132,7 +134,7 @@ def _known(member: Member, owner: int | None) -> Role | None:
 def _placed(member: Member, below: _Below, above: _Context | None) -> Role:
     rank = above.rank if above else None
     started_ranks = not member.gpu and bool(below.identities - {member.identity})
-    if started_ranks and not below.first and member.identity is None:
+    if started_ranks and not (below.first or below.gpu_unnumbered) and member.identity is None:
         return Role.RANK  # it is the first rank itself, and has started the others of this host (Lightning)
     if started_ranks or (not member.gpu and below.gpu_catching):
         return Role.LAUNCHER
