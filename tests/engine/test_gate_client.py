@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from gpuwarden.features.active_test.gate.client import ANSWER_MOST, NoAnswer, NoService, ask, shown
+from gpuwarden.base.services import NoAnswer, NoService
+from gpuwarden.features.active_test.gate.client import ANSWER_MOST, ask, shown
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

@@ -13,21 +13,23 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gpuwarden.config.model import load
+from gpuwarden.base.services import Document
+from gpuwarden.config.model import Config, load
 from gpuwarden.config.sources import Sources
 from gpuwarden.features.active_test.gate import service as gate_service
 from gpuwarden.features.active_test.tester import run
+from gpuwarden_collectors.active_test.level import Level
 from support.active_test_command import change
 
 
-async def _never(writer: asyncio.StreamWriter, answer: dict[str, Any]) -> None:
-    if "verdict" in answer:
-        Path(os.environ["STUB_FOLDER"], "handed-in").touch()
-        await asyncio.sleep(600)
-    await _answer(writer, answer)
+async def _never(config: Config, level: Level, reader: asyncio.StreamReader) -> Document:
+    answer = await _test(config, level, reader)
+    Path(os.environ["STUB_FOLDER"], "handed-in").touch()
+    await asyncio.sleep(600)
+    return answer
 
 
-_answer = gate_service._answer
+_test = gate_service._test
 
 if __name__ == "__main__":
     change()
@@ -35,6 +37,6 @@ if __name__ == "__main__":
     patched: Any = run
     changed.environment = patched.environment
     if os.environ.get("GATE_ANSWERS") == "never":
-        changed._answer = _never
+        changed._test = _never
     uvm = Path(os.environ.get("ACTIVE_TEST_UVM", "/dev/null"))
     gate_service.serve(load(Sources(file=Path(sys.argv[1]))), socket.socket(fileno=os.dup(0)), uvm)

@@ -11,3 +11,8 @@ def clean(value: object) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def one_line(text: str, most: int) -> str:
+    """Return the first `most` characters, with a space for each that is not printable."""
+    return "".join(char if char.isprintable() else " " for char in text[:most])

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from gpuwarden.base.paths import bundles
+from gpuwarden.base.services import NoAnswer
 from gpuwarden.config.model import Config, State, load
 from gpuwarden.config.sources import Sources
-from gpuwarden.features.bundle.client import ANSWER_MOST, FINDINGS_MOST, Bundle, NoBundle, ask
+from gpuwarden.features.bundle.client import ANSWER_MOST, FINDINGS_MOST, Bundle, ask
 from gpuwarden.features.bundle.service import remove_old, serve
 from support.bundling import FINDING, Archive, BundleHost, answering, raised
 
@@ -154,10 +155,10 @@ def test_the_daemon_sends_findings_and_gets_the_path(tmp_path: Path) -> None:
 )
 def test_any_other_answer_or_none_is_a_reason(tmp_path: Path, answer: bytes | None, within: float, why: str) -> None:
     path = tmp_path / "s"
-    with answering(path, answer), pytest.raises(NoBundle, match=why):
+    with answering(path, answer), pytest.raises(NoAnswer, match=why):
         asked_of(path, within)
 
 
 def test_without_the_socket_it_says_how_to_enable_it(tmp_path: Path) -> None:
-    with pytest.raises(NoBundle, match=r"does not exist: systemctl enable --now gpuwarden-bundle\.socket"):
+    with pytest.raises(NoAnswer, match=r"does not exist: systemctl enable --now gpuwarden-bundle\.socket"):
         asked_of(tmp_path / "none")

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from gpuwarden.base.services import NoAnswer, NotBegun
 from gpuwarden.features.repair import client
-from gpuwarden.features.repair.client import LINE_MOST, PROBE_WITHIN, NoAnswer, NoHelper, Result, probe, request, result
+from gpuwarden.features.repair.client import LINE_MOST, PROBE_WITHIN, Result, probe, request, result
 from gpuwarden.features.repair.helper.gpus import DRIVER_WITHIN, HOST_WITHIN
 from gpuwarden.features.repair.helper.services import ASK_WITHIN
 from gpuwarden.features.repair.model import Outcome, Step, StepKind
@@ -64,7 +65,7 @@ async def test_what_is_no_answer_is_not_taken_for_one(tmp_path: Path, answer: by
     async with answering(tmp_path / "s", answer) as path:
         with pytest.raises(NoAnswer) as error:
             await request(path, "t0", REBOOT, WITHIN, progress=lambda _: None)
-        assert not isinstance(error.value, NoHelper), "it may have been done"
+        assert not isinstance(error.value, NotBegun), "it may have been done"
 
 
 async def test_a_helper_that_hangs_costs_its_time_and_no_more(tmp_path: Path) -> None:
@@ -74,10 +75,10 @@ async def test_a_helper_that_hangs_costs_its_time_and_no_more(tmp_path: Path) ->
 
 
 async def test_without_a_helper_nothing_was_sent(tmp_path: Path) -> None:
-    with pytest.raises(NoHelper, match="does not exist: systemctl enable --now"):
+    with pytest.raises(NotBegun, match="does not exist: systemctl enable --now"):
         await request(tmp_path / "s", "t0", REBOOT, WITHIN, progress=lambda _: None)
     (tmp_path / "file").touch()
-    with pytest.raises(NoHelper, match="cannot use"):
+    with pytest.raises(NotBegun, match="cannot use"):
         await request(tmp_path / "file", "t0", REBOOT, WITHIN, progress=lambda _: None)
 
 

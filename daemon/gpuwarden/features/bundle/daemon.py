@@ -11,8 +11,9 @@ from collections.abc import Container, Iterable, Sequence
 from contextlib import suppress
 
 from gpuwarden.base.log import get_logger
+from gpuwarden.base.services import NoAnswer
 from gpuwarden.engine.journal import Step
-from gpuwarden.features.bundle.client import FINDINGS_MOST, NoBundle, ask
+from gpuwarden.features.bundle.client import FINDINGS_MOST, ask
 from gpuwarden.features.bundle.memory import TEXT_MOST, Answers, BundleFailed, BundleMade, answered, answers_of
 from gpuwarden.features.bundle.options import BundleOptions
 from gpuwarden.health.model import Finding, Severity
@@ -79,7 +80,7 @@ class Bundles(Part):
         log.info("archive for the vendor begins", findings=", ".join(findings))
         try:
             made = await ask(self._options.socket, findings, ANSWERED_WITHIN)
-        except NoBundle as error:
+        except NoAnswer as error:
             outcomes: list[BundleMade | BundleFailed] = [
                 BundleFailed(finding=finding, why=str(error)[:TEXT_MOST], since=since) for finding, since in failing
             ]

@@ -7,18 +7,17 @@ intruder's in it. Requests and answers: `client.py`.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import fcntl
-import json
 import os
 import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
+from gpuwarden.base import services
 from gpuwarden.base.paths import CONFIG_FILE, UnsafeFolder, bundles, make_private
+from gpuwarden.base.services import Document
 from gpuwarden.cli.parser import CommandError
 from gpuwarden.config.model import Config, ConfigError, load
 from gpuwarden.config.sources import Sources
@@ -28,8 +27,6 @@ from gpuwarden.features.bundle.memory import FINDING_MOST
 from gpuwarden.features.bundle.options import BundleOptions
 from gpuwarden.features.bundle.order import Order
 
-REQUEST_WITHIN = 5.0
-"""Seconds."""
 _ARCHIVES = "gpuwarden-bundle-*.tar.*"
 _LOCK = ".lock"
 
@@ -50,30 +47,19 @@ def main() -> None:
 
 def serve(config: Config, connection: socket.socket, fault: str = "") -> None:
     """Answer the one request of `connection`. `fault`: why the configuration cannot be read."""
-    asyncio.run(_serve(config, connection, fault))
+
+    async def answered(request: Document, _: asyncio.StreamReader) -> Document:
+        findings = _findings(request)
+        return {"error": "this is no request"} if findings is None else await _answer(config, findings, fault)
+
+    services.serve(connection, answered, most=REQUEST_MOST)
 
 
-async def _serve(config: Config, connection: socket.socket, fault: str) -> None:
-    reader, writer = await asyncio.open_unix_connection(sock=connection, limit=REQUEST_MOST)
-    try:
-        findings = await _request(reader)
-        answer = {"error": "this is no request"} if findings is None else await _answer(config, findings, fault)
-        with contextlib.suppress(OSError):
-            writer.write(json.dumps(answer).encode())
-            await writer.drain()
-    finally:
-        writer.close()
-        with contextlib.suppress(OSError):
-            await writer.wait_closed()
-
-
-async def _request(reader: asyncio.StreamReader) -> tuple[str, ...] | None:
+def _findings(request: Document) -> tuple[str, ...] | None:
     """Return the findings of a request; None for anything that is none."""
-    with contextlib.suppress(TimeoutError, ValueError, RecursionError):
-        async with asyncio.timeout(REQUEST_WITHIN):
-            match json.loads(await reader.readline()):
-                case {"findings": list(findings), **others} if not others and all(map(_is_finding, findings)):
-                    return tuple(findings) if 0 < len(findings) <= FINDINGS_MOST else None
+    match request:
+        case {"findings": list(findings), **others} if not others and all(map(_is_finding, findings)):
+            return tuple(findings) if 0 < len(findings) <= FINDINGS_MOST else None
     return None
 
 
@@ -81,7 +67,7 @@ def _is_finding(text: object) -> bool:
     return isinstance(text, str) and 0 < len(text) <= FINDING_MOST and text.isprintable() and "@" in text
 
 
-async def _answer(config: Config, findings: tuple[str, ...], fault: str) -> dict[str, Any]:
+async def _answer(config: Config, findings: tuple[str, ...], fault: str) -> Document:
     folder = bundles(config.state.dir)
     order = Order(
         findings=findings, config=config, config_fault=fault, run_dir=config.run.dir, state_dir=config.state.dir

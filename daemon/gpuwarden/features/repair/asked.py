@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from gpuwarden.base.peer import Peer
-from gpuwarden.features.repair.client import NoAnswer, NoHelper, probe
+from gpuwarden.base.services import NoAnswer, NotBegun
+from gpuwarden.features.repair.client import probe
 from gpuwarden.features.repair.ladder import ladder
 from gpuwarden.features.repair.plan import Plan
 from gpuwarden.features.repair.preconditions import Obstacle, Scene, fitted, notes, obstacles
@@ -61,7 +62,7 @@ class Asking:
             return planned, scene, ()
         try:
             host = await probe(self._sight.options.socket, planned.step, within=PROBED_WITHIN)
-        except NoHelper as error:
+        except NotBegun as error:
             return planned, replace(scene, helper=str(error)), ()
         except NoAnswer as error:
             return planned, scene, (f"{error}: the helper is asked again right before the step",)

@@ -12,30 +12,20 @@ answered with what came of the first. Everything is bounded in size and time.
 
 from __future__ import annotations
 
-import asyncio
-import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from pathlib import Path
-from typing import Any
 
+from gpuwarden.base.printable import one_line
+from gpuwarden.base.services import NoAnswer, answer_of, answers_of
 from gpuwarden.features.repair.model import TEXT_MOST, Outcome, Step
 from gpuwarden_collectors.dataclass import dataclass
 
+UNIT = "gpuwarden-repair"
 LINE_MOST = 64 << 10
-LINES_MOST = 10_000
 PROBE_WITHIN = 120.0
 """Seconds: more than the helper itself waits for a driver that hangs, for the bus and for systemd (`helper/gpus.py`)."""
 RESULT_WITHIN = 10.0
-CONNECTED_WITHIN = 5.0
-
-
-class NoAnswer(Exception):  # noqa: N818 - a state of the host
-    """The helper gives no answer. The message says why and what to do."""
-
-
-class NoHelper(NoAnswer):
-    """Nothing was sent: the helper cannot be reached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +48,7 @@ class Result:
 async def probe(path: Path, wanted: Step | None = None, *, within: float = PROBE_WITHIN) -> Probed:
     """Return what the helper can do here; of what `wanted` is not about, only what needs no answer of the driver. Raises NoAnswer."""
     asked = {"verb": "probe", **({} if wanted is None else {"step": wanted.kind.value})}
-    answer = await _one(path, asked, within)
+    answer = await answer_of(path, asked, within, unit=UNIT, most=LINE_MOST)
     able, unable = answer.get("able"), answer.get("unable")
     texts = unable.items() if isinstance(unable, dict) else ()
     return Probed(
@@ -70,9 +60,9 @@ async def probe(path: Path, wanted: Step | None = None, *, within: float = PROBE
 async def request(
     path: Path, name: str, step: Step, within: float, *, progress: Callable[[str], None], reason: str = ""
 ) -> Result:
-    """Ask for a step under this name, and return what came of it. Raises NoHelper if it was not sent, NoAnswer if nobody knows."""
+    """Ask for a step under this name, and return what came of it. Raises NotBegun if it was not sent, NoAnswer if nobody knows."""
     asked = {"verb": "step", "id": name, **step.request(), **({"reason": reason} if reason else {})}
-    async for line in _lines(path, asked, within):
+    async for line in answers_of(path, asked, within, unit=UNIT, most=LINE_MOST):
         match line:
             case {"progress": str(text)}:
                 progress(_text(text))
@@ -86,7 +76,7 @@ async def request(
 
 async def result(path: Path, name: str) -> Result:
     """Ask what came of the step of this name. Raises NoAnswer."""
-    answer = await _one(path, {"verb": "result", "id": name}, RESULT_WITHIN)
+    answer = await answer_of(path, {"verb": "result", "id": name}, RESULT_WITHIN, unit=UNIT, most=LINE_MOST)
     text = _text(answer.get("text"))
     match answer.get("state"):
         case "running":
@@ -100,58 +90,7 @@ async def result(path: Path, name: str) -> Result:
     return Result(Outcome.UNKNOWN, text)
 
 
-async def _one(path: Path, asked: Mapping[str, Any], within: float) -> Mapping[str, Any]:
-    async for line in _lines(path, asked, within):
-        return line
-    raise NoAnswer(f"{path} gave no answer; the journal of gpuwarden-repair@ says why")
-
-
-async def _lines(path: Path, asked: Mapping[str, Any], within: float) -> AsyncIterator[Mapping[str, Any]]:
-    """Yield the lines of an answer, all within so many seconds. Raises NoAnswer."""
-    loop = asyncio.get_running_loop()
-    until = loop.time() + within
-    reader, writer = await _connected(path)
-    try:
-        writer.write(json.dumps(asked).encode() + b"\n")
-        for _ in range(LINES_MOST):
-            try:
-                async with asyncio.timeout_at(until):
-                    line = await reader.readline()
-            except TimeoutError:
-                raise NoAnswer(f"{path} has not answered within {within:g} s") from None
-            except (OSError, ValueError) as error:  # ValueError: a line that is too long
-                raise NoAnswer(f"cannot read the answer of {path}: {error}") from None
-            if not line:
-                return
-            yield _document(path, line)
-    finally:
-        writer.close()
-
-
-async def _connected(path: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    to_do = "systemctl enable --now gpuwarden-repair.socket"
-    try:
-        async with asyncio.timeout(CONNECTED_WITHIN):
-            return await asyncio.open_unix_connection(path, limit=LINE_MOST)
-    except TimeoutError:
-        raise NoHelper(f"{path} does not take connections: systemctl status gpuwarden-repair.socket") from None
-    except FileNotFoundError:
-        raise NoHelper(f"{path} does not exist: {to_do}") from None
-    except OSError as error:
-        raise NoHelper(f"cannot use {path}: {error.strerror or error}; {to_do}") from None
-
-
-def _document(path: Path, line: bytes) -> Mapping[str, Any]:
-    try:
-        document = json.loads(line)
-    except (ValueError, RecursionError):
-        document = None
-    if not isinstance(document, dict):
-        raise NoAnswer(f"{path} answers with no document; the journal of gpuwarden-repair@ says why")
-    return document
-
-
 def _text(value: object) -> str:
     """Return a text in one line that is printable and not long."""
     text = value if isinstance(value, str) else ""
-    return "".join(char if char.isprintable() else " " for char in text[:TEXT_MOST])
+    return one_line(text, TEXT_MOST)

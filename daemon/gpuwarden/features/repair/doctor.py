@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from gpuwarden.base.services import NoAnswer
 from gpuwarden.cli.text import clean
 from gpuwarden.config.model import Config
 from gpuwarden.doctor.check import Check
 from gpuwarden.doctor.row import Row, fail, ok, warn
 from gpuwarden.doctor.running import Running
-from gpuwarden.features.repair.client import NoAnswer, Probed, probe
+from gpuwarden.features.repair.client import Probed, probe
 from gpuwarden.features.repair.model import StepKind
 from gpuwarden.features.repair.options import RepairOptions
 

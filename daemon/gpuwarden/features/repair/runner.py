@@ -21,9 +21,10 @@ from typing import Any
 
 from gpuwarden.actuators.fleet_turn import Turn
 from gpuwarden.base.log import get_logger
+from gpuwarden.base.services import NoAnswer, NotBegun
 from gpuwarden.engine.journal import Append, Step
 from gpuwarden.features.repair import client
-from gpuwarden.features.repair.client import NoAnswer, NoHelper, Result
+from gpuwarden.features.repair.client import Result
 from gpuwarden.features.repair.memory import Memory
 from gpuwarden.features.repair.model import TOUCHES_DRIVER, Ended, Outcome, StepKind, Try
 from gpuwarden.features.repair.plan import DAY, Plan
@@ -258,7 +259,7 @@ class Runner:
                 progress=lambda text: log.info("repair: step goes on", step=str(begun.what), text=text),
                 reason=reason if begun.step is StepKind.REBOOT else "",
             )
-        except NoHelper as error:
+        except NotBegun as error:
             return Result(Outcome.REFUSED, str(error))
         except NoAnswer as error:
             log.warning("repair: the helper gave no answer and is asked what it does", reason=str(error))

@@ -11,11 +11,12 @@ here but from the ledger, where the test hands them in.
 
 from __future__ import annotations
 
-import asyncio
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from gpuwarden.base.printable import one_line
+from gpuwarden.base.services import answer_of
 
 ANSWER_MOST = 8 << 20
 """Bytes: the document of 16 GPUs with all their repeats is below 2 MiB."""
@@ -27,50 +28,9 @@ _SHOWN = 3
 _TEXT_MOST = 120
 
 
-class NoAnswer(Exception):  # noqa: N818 - a state of the host
-    """The service gives no answer. The message says why and what to do."""
-
-
-class NotBegun(NoAnswer):
-    """Nobody took the request: nothing began."""
-
-
-class NoService(NotBegun):
-    """There is no such socket."""
-
-
 async def ask(path: Path, request: Mapping[str, Any], within: float) -> Mapping[str, Any]:
     """Send one request and return the answer, within so many seconds. Raises NoAnswer."""
-    try:
-        async with asyncio.timeout(within):
-            reader, writer = await asyncio.open_unix_connection(path, limit=1 << 16)
-            try:
-                writer.write(json.dumps(request).encode() + b"\n")
-                answer = await _all_of(reader)
-            finally:
-                writer.close()
-    except TimeoutError:
-        raise NoAnswer(f"{path} has not answered within {within:g} s, and the test was ended") from None
-    except FileNotFoundError:
-        raise NoService(f"{path} does not exist: systemctl enable --now gpuwarden-test.socket") from None
-    except OSError as error:
-        kind = NotBegun if isinstance(error, ConnectionRefusedError) else NoAnswer
-        raise kind(f"cannot use {path}: {error.strerror or error}; systemctl status gpuwarden-test.socket") from None
-    try:
-        document = json.loads(answer)
-    except (ValueError, RecursionError):
-        document = None
-    if not isinstance(document, dict):
-        raise NoAnswer(f"{path} gave no result; the journal of gpuwarden-test@ says why")
-    return document
-
-
-async def _all_of(reader: asyncio.StreamReader) -> bytes:
-    """Read until the end of the stream. Empty if there is more than ANSWER_MOST."""
-    answer = bytearray()
-    while len(answer) <= ANSWER_MOST and (part := await reader.read(1 << 16)):
-        answer += part
-    return bytes(answer) if len(answer) <= ANSWER_MOST else b""
+    return await answer_of(path, request, within, unit="gpuwarden-test", most=ANSWER_MOST)
 
 
 def shown(document: Mapping[str, Any]) -> str:
@@ -104,4 +64,4 @@ def _line(gpu: Mapping[str, Any]) -> str:
 def _one_line(*parts: object) -> str:
     """Join texts into one line that is printable and not long."""
     texts = [str(part) for part in parts if isinstance(part, str | int) and str(part)]
-    return "".join(char if char.isprintable() else " " for char in ": ".join(texts)[:_TEXT_MOST])
+    return one_line(": ".join(texts), _TEXT_MOST)

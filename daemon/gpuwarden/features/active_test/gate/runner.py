@@ -15,17 +15,10 @@ from pathlib import Path
 
 from gpuwarden.actuators.fleet_turn import Turn
 from gpuwarden.base.log import get_logger
+from gpuwarden.base.services import NoAnswer, NoService, NotBegun
 from gpuwarden.engine.journal import Append, Step
 from gpuwarden.features.active_test.at_once import asked_again
-from gpuwarden.features.active_test.gate.client import (
-    PROBE_WITHIN,
-    NoAnswer,
-    NoService,
-    NotBegun,
-    ask,
-    interrupted,
-    shown,
-)
+from gpuwarden.features.active_test.gate.client import PROBE_WITHIN, ask, interrupted, shown
 from gpuwarden.features.active_test.gate.rules import (
     HINDERED_FOR,
     Assessed,

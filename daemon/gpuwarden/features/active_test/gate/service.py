@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import socket
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from gpuwarden.base import services
 from gpuwarden.base.paths import CONFIG_FILE
+from gpuwarden.base.services import Document
 from gpuwarden.config.model import Config, ConfigError, load
 from gpuwarden.config.sources import Sources
 from gpuwarden.features.active_test.command_main import daemon_call
@@ -30,7 +29,6 @@ from gpuwarden.features.active_test.tester.surroundings import environment
 from gpuwarden_collectors.active_test.level import Level
 
 REQUEST_MOST = 4096
-REQUEST_WITHIN = 5.0
 UVM = Path("/dev/nvidia-uvm")
 GONE = "the daemon no longer waits for it"
 _SHOWN = 3
@@ -44,39 +42,18 @@ def main() -> None:
 
 def serve(config: Config, connection: socket.socket, uvm: Path = UVM) -> None:
     """Answers the one request of `connection`."""
-    asyncio.run(_serve(config, connection, uvm))
 
-
-async def _serve(config: Config, connection: socket.socket, uvm: Path) -> None:
-    reader, writer = await asyncio.open_unix_connection(sock=connection, limit=REQUEST_MOST)
-    try:
-        request = await _request(reader)
+    async def answered(request: Document, reader: asyncio.StreamReader) -> Document | None:
         if request.get("verb") == "probe":
-            await _answer(writer, await probe(config, uvm))
-        elif request.get("verb") == "test" and request.get("level") in list(Level):
-            await _answer(writer, await _test(config, Level(request["level"]), reader))
-    finally:
-        writer.close()
-        with contextlib.suppress(OSError):
-            await writer.wait_closed()  # the rest of a long answer is sent by then
+            return await probe(config, uvm)
+        if request.get("verb") == "test" and request.get("level") in list(Level):
+            return await _test(config, Level(request["level"]), reader)
+        return None
+
+    services.serve(connection, answered, most=REQUEST_MOST)
 
 
-async def _request(reader: asyncio.StreamReader) -> Mapping[str, Any]:
-    """Empty for anything that is none."""
-    with contextlib.suppress(TimeoutError, ValueError, RecursionError):
-        async with asyncio.timeout(REQUEST_WITHIN):
-            request = json.loads(await reader.readline())
-            return request if isinstance(request, dict) else {}
-    return {}
-
-
-async def _answer(writer: asyncio.StreamWriter, answer: Mapping[str, Any]) -> None:
-    with contextlib.suppress(OSError):
-        writer.write(json.dumps(answer).encode())
-        await writer.drain()
-
-
-async def _test(config: Config, level: Level, reader: asyncio.StreamReader) -> Mapping[str, Any]:
+async def _test(config: Config, level: Level, reader: asyncio.StreamReader) -> Document:
     order = order_of(config, level.value, (), daemon_call(config), lambda _index, _phase: None, nobody_here=False)
     test = ActiveTest(order)
 
@@ -94,7 +71,7 @@ async def _test(config: Config, level: Level, reader: asyncio.StreamReader) -> M
             await order.asked.slurm.close()
 
 
-async def probe(config: Config, uvm: Path) -> Mapping[str, Any]:
+async def probe(config: Config, uvm: Path) -> Document:
     """Find out whether this host and its GPUs can be tested.
 
     `lacking`: what this host lacks for a test, for now or for good. `impossible`: why no GPU can be tested, as they are set up. Both are ""
