@@ -14,7 +14,7 @@ from gpuwarden_collectors.facts import Stamp
 
 
 def checkpoint(state: PolicyState, now: Stamp) -> list[Event]:
-    """Events that make `state`, but for what spans only moments, once the boot of the judge's checkpoint was folded."""
+    """Events whose fold, after the boot of the judge's checkpoint, gives `state` except its short-lived fields."""
     return [*_events(state, now), *_tried(state)]
 
 
@@ -33,10 +33,10 @@ def _events(state: PolicyState, now: Stamp) -> Iterator[Event]:
         yield Event(kind=EventKind.HELD, at=hold.at, boot_id=hold.boot_id, data=write(hold))
     for intent in (*state.pending.values(), *state.would.values()):
         yield Event(kind=EventKind.INTENDED, at=intent.at, boot_id=boot, data=write(intent))
-    for key in sorted(state.person):  # after the intents, one of which may begin the list again
+    for key in sorted(state.person):  # after the intents, whose fold may clear the list
         why = state.person[key]
         yield Event(kind=EventKind.NEEDS_PERSON, at=now, boot_id=boot, key=key, data={"why": why} if why else {})
-    for requirement in state.requirements.values():  # after the intents, one of which may end it
+    for requirement in state.requirements.values():  # after the intents, whose fold may reset them
         yield from requirement.events(now, boot)
 
 
@@ -52,7 +52,7 @@ def _lifted(state: PolicyState, now: Stamp) -> Iterator[Event]:
 
 
 def _tried(state: PolicyState) -> Iterator[Event]:
-    """The event with the counts. It follows the intents, which are counted once more as they are folded."""
+    """The event with the counts. It comes after the intents, whose fold counts them again."""
     if state.tried:
         yield Event(kind=EventKind.TRIED, at=Stamp(0.0, 0.0), boot_id=state.boot_id, data=dict(state.tried))
 
@@ -63,7 +63,9 @@ def ordered(order: Order, boot_id: str, declined: frozenset[str] = frozenset()) 
 
 
 def restored(overridden: frozenset[Key], boot_id: str, now: Stamp, by: str = "") -> Iterator[Event]:
-    """An operator's restoration, which overrides these findings; what one event has no room for follows in `more`."""
+    """An operator's restoration, which overrides these findings; those beyond the first event's room follow with
+    `more`.
+    """
     for number, text in enumerate(texts_of(overridden)):
         data = Ordered(order=Act.RESTORE, overridden=text, by=by or None, more=number > 0)
         yield Event(kind=EventKind.ORDERED, at=now, boot_id=boot_id, data=write(data))

@@ -1,6 +1,6 @@
-"""What each kind of policy's events holds. The keys are those of the ledger; see `health/event_data.py`. Pure.
+"""The data of each kind of policy event. The keys are those of the ledger; see `health/event_data.py`. Pure.
 
-INTENDED is an `Intent`, EXCLUDED and HELD a `Hold`, NOTICED a `Notice`.
+INTENDED has an `Intent`, EXCLUDED and HELD a `Hold`, NOTICED a `Notice`.
 """
 
 from __future__ import annotations
@@ -92,4 +92,4 @@ class NoticeEnded:
     id: str | None = None
     by: str | None = None
     released: bool = field(metadata=otherwise(True))
-    """Nothing else ends this machine: exclusions for its end may be lifted."""
+    """No other notice is imminent: exclusions for the termination may be lifted."""

@@ -1,18 +1,18 @@
-"""Policy: (state, what is seen, how it is set, now) -> (new state, events). Pure; replayed, it decides the same.
+"""Policy: (state, situation, settings, now) -> (new state, events). Pure: a replay makes the same decisions.
 
-For each actuator what is wanted is held against what stands there, and the difference is an intent. Wanted is, in this
-order: what an operator ordered; out, while the end of this machine is announced; out, while a finding says failure.
-Back in again are taken only exclusions of ours, and each kind by its own rule:
+For each actuator, policy compares what is wanted with the exclusion in force there; a difference becomes an intent. The
+node is to be excluded, in order of precedence, by an operator's order, while an imminent end of this machine is
+announced, and while a failure is active. Only gpuwarden's own exclusions are lifted, each kind by its own rule:
 
-    failure      enough clean passes and time, and no finding was among its causes that needs a person; where the site wants
-                 it, only once the requirements of features are met (`requirement.py`), such as a test that passed
-    termination  it was called off, and if the node was out for a failure before, or one of what is tested was found meanwhile,
-                 the rules for that are met, too; or boot and instance in its reason are not this machine's, which replaces the one meant
-    operator     never; only an operator ends it
+    failure      after enough clean passes and time, if none of its findings needs a person; where configured, only once
+                 the requirements of features are met (`requirement.py`), such as a passed test
+    termination  when the notice is withdrawn or called off and, if a failure was among the causes or a requirement
+                 applies, those rules are met; or when the reason names another machine, which this one has replaced
+    operator     never; only an operator lifts it
 
-Nothing is decided on silence: unknown neither excludes (unless it is set so) nor restores, and the last
-answer of an unreachable scheduler is not taken for its present state. A failure that is only remembered from before the daemon started
-is as good as unknown until it is confirmed: what stands stays, and nothing new is wanted.
+Unknown health neither excludes the node (unless `on_unknown` says so) nor restores it, and the last answer of an
+unreachable scheduler does not count as its present state. A failure that is only remembered from before the daemon
+started counts as unknown until it is confirmed: exclusions in force stay, and no new one is wanted.
 """
 
 from __future__ import annotations
@@ -49,11 +49,9 @@ _CYCLES = frozenset({Flag.REBOOT, Flag.POWER})
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What policy decided. `blocked`: by actuator, why what is wanted is not requested of it now. `waiting`: actuators
-    whose pending intent must wait.
-
-    `stuck`: by actuator, why an exclusion of ours waits for a person although nothing is wrong with the node and
-    nothing else calls one. `answers`: what the requirements of features say of a restoration that nothing else forbids.
+    """What policy decided. By actuator: `blocked`, why a wanted change is not requested now; `stuck`, why an exclusion
+    of ours waits for a person although the node is healthy. `waiting`: actuators whose pending intent must wait.
+    `answers`: by feature, the answer of its requirement about the restoration, if it was asked.
     """
 
     state: PolicyState
@@ -69,7 +67,7 @@ def decide(state: PolicyState, seen: Situation, settings: Settings, now: Stamp) 
 
 
 def _counted(state: PolicyState, seen: Situation, now: Stamp) -> PolicyState:
-    """Count clean passes in a row, and keep since when the node is unknown."""
+    """Update the number of consecutive clean passes, and since when the health is unknown."""
     health = seen.verdict.health
     if unconfirmed(state, seen.verdict):
         health = Health.UNKNOWN
@@ -93,7 +91,7 @@ class _More(TypedDict, total=False):
 
 
 class _Steps:
-    """The state within one decision: each event is folded at once and remembered."""
+    """One decision in progress: each event is folded into `state` at once, and collected."""
 
     def __init__(self, state: PolicyState, seen: Situation, settings: Settings, now: Stamp) -> None:
         self.state = state
@@ -113,7 +111,7 @@ class _Steps:
             reachable = node_state if node_state is not None and node_state.reachable else None
             self._reconcile(name, reachable)
             self._foreign(name, reachable)
-            want = self._wanted(name)  # only now: the end of an operator's exclusion ended the order too
+            want = self._wanted(name)  # after these: the end of an operator's exclusion ends the order
             if name in self.state.pending:
                 self._supersede(name, want, reachable)
             if name not in self.state.pending:
@@ -143,8 +141,8 @@ class _Steps:
     # --- one actuator
 
     def _reconcile(self, name: str, node_state: NodeState | None) -> None:
-        """Check that an exclusion of ours still stands. If it does not, somebody else ended it or took it over, or the
-        scheduler lost it.
+        """Check whether our exclusion is still in force. If not, record how it ended: another party lifted it or took
+        it over, or the scheduler lost it.
         """
         hold = self.state.holds.get(name)
         if hold is None or node_state is None or name in self.state.pending:
@@ -155,7 +153,7 @@ class _Steps:
         if stands(hold.reason, hold.since, node_state):
             cycled, others = not _CYCLES.isdisjoint(node_state.flags), self.state.cycled - {name}
             self.state = replace(self.state, cycled=others | {name} if cycled else others)
-            if earlier:  # an end in this boot is another party's act
+            if earlier:  # if it ends in this boot, another party ended it
                 self._event(EventKind.HELD, write(replace(hold, rebooted=True)))
             return
         gone = node_state.owner is Owner.NONE
@@ -177,10 +175,11 @@ class _Steps:
         self._event(EventKind.LIFTED, write(lifted))
 
     def _foreign(self, name: str, node_state: NodeState | None) -> None:
-        """Record another party's exclusion, and its end: a person who ends it has seen the node, as one who ends ours.
+        """Record the beginning and end of another party's exclusion. Its end delays our next one, since a person has
+        seen the node.
 
-        An exclusion that ends with a flag it had from its beginning is the scheduler's own doing: a node is down while
-        it boots.
+        An exclusion that begins with a flag set is the scheduler's own (a node is down while it boots), and is not
+        recorded.
         """
         if node_state is None:
             return
@@ -194,7 +193,7 @@ class _Steps:
             self._event(EventKind.LIFTED, write(Lifted(actuator=name, by="theirs ended")))
 
     def _supersede(self, name: str, want: Want | None, node_state: NodeState | None) -> None:
-        """Keep the pending intent, unless something else is wanted by now."""
+        """Drop or replace the pending intent if something else is wanted now."""
         pending = self.state.pending[name]
         if not self._settings.enforce and not pending.force:
             self._drop(pending, "mode is observe now")
@@ -207,7 +206,7 @@ class _Steps:
             person = pending.why is not Why.OPERATOR and bool(self.state.person)
             stays = person or self._replaces_failure(pending)
             self._drop(pending, "no longer wanted")
-            if not stays:  # it may be written already; then one that needs a person waits for `gpuwarden restore`
+            if not stays:  # it may be written already: lift it, unless only a person may
                 rebooted = not intended_in(pending, self._seen.boot_id)
                 text = pending.replaces or pending.reason
                 self._intend(Act.RESTORE, name, pending.why, text, force=pending.force, rebooted=rebooted)
@@ -217,7 +216,7 @@ class _Steps:
             self._exclude_again(pending, want)
         elif want is None and not (pending.force or pending.rebooted or intended_in(pending, self._seen.boot_id)):
             self._drop(pending, "this machine has booted since")
-            if name not in self.state.holds:  # else `_difference` restores it from the hold
+            if name not in self.state.holds:  # otherwise `_difference` restores it from the hold
                 self._intend(Act.RESTORE, name, pending.why, pending.reason, since=pending.since, rebooted=True)
 
     def _goes_before(self, want: Want, restoration: Intent) -> bool:
@@ -229,7 +228,9 @@ class _Steps:
         return want.why is Why.FAILURE and self._settings.enforce
 
     def _exclude_again(self, restoration: Intent, want: Want) -> None:
-        """Replace a pending restoration by an exclusion: only a read shows whether the restoration took effect already."""
+        """Replace a pending restoration by an exclusion: only a read shows whether the restoration has already taken
+        effect.
+        """
         name = restoration.actuator
         self._drop(restoration, "it is to be excluded again")
         if RANK[restoration.why] < RANK[want.why]:
@@ -243,8 +244,8 @@ class _Steps:
         self._event(EventKind.INTENDED, write(intent))
 
     def _becomes_held(self, pending: Intent, node_state: NodeState | None) -> bool:
-        """True if an exclusion that may be written already is to become one that is held, since its end takes more than
-        clean passes.
+        """True if a pending exclusion that may already be written must become a hold: lifting it takes more than clean
+        passes.
         """
         gated = any(requirement.applies for requirement in self._way_back.requirements().values())
         more = bool(pending.replaces or self.state.person) or self._replaces_failure(pending)
@@ -253,15 +254,15 @@ class _Steps:
         return node_state is None or same(pending.reason, 0.0, node_state)
 
     def _replaces_failure(self, pending: Intent) -> bool:
-        """True if the pending exclusion is to replace one of ours that is for a failure by now."""
+        """True if the pending exclusion replaces one of ours whose causes include a failure."""
         hold = self.state.holds.get(pending.actuator)
         return (pending.why is Why.TERMINATION or bool(pending.replaces)) and hold is not None and hold.by_failure
 
     def _is_past(self, pending: Intent | None, want: Want | None, node_state: NodeState | None) -> bool:
-        """True if the pending intent must wait. An exclusion is written only while its cause is observed, and given up once that has
-        ended: a node that was repaired does not go out for what it had. A restoration waits while a failure is only remembered.
-
-        An exclusion that stands already does not wait: it becomes held, and ends by the rules for the way back.
+        """True if the pending intent must wait. An exclusion is written only while its cause is observed, and dropped
+        once the cause has ended, so that a repaired node is not excluded for an old failure. A restoration waits while
+        a failure is only remembered. An exclusion that is already in force does not wait: it becomes a hold, and the
+        rules for restoring apply.
         """
         if pending is None or want is not None:
             return False
@@ -300,8 +301,8 @@ class _Steps:
                 self._not_held(name, node_state)
 
     def _not_held(self, name: str, node_state: NodeState) -> None:
-        """Handle an exclusion of ours that the ledger does not hold: the ledger lost it, or the scheduler's crash undid
-        a restoration.
+        """Handle an exclusion of ours without a hold: the ledger lost it, or a crash of the scheduler undid a
+        restoration.
         """
         if (before := self._way_back.shown_again(name, node_state)) is not None:
             if self._way_back.clean():
@@ -343,7 +344,7 @@ class _Steps:
         self._unless_refused(self._intent(Act.RESTORE, name, why, reason, since=since, rebooted=rebooted), node_state)
 
     def _persons(self) -> None:
-        """Remember findings that need a person while this node is excluded: their end does not restore it."""
+        """Record findings that need a person while this node is excluded: when they end, the node is not restored."""
         if not (self.state.holds or self.state.pending or self.state.would):
             return
         for finding in failing(self.state, self._seen.verdict):
@@ -356,8 +357,8 @@ class _Steps:
     # --- events
 
     def _unless_refused(self, intent: Intent, node_state: NodeState | None) -> None:
-        """Issue the intent unless the last read rules it out. An operator's is issued anyway, so that a person is shown
-        the result of a fresh read.
+        """Issue the intent unless the last read rules it out. An operator's intent is issued anyway, so that the
+        operator gets the result of a fresh read.
         """
         outcome = None if node_state is None else answer(intent, node_state)
         if outcome is not None and outcome.result in (Result.DROPPED, Result.RETRY) and not intent.force:
@@ -376,7 +377,7 @@ class _Steps:
             self._observe(intent)
 
     def _observe(self, intent: Intent) -> None:
-        """Report once what mode observe leaves undone."""
+        """Record, once, an intent that is not carried out because the mode is observe."""
         last = self.state.would.get(intent.actuator)
         if last is not None and (last.act, last.why) == (intent.act, intent.why):
             return

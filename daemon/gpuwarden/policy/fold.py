@@ -1,10 +1,11 @@
-r"""How events change policy's memory: one after the other, as they change the judge's.
+r"""The fold of policy: how each event changes its state.
 
     wanted -- INTENDED --> pending -- OUTCOME done, already, and EXCLUDED --> held -- INTENDED restore ... RESTORED --> nothing
                              \-- OUTCOME dropped --> nothing                  \-- LIFTED (by somebody else) --> nothing
 
-The events are in the same ledger as the judge's, and some of those count here too: a boot, an acknowledgement, a board that
-was replaced. What spans only moments (`clean`, `sequence`, `unknown_since`, `foreign`, `cycled`) needs no event and begins again with a restart.
+The judge's events are in the same ledger, and some of them change policy's state, too: a boot, an acknowledgement, a
+replaced board. Short-lived fields (`clean`, `sequence`, `unknown_since`, `foreign`, `cycled`) have no events and start
+empty after a restart.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def fold(state: PolicyState, event: Event) -> PolicyState:
 
 
 def _begun_anew(state: PolicyState) -> PolicyState:
-    """The state without what was remembered of one exclusion."""
+    """The state without what was remembered about the last exclusion."""
     return replace(state, person={}, requirements=_over_all(state))
 
 
@@ -76,7 +77,9 @@ def _boot(state: PolicyState, event: Event) -> PolicyState:
 
 
 def _outlived(state: PolicyState) -> dict[str, Hold]:
-    """The exclusions after a boot that followed the announced ends."""
+    """Holds after a new boot: those for a termination that only sources announced, and no operator, are marked
+    `outlived`.
+    """
     ends = [notice for notice in state.notices.values() if notice.hard and not notice.called_off]
     if not ends:
         return dict(state.holds)
@@ -92,7 +95,7 @@ def _another_machine(state: PolicyState, event: Event) -> PolicyState:
 
 
 def _intended(state: PolicyState, _: Event, intent: Intent) -> PolicyState:
-    if not (intent.act and intent.why and intent.actuator and intent.key):  # no version of gpuwarden has written that
+    if not (intent.act and intent.why and intent.actuator and intent.key):  # written by no version of gpuwarden
         return state
     if intent.observed:
         return replace(_counted(state, intent.act, Result.OBSERVED), would={**state.would, intent.actuator: intent})
@@ -103,8 +106,8 @@ def _intended(state: PolicyState, _: Event, intent: Intent) -> PolicyState:
 
 
 def _outcome(state: PolicyState, _: Event, data: Outcome) -> PolicyState:
-    """Fold an outcome. A refused intent stays wanted, since a person may mend the cause. An order that is dropped is
-    forgotten at that actuator, since the operator was answered.
+    """Fold an outcome. A refused intent stays wanted, since a person may fix the cause. A dropped order is forgotten
+    for that actuator, since the operator was answered.
     """
     if data.result in UNCOUNTED:
         return state
@@ -126,7 +129,7 @@ def _counted(state: PolicyState, act: Act, result: Result) -> PolicyState:
 
 
 def _tried(state: PolicyState, event: Event) -> PolicyState:
-    """Restore, from a checkpoint, the counts for each pair of an intent and its outcome."""
+    """Restore from a checkpoint the counts for each pair of an intent and its outcome."""
     counts = {f"{act.value}_{result.value}": 0 for act in Act for result in Result}
     recorded = {name: event.data.get(name) for name in counts}
     return replace(
@@ -136,8 +139,8 @@ def _tried(state: PolicyState, event: Event) -> PolicyState:
 
 
 def _declined(state: PolicyState, actuator: str, pending: Mapping[str, Intent]) -> PolicyState:
-    """Forget an operator's order at one actuator. The order itself goes on only where it stands or may still be
-    written.
+    """Forget an operator's order at one actuator. The order itself remains only if it is in force, or may still be
+    written, at another.
     """
     ordered = any((intent.act, intent.why) == (Act.EXCLUDE, Why.OPERATOR) for intent in pending.values())
     if ordered or any(hold.why is Why.OPERATOR for name, hold in state.holds.items() if name != actuator):
@@ -160,7 +163,7 @@ def _excluded(state: PolicyState, _: Event, hold: Hold) -> PolicyState:
 def _restored(state: PolicyState, event: Event, data: Restored) -> PolicyState:
     hold = state.holds.get(data.actuator)
     since, until = (event.at if hold is None else hold.at).wall, event.at.wall
-    counted = hold is not None and any(since <= wall <= until for wall in state.returns)  # another actuator's was first
+    counted = hold is not None and any(since <= wall <= until for wall in state.returns)  # counted at another actuator
     failed = hold is not None and hold.failed and data.why is Why.TERMINATION
     alone = failed or data.why is Why.FAILURE
     if hold is None and _is_lifted_again(state, data):
@@ -179,8 +182,8 @@ def _is_lifted_again(state: PolicyState, data: Restored) -> bool:
 
 
 def _lifted(state: PolicyState, event: Event, data: Lifted) -> PolicyState:
-    """Fold the end of an exclusion. `nobody`: the scheduler lost it in a crash, or while the machine was off, as its
-    power saving does; then it is wanted as before.
+    """Fold the end of an exclusion. `nobody`: the scheduler lost it, in a crash or when power saving switched the
+    machine off; it is then wanted as before.
     """
     if data.ours:
         return replace(state, restored={**state.restored, data.actuator: data})
@@ -225,8 +228,8 @@ def _ordered(state: PolicyState, event: Event, data: Ordered) -> PolicyState:
 
 
 def _overriding(state: PolicyState, event: Event, data: Ordered) -> Override | None:
-    """The override after an operator's restoration. One that overrides nothing new leaves the name and time of the one
-    before.
+    """The override after an operator's restoration. A restoration that overrides nothing new keeps the previous name
+    and time.
     """
     keys = keys_of(data.overridden or "")
     if data.more:
@@ -242,7 +245,7 @@ def _overriding(state: PolicyState, event: Event, data: Ordered) -> Override | N
 
 
 def _for_failures(state: PolicyState) -> dict[str, Hold]:
-    """Holds that are all for a failure from now on. Their text stays until a failure's is written over it."""
+    """Turn all holds into holds for a failure. Their text stays until the text of a failure replaces it."""
     return {name: for_failure(hold) for name, hold in state.holds.items()}
 
 
@@ -250,13 +253,13 @@ def _noticed(state: PolicyState, _: Event, notice: Notice) -> PolicyState:
     before = state.notices.get(notice.name)
     if before is None and len(state.notices) >= NOTICES_MOST:
         return state
-    if before is not None and notice.source != OPERATOR:  # the same one, with another end
+    if before is not None and notice.source != OPERATOR:  # the same notice, with a new deadline
         notice = replace(notice, at=before.at, called_off=before.called_off)
     return replace(state, notices={**state.notices, notice.name: notice})
 
 
 def _notice_ended(state: PolicyState, _: Event, data: NoticeEnded) -> PolicyState:
-    """Fold the end of a notice: withdrawn by its source, which is named then, or called off by an operator."""
+    """Fold the end of a notice: its source withdrew it or, if `data` names no source, an operator called it off."""
     if data.source:
         notices: Mapping[str, Notice] = _without(state.notices, f"{data.source}/{data.id or ''}")
     else:
@@ -296,8 +299,8 @@ def _override_without(state: PolicyState, key: Key | None) -> Override | None:
 
 
 def _board_gone(state: PolicyState, event: Event) -> PolicyState:
-    """Forget the findings that need a person for a board that is gone. A board that moved to another slot, as where the
-    buses were renumbered, keeps them: nobody has handled its fault by that.
+    """Forget findings that need a person when their board is gone. A board that moved to another slot, such as after
+    the buses were renumbered, keeps them, since that repairs nothing.
     """
     if event.key is None or "moved_to" in event.data:
         return state
@@ -306,8 +309,8 @@ def _board_gone(state: PolicyState, event: Event) -> PolicyState:
 
 
 def _unpinned(state: PolicyState, event: Event) -> PolicyState:
-    """End the overrides of a GPU that is no longer expected: its findings end without an event of their own, and what
-    is found there later is not overridden.
+    """End the overrides of a GPU that is no longer expected: its findings end without events of their own, and later
+    findings in that slot must not be overridden.
     """
     slot = "" if event.key is None else event.key.subject.slot
     for key in [key for key in state.overridden if slot and key.subject.slot == slot]:

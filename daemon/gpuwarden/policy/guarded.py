@@ -1,7 +1,8 @@
-"""A requirement whose errors are objections: a feature that fails never consents to a return. Pure, apart from its `guard`.
+"""A requirement whose errors prevent a restoration: while a feature fails, its requirement is not met. Pure, except for
+`guard`.
 
-While any call of the feature fails, whatever it was asked, its requirement is not met: what it last demanded is all that is known, and
-may be out of date. An operator may restore the node all the same (`gpuwarden restore --untested`).
+This holds for every failing call of the feature, since its requirement may be out of date. An operator may restore the
+node anyway (`gpuwarden restore --untested`).
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 FOLD = "requirement.after"
-"""The call by which it follows events. Once it has failed it is not made again: what it would remember is not what happened."""
+"""The call that folds events. It is not repeated after a failure, since the requirement's state would lack an event."""
 EVENTS = "requirement.events"
 ASKED = frozenset({"requirement.applies", "requirement.answer", "requirement.standing", "requirement.unmet"})
-"""Calls that are asked again, whichever of them failed before."""
+"""Calls that are repeated even if they failed before."""
 SEEN = "seen"
-"""The call of the feature that gives its requirement what it must know."""
+"""The feature's call that returns the input of its requirement."""
 
 
 class Guard(Protocol):
-    """Calls a feature, and keeps what it raises."""
+    """Calls a feature, and records the errors that it raises."""
 
     @property
     def feature(self) -> str:
@@ -37,19 +38,19 @@ class Guard(Protocol):
         """Return what the function returns, or `otherwise` if it raises."""
 
     def standing(self) -> dict[str, str]:
-        """Return the errors that stand, by call."""
+        """Return the current errors, by call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Objection:
-    """The answer of a requirement that cannot be asked."""
+    """The answer of a requirement that cannot be evaluated."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """A requirement of a feature, `demand`; None where the feature could not be made, and what it demands is not known."""
+    """A feature's requirement, `demand`; None if the feature could not be created, and its requirement is unknown."""
 
     demand: Requirement | None
     guard: Guard = field(compare=False)
@@ -99,13 +100,13 @@ class Guarded:
         return text
 
     def _asked(self, method: str, *arguments: object) -> Any:
-        """Return the answer of the demand, or None if it cannot be had."""
+        """Return the answer of the demand, or None if it fails or is in doubt."""
         if self.demand is None or self._in_doubt():
             return None
         return self.guard.call(f"requirement.{method}", None, getattr(self.demand, method), *arguments)
 
     def _in_doubt(self) -> bool:
-        """Return True while a call fails on which its answers depend."""
+        """Return True while a call fails on which the answers depend."""
         return bool(self.guard.standing().keys() - ASKED)
 
     def _objection(self) -> str:
@@ -114,5 +115,5 @@ class Guarded:
 
 
 def demand_of(requirement: Requirement | None) -> Requirement | None:
-    """Return the requirement that a guard is around, or the requirement itself where none is."""
+    """Return the requirement inside a guard, or the requirement itself if it has none."""
     return requirement.demand if isinstance(requirement, Guarded) else requirement

@@ -1,4 +1,4 @@
-"""The types of enforcement: what is wanted of a scheduler, what is in force there, what became of it."""
+"""The types of enforcement: intents for a scheduler, the state in force there, and outcomes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Why(StrEnum):
 
 
 class Owner(StrEnum):
-    """Whose exclusion stands. The prefix of its reason makes it ours; anything else that keeps work away is foreign."""
+    """Whose exclusion is in force. The reason's prefix marks ours; anything else that keeps work away is foreign."""
 
     NONE = "none"
     OURS = "ours"
@@ -40,19 +40,21 @@ class Owner(StrEnum):
 
 
 class Flag(StrEnum):
-    """A state that a scheduler reports of a node besides an exclusion. While one is set, none of it is overwritten."""
+    """A state of the node that a scheduler reports in addition to an exclusion. gpuwarden does not overwrite a flagged
+    state.
+    """
 
     REBOOT = "reboot"  # requested or under way
     MAINTENANCE = "maintenance"
     DOWN = "down"
-    SILENT = "not responding"  # besides DOWN: its slurmd is not there yet
+    SILENT = "not responding"  # in addition to DOWN: its slurmd does not answer yet
     INVALID = "invalid"  # its registration does not fit the scheduler's configuration
     POWER = "power"  # powering up or down, or powered down
 
 
 class Result(StrEnum):
     DONE = "done"
-    ALREADY = "already"  # so it was before anything was written
+    ALREADY = "already"  # in force before anything was written
     REFUSED = "refused"  # for good: permission, or a name that the scheduler does not know
     RETRY = "retry"
     DROPPED = "dropped"  # no longer wanted, or not ours to do
@@ -61,13 +63,14 @@ class Result(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
-    """What is wanted of one actuator; it stays wanted until its outcome is known. `key` is the same for every attempt.
+    """A change that is wanted at one actuator, until its outcome is known. `key` is the same for every attempt.
 
-    `reason` of an exclusion is the text to be written. Of a restoration it is the text that must stand, as we wrote it;
-    empty if an operator wants whatever is ours lifted. `since` is when that was written, by the scheduler's clock; 0 if
-    that is not known. `force`: an operator's, done in mode observe too. `observed`: in mode observe, so that it is not carried out.
-    `ended`: an exclusion with that time is not ours any more (`preconditions.as_owned`). `rebooted`: this machine has booted since the exclusion was written, which explains that the scheduler has it down.
-    `replaces`: the text of an exclusion of ours that has ended and may still stand; it is written over, whatever its rank.
+    `reason`: the text of an exclusion to write; for a restoration, our text that must be in force, or empty if an
+    operator wants any exclusion of ours lifted. `since`: when that was written, by the scheduler's clock; 0 if unknown.
+    `force`: ordered by an operator, and carried out in mode observe, too. `observed`: made in mode observe, and not
+    carried out. `ended`: an exclusion with that time is not ours any more (`preconditions.as_owned`). `rebooted`: this
+    machine has booted since the exclusion was written, which explains why the scheduler shows it as down. `replaces`:
+    our previous text, which may still be in force and is overwritten whatever its rank.
     """
 
     act: Act = field(metadata=key("intent"))
@@ -86,7 +89,7 @@ class Intent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The result of an intent. `text` is for people. `since`: when the exclusion that stands was written, by the
+    """The result of an intent. `text` is for people. `since`: when the exclusion in force was written, by the
     scheduler's clock; 0 if unknown.
     """
 
@@ -97,18 +100,20 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeState:
-    """What a scheduler reports of this node, as read at `at`. If it cannot be reached, only `at` and `error` count."""
+    """What a scheduler reports about this node, as read at `at`. If the scheduler is not reachable, only `at` and
+    `error` count.
+    """
 
     at: Stamp
     reachable: bool = True
     error: str = ""
-    """Why it could not be reached; or what could not be read of one that can."""
+    """Why the scheduler was not reachable, or what could not be read although it was."""
     owner: Owner = Owner.NONE
     """Whose exclusion is in force."""
     why: Why | None = None
     """Why gpuwarden excluded the node; None if it did not."""
     reason: str = ""
-    """Of the exclusion, without `suffix`."""
+    """The reason of the exclusion, without `suffix`."""
     suffix: str = ""
     """What the scheduler appended to the reason later."""
     since: float = 0.0
@@ -118,21 +123,19 @@ class NodeState:
     instance: str = ""
     """The instance that a termination's reason names."""
     closed: str = ""
-    """Another party's mark that keeps work away and stands beside an exclusion, a cordon in Kubernetes; "" if there is none. It is no judgement
-    of this node: it prevents no exclusion of ours, and its end delays none.
-    """
+    """Another party's mark that keeps work away in addition to an exclusion, such as a cordon in Kubernetes; "" if
+    there is none. It neither prevents our exclusion nor, when it ends, delays it."""
     started: float = 0.0
-    """When the scheduler started, Unix time by its clock, while it shows no exclusion. 0 if that is not known, or if it has shown one of ours to this
-    daemon since then.
-    """
+    """When the scheduler started (Unix time, its clock), as long as it shows no exclusion. 0 if unknown, or if it has
+    shown an exclusion of ours to this daemon since then."""
     flags: frozenset[Flag] = field(default_factory=frozenset)
     schedulable: bool = True
     empty: bool | None = None
-    """Whether the scheduler names no job on the node; None where it does not say."""
+    """Whether the scheduler lists no job on the node; None if it does not report jobs."""
     state: str = ""
     """The scheduler's own name for the state, for people."""
     pool: int | None = None
-    """Nodes that share the breaker's budget, as last known; it costs no request of its own."""
+    """Number of nodes that share the breaker's budget, as last read; not worth a request of its own."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -147,8 +150,8 @@ class Held:
 
 
 def earlier(held: Iterable[Held], node: str) -> list[Held]:
-    """Return the other nodes that precede this one, each once; all others while this node is not among them. Every node of
-    the pool sees the same order, so the later of two that acted at once takes back what it did.
+    """Return the other nodes that were excluded before this one, each once; all others if this node is not excluded.
+    Every node of the pool gets the same order, so the later of two that acted at once rolls back.
     """
     first = {each.node: each for each in sorted(held, reverse=True)}
     own = first.pop(node, None)
@@ -174,7 +177,7 @@ class FleetCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice(TerminationNotice):
-    """An announced end of this machine, as its source or an operator announced it, and what this daemon knows of it."""
+    """An announced end of this machine, as received from its source or an operator, with what this daemon adds."""
 
     kind: str = field(metadata=key("notice"))
     id: str = field(default="", metadata=always())
@@ -182,11 +185,11 @@ class Notice(TerminationNotice):
     reason: str = field(default="", metadata=always())
     estimated: bool = field(default=False, metadata=no_key())
     at: Stamp = field(metadata=no_key())
-    """When it was received first."""
+    """When it was first received."""
     boot_id: str = field(metadata=no_key())
     """The boot that received it."""
     called_off: bool = False
-    """By an operator, while the source goes on announcing it."""
+    """An operator called it off, while its source still announces it."""
 
     @property
     def name(self) -> str:

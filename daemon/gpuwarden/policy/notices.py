@@ -1,7 +1,7 @@
-"""Announced ends of this machine: which of them counts now, and what has changed about them. Pure.
+"""Termination notices: which of them is imminent, and which have changed. Pure.
 
-A notice is *imminent* when it is hard, within the horizon (or without a deadline), and no operator called it off. Only that takes
-a node out; every other one is shown, no more.
+A notice is *imminent* when it is hard, within the horizon (or without a deadline), and no operator called it off. Only
+an imminent notice excludes the node; the others are only shown.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gpuwarden.policy.model import Notice
 from gpuwarden_collectors.facts import Stamp
 
 MOVED = 1.0
-"""Seconds by which an end must move to be reported again."""
+"""Seconds by which a deadline must move to be reported again."""
 
 NAME_MOST = 200  # characters of the id of a notice
 
@@ -51,8 +51,8 @@ def _end(notice: Notice) -> float:
 def differences(
     notices: Notices, source: str, announced: Iterable[Notice], *, horizon: float, now: Stamp
 ) -> Iterator[Event]:
-    """Events for notices that are new, moved or withdrawn. `announced`: all that `source` announces now. A notice that
-    moves out of the horizon is withdrawn first.
+    """Events for notices that are new, moved or withdrawn. `announced`: all current notices of `source`. A notice whose
+    deadline moves beyond the horizon is withdrawn first.
     """
     seen = {
         notice.name: replace(notice, called_off=notice.name in notices and notices[notice.name].called_off)
@@ -88,16 +88,16 @@ def noticed(notice: Notice) -> Event:
 
 
 def _ended(notice: Notice, now: Stamp, *, released: bool) -> Event:
-    """The event of a notice that its own source withdrew. `released`: no other is imminent, so that what was excluded
-    for it may be restored.
+    """The event of a notice that its own source withdrew. `released`: no other is imminent, so exclusions for it may be
+    lifted.
     """
     data = write(NoticeEnded(source=notice.source, id=notice.id, released=released))
     return Event(kind=EventKind.NOTICE_ENDED, at=now, boot_id=notice.boot_id, data=data)
 
 
 def called_off(notices: Notices, operator: str) -> dict[str, Notice]:
-    """Notices after an operator's word. The operator's own is gone; if there was none, those of others are disregarded
-    for as long as they are announced.
+    """Notices after an operator called off the end. The operator's own is removed; if there was none, the others are
+    ignored for as long as they are announced.
     """
     if operator in notices:
         return {name: notice for name, notice in notices.items() if name != operator}

@@ -1,4 +1,4 @@
-"""What an operator may order, as events. A person's decision counts in both modes, and never over a foreign exclusion."""
+"""Operators' orders, as events. They apply in both modes, and never change another party's exclusion."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ from gpuwarden.policy.state import Order, PolicyState, intent_key, outcome_data
 from gpuwarden_collectors.facts import Stamp
 
 LONGEST = 10_000
-"""Characters of a reason that are read."""
+"""Most characters of a reason that are read."""
 
 
 def exclude(by: str, text: str, boot_id: str, now: Stamp) -> Event:
-    """The order that keeps the node excluded until an operator restores it. Raises ValueError for a reason that says
-    nothing.
-    """
+    """The order that keeps the node excluded until an operator restores it. Raises ValueError for a blank reason."""
     if not text[:LONGEST].strip():
         raise ValueError("an exclusion needs a reason, for people who find this node excluded")
     return ordered(Order(reason=reasons.operator(by, text), by=by, at=now), boot_id)
@@ -50,13 +48,13 @@ def restore(
 ) -> list[Event]:
     """Events that restore the node: every exclusion of ours is lifted.
 
-    While failures are active, only an operator's exclusion ends, and one for the failures replaces it without a moment
-    between them; with `force` they are overridden, until each has ended, the next boot, or the next `gpuwarden
-    exclude`. What is held or wanted of any but these `actuators` is forgotten: nothing can be lifted there.
+    While failures are active, an operator's exclusion is replaced without a gap by one for the failures. With `force`
+    the failures are overridden until each has ended, the next boot, or the next `gpuwarden exclude`. Holds and intents
+    at actuators other than these are forgotten, since nothing can be lifted there.
 
-    Raises ValueError while the end of this machine is announced and imminent, and where a requirement of a
-    feature is not met, without `force` and `untested`; FailuresStand where failures are active and there is nothing else to end, or
-    where nothing would exclude the node for them, since mode is observe.
+    Raises ValueError while the end of this machine is imminent, and, without `force` and `untested`, if a requirement
+    of a feature is not met. Raises FailuresStand if failures are active and there is no other exclusion to end, or if
+    mode observe would not exclude the node for them.
     """
     if imminent(state.notices, settings.horizon, now) is not None:
         raise ValueError(
@@ -86,16 +84,14 @@ def restore(
 
 
 def _unmet(state: PolicyState, verdict: Verdict, settings: Settings) -> str:
-    """Why a restoration would ignore what a feature demands before; "" if it would not."""
+    """The requirements of features that a restoration would ignore, for people; "" if there are none."""
     if not settings.enforce:
         return ""
     return "; ".join(filter(None, (requirement.unmet(verdict) for requirement in state.requirements.values())))
 
 
 def _left_to_failures(state: PolicyState, name: str, reason: str, boot_id: str, now: Stamp) -> Iterator[Event]:
-    """Replace an operator's pending exclusion by one for the failures. The operator's may be written already: then it
-    is overwritten.
-    """
+    """Replace an operator's pending exclusion by one for the failures, which overwrites it if it is already written."""
     pending = state.pending.get(name)
     if pending is None or pending.act is not Act.EXCLUDE or pending.why is not Why.OPERATOR:
         return
@@ -113,7 +109,7 @@ def _left_to_failures(state: PolicyState, name: str, reason: str, boot_id: str, 
 
 
 def unconfigured(state: PolicyState, actuators: Collection[str]) -> list[str]:
-    """Actuators at which something is held or wanted, but which are no longer configured."""
+    """Actuators with a hold or a pending intent that are no longer configured."""
     return sorted({*state.holds, *state.pending} - set(actuators))
 
 
@@ -155,7 +151,7 @@ def announce(within: float, text: str, by: str, boot_id: str, now: Stamp) -> Eve
 
 
 def is_announced(state: PolicyState, within: float, text: str, by: str, now: Stamp) -> bool:
-    """True if the same end was announced before, at the same time."""
+    """True if the same end, at the same time, was announced before."""
     notice = state.notices.get(f"{OPERATOR}/")
     if notice is None or notice.called_off or notice.deadline is None or notice.reason != _reason_of(text, by):
         return False
@@ -163,7 +159,7 @@ def is_announced(state: PolicyState, within: float, text: str, by: str, now: Sta
 
 
 def is_sooner(state: PolicyState, within: float, now: Stamp) -> bool:
-    """True if the new end halves the time that was left, or if there was no end: such a change must not wait, and cannot
+    """True if the new deadline halves the remaining time, or if there was none. Such a change must not wait, and cannot
     come often.
     """
     notice = state.notices.get(f"{OPERATOR}/")
@@ -177,9 +173,9 @@ def _reason_of(text: str, by: str) -> str:
 
 
 def call_off(state: PolicyState, by: str, boot_id: str, now: Stamp, horizon: float = HORIZON) -> Event:
-    """The event that ends an operator's announcement. If there is none, what others announce is disregarded.
+    """The event that calls off an operator's notice or, if there is none, all notices of other sources.
 
-    Raises ValueError where nothing was announced and no exclusion stands for an announced end.
+    Raises ValueError if there is neither a notice nor an exclusion for a termination.
     """
     announced = any(not notice.called_off for notice in state.notices.values())
     if not announced and not any(hold.why is Why.TERMINATION for hold in state.holds.values()):

@@ -1,4 +1,6 @@
-"""May this be written, given what stands there? One answer for deciding and for the read right before the write."""
+"""Whether an intent may be written, given the scheduler's state of the node. Used to decide, and on the read before a
+write.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from dataclasses import replace
 from gpuwarden.policy.model import Act, Flag, Intent, NodeState, Outcome, Owner, Result, Why
 
 RANK = {Why.FAILURE: 0, Why.TERMINATION: 1, Why.OPERATOR: 2}
-"""A reason of ours gives way to one of higher rank."""
+"""A reason of ours may be replaced by one of higher rank."""
 REPAIR_REMARKS = frozenset(
     {
         "Not responding",
@@ -18,26 +20,29 @@ REPAIR_REMARKS = frozenset(
         "reboot timed out",
     }
 )
-"""What Slurm appends from 23.02 on while a machine is off or boots (src/slurmctld/{ping_nodes,controller,node_mgr,proc_req}.c). A repair and
-a replacement look like that, and it is over when the machine is healthy: no objection. All other remarks are."""
+"""Remarks that Slurm appends from 23.02 on while a machine is off or boots
+(src/slurmctld/{ping_nodes,controller,node_mgr,proc_req}.c). They follow from a repair or a replacement, and do not
+prevent a restoration; all other remarks do."""
 CLOCK_APART = 1.5
-"""Seconds by which two readings of one exclusion's time may differ: schedulers keep whole ones."""
+"""Most seconds by which two reads of the same exclusion's time may differ, since schedulers store whole seconds."""
 
 
 def answer(intent: Intent, node_state: NodeState) -> Outcome | None:
-    """The outcome if it is known without a write, or None if the intent is to be written now."""
+    """The outcome if it is known without a write, or None if the intent must be written now."""
     remarked = with_remark(intent.reason, node_state)
     if intent.act is Act.EXCLUDE:
         return _exclude(
             intent, node_state if intent.why is Why.OPERATOR else remarked
-        )  # an order may be longer than the one before
+        )  # text after that of an order may be an earlier, longer order
     return _restore(intent, as_owned(remarked, intent.ended))
 
 
 def as_owned(node_state: NodeState, ended: float) -> NodeState:
-    """Return the state with its true owner. `ended`: when the last exclusion of ours that others ended was written; 0: there is none.
+    """Return the state with its true owner: our exclusion from the time `ended` was ended by another party. 0: there is
+    none.
 
-    Slurm keeps the text and the time of a drain that somebody ended, and writes no text of its own where it drains such a node.
+    Slurm keeps the text and time of a drain that was ended, and does not replace them when it drains such a node
+    itself.
     """
     if node_state.owner is not Owner.OURS or node_state.suffix or not (ended and node_state.since):
         return node_state
@@ -47,20 +52,20 @@ def as_owned(node_state: NodeState, ended: float) -> NodeState:
 
 
 def same(reason: str, since: float, node_state: NodeState) -> bool:
-    """True if exactly this exclusion stands. A text of ours that somebody wrote again by hand is theirs."""
+    """True if exactly this exclusion is in force. Our text with another time was written by somebody else."""
     apart = abs(since - node_state.since) if since and node_state.since else 0.0
     return node_state.owner is Owner.OURS and node_state.reason == reason and apart <= CLOCK_APART
 
 
 def still_closed(node_state: NodeState) -> str:
-    """Return what keeps work away from the node after our exclusion is lifted, for people; "" if nothing of another party's does."""
+    """Return what else keeps work away from the node after our exclusion is lifted, for people; "" if nothing does."""
     return f"the node stays {node_state.closed}, by another party" if node_state.closed else ""
 
 
 def stands(reason: str, since: float, node_state: NodeState) -> bool:
-    """True if this exclusion stands, with or without a remark that somebody else appended.
+    """True if this exclusion is in force, with or without a remark that somebody else appended.
 
-    A remark moves its time. So does a reboot that is ordered with the same text, before the scheduler appends its remark.
+    A remark changes its time. So does a reboot ordered with the same text, before the scheduler appends its remark.
     """
     remarked = with_remark(reason, node_state)
     moved = bool(remarked.suffix) or Flag.REBOOT in node_state.flags
@@ -68,14 +73,17 @@ def stands(reason: str, since: float, node_state: NodeState) -> bool:
 
 
 def lost(written: float, node_state: NodeState) -> bool:
-    """True if the scheduler started after our exclusion was written, and shows none: it lost it, and nobody lifted it. Schedulers keep whole
-    seconds. `written`: Unix time.
+    """True if the scheduler lost our exclusion: it started after the exclusion was written, and shows none.
+
+    `written`: Unix time, compared in whole seconds, which schedulers store.
     """
     return node_state.owner is Owner.NONE and 0.0 < node_state.started >= int(written)
 
 
 def with_remark(reason: str, node_state: NodeState) -> NodeState:
-    """Return the state with what stands behind our whole text as its suffix: also what a person added, such as the number of a ticket."""
+    """Return the state with any text after ours moved to its suffix, including what a person added, such as a ticket
+    number.
+    """
     more = node_state.reason.removeprefix(reason) if reason and node_state.owner is Owner.OURS else ""
     if more in ("", node_state.reason) or more[0].isalnum():
         return node_state
@@ -99,12 +107,12 @@ def _exclude(intent: Intent, node_state: NodeState) -> Outcome | None:
     barred = _barred(node_state, frozenset())
     if barred is None or not intent.force or node_state.flags != {Flag.POWER}:
         return barred
-    return replace(barred, result=Result.RETRY)  # it boots, and would be open after that
+    return replace(barred, result=Result.RETRY)  # it boots, and would accept jobs after that
 
 
 def _gives_way(stands: Why, to: Why) -> bool:
-    """True if the text that stands may be replaced. That of a failure is not refreshed: since when the node is excluded
-    would be lost.
+    """True if the text in force may be replaced. The text of a failure is not refreshed, since that would reset the
+    time of the exclusion.
     """
     return RANK[stands] < RANK[to] or (stands is to and to is not Why.FAILURE)
 
@@ -129,7 +137,7 @@ def _restore(intent: Intent, node_state: NodeState) -> Outcome | None:
     barred = _barred(node_state, frozenset({Flag.DOWN}) if explained else frozenset())
     if barred is None or intent.force:
         return barred
-    return replace(barred, result=Result.RETRY)  # a flag passes by itself, and what is ours would stay for ever
+    return replace(barred, result=Result.RETRY)  # flags end by themselves; if dropped, our exclusion would stay
 
 
 def _says_repair(node_state: NodeState) -> bool:

@@ -1,4 +1,4 @@
-"""The text that is written beside an exclusion, and how it is known again as ours.
+"""The reason texts that gpuwarden writes with an exclusion, and their parser.
 
     gpuwarden: failure gpu=3 xid=79 - power-cycle the machine
     gpuwarden: failure gpu=3 xid=79 gpu=5 row_remap_failed
@@ -6,8 +6,9 @@
     gpuwarden: termination boot=1b4e28ba instance=i-0af01c23
     gpuwarden: operator by=alice replacing a fan
 
-One line of at most 120 bytes, without counters and times: written again on every pass it would hide since when a node is
-out. No text of ours has " : " in it, since with that Slurm appends its own remarks from 23.02 on.
+A reason is one line of at most 120 bytes, without counters and times: a text that changes would be written on every
+pass, and each write resets the time of the exclusion. It never contains " : ", with which Slurm appends its own remarks
+from 23.02 on.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _BOOT = 8  # hexadecimal digits
 _SUFFIX = " : "
 _DOMAIN, _UNKNOWN = "domain=", "unknown="
 _ODD = str.maketrans({'"': "'", "|": "/", "\\": "/", "`": "'", "[": "(", "]": ")", "$": " "})
-"""What a scheduler, a shell or a parser of tables could take for its own."""
+"""Characters that a scheduler, a shell or a parser of tables could interpret."""
 _NOT_A_TOKEN = re.compile(r"[^A-Za-z0-9_.:+-]+")
 _KIND = re.compile(r"(failure|termination|operator)(?: (.*))?", re.DOTALL)
 
@@ -83,8 +84,8 @@ def _kind(domain: str) -> str:
 
 
 def termination(boot_id: str, instance: str) -> str:
-    """The reason for an announced end. It names the machine, so that its replacement knows that it was not meant.
-    Unknown names are `unknown`.
+    """The reason for a termination. It names boot and instance, so that a replacement machine can tell that another was
+    meant. Unknown names are `unknown`.
     """
     return f"{PREFIX}termination boot={boot_name(boot_id) or 'unknown'} instance={instance_name(instance) or 'unknown'}"
 
@@ -129,7 +130,7 @@ def parse(text: str) -> Reason | None:
 
 
 def _domain_and_first(words: list[str]) -> tuple[str, str]:
-    """Return the domain of a failure's words, and the first word behind it. What comes later may be anybody's text."""
+    """Return the domain in a failure's words, and the first word after it. Later words may be arbitrary text."""
     first, second, *_ = *words, "", ""
     return (first.removeprefix(_DOMAIN), second) if first.startswith(_DOMAIN) else ("", first)
 
@@ -168,7 +169,9 @@ def _token(text: str) -> str:
 
 
 def line(text: str) -> str:
-    """Make a text printable, on one line, without what others could misread, and without a suffix's mark."""
+    """Make a text printable, on one line, without characters that others could interpret and without the separator of
+    suffixes.
+    """
     shown = "".join(char if char.isprintable() else " " for char in text[: 4 * LONGEST].translate(_ODD))
     return " ".join(word for word in shown.split() if word != _SUFFIX.strip())
 

@@ -1,4 +1,6 @@
-"""The input of policy, and what follows from it: whether this node should be excluded, and why. No scheduler's state is used."""
+"""The input of policy, and what follows from it without a decision: why the node should be excluded, whether it is
+busy, and who excludes it.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +17,16 @@ from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 CONFIRMED_WITHIN = 60.0
-"""Seconds for which a remembered failure may wait to be confirmed before a node that has nothing else counts as unknown."""
+"""Seconds that a remembered failure has to be confirmed in, before `on_unknown` may exclude a node that has no other
+one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """What policy sees. `sequence` grows with each pass that observed; `ready`: every part of a full pass was there
-    once.
+    """The input of a decision. `sequence` grows with each NVML pass that observed; `ready`: GPUs and PCI bus were read,
+    and the expected inventory is known.
 
-    `remembered`: the state holds what is in the ledger. `node_states` of `actuators`: the last read of each, if there
-    was one.
+    `remembered`: the ledger was folded into the state. `node_states`: by actuator, the last read, if there was one.
     """
 
     verdict: Verdict
@@ -36,7 +38,7 @@ class Situation:
     actuators: tuple[str, ...] = ()
     node_states: Mapping[str, NodeState] = field(default_factory=dict)
     features: Mapping[str, Any] = field(default_factory=dict)
-    """By feature, what its requirement must know besides."""
+    """By feature, additional input for its requirement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ def live(state: PolicyState, verdict: Verdict) -> list[Finding]:
 
 
 def overridden(state: PolicyState, verdict: Verdict) -> list[Finding]:
-    """Failures that are active and do not keep the node out, since an operator overrode them."""
+    """Active failures that do not exclude the node, because an operator overrode them."""
     return [finding for finding in _failures(verdict) if finding.key in state.overridden]
 
 
@@ -108,10 +110,10 @@ def occupied(node_states: Mapping[str, NodeState], *, gpus_used: bool) -> str:
 def excluded(
     state: PolicyState, node_states: Mapping[str, NodeState], last: Mapping[str, NodeState]
 ) -> Iterator[tuple[str, str]]:
-    """Exclusions in force, as (actuator, owner): `failure`, `termination` or `operator` for ours, else `foreign`, or `maintenance`
-    where the scheduler keeps the node for that, and gpuwarden writes nothing.
+    """Exclusions in force, as (actuator, owner): `failure`, `termination` or `operator` for ours, otherwise `foreign`,
+    or `maintenance` if the scheduler reports maintenance, during which gpuwarden writes nothing.
 
-    `last`: the newest answer of each scheduler. What other parties do stands while a scheduler does not answer, as ours does.
+    `last`: the newest answer of each scheduler. While a scheduler does not answer, exclusions count as still in force.
     """
     if state.order is not None:
         yield "", Why.OPERATOR.value

@@ -1,4 +1,4 @@
-"""Policy's memory: what is ordered, wanted, held and remembered of exclusions. Events change it, and nothing else (`fold.py`)."""
+"""Policy's state: orders, intents, holds, and what is remembered about exclusions. Events change it (`fold.py`)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from gpuwarden_collectors.facts import Stamp
 
 NOTICES_MOST = 256
 KEYS_MOST = 64
-"""Findings remembered of one exclusion, and restorations remembered: more than any node has."""
+"""Most findings remembered for one exclusion, and most restorations remembered. No node is expected to reach it."""
 WHY_MOST = 200
-"""Characters of why a finding needs a person."""
+"""Most characters of the text why a finding needs a person."""
 OVERRIDDEN_MOST = 1_024
 """Findings that one restoration may override: eight GPUs with 18 links have less than 200."""
 UNCOUNTED = (Result.RETRY, Result.REFUSED)
-"""Results of intents that are tried again and again, mostly without an event."""
+"""Results of intents that are retried, mostly without an event."""
 TEXT_MOST = 1_900
 """Characters; the ledger keeps 2,000 of a text."""
 
@@ -40,10 +40,10 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """An exclusion of ours that was read back. `since` by the scheduler's clock. `released`: its cause was called off.
-
-    `failed`: it was for a failure before the end of the machine was announced. `rebooted`: this machine has booted
-    since it was written. `outlived`: it has booted since its end was announced, and not by an operator.
+    """An exclusion of ours that was read back. `since`: when it was written, by the scheduler's clock. `released`: its
+    termination notice was withdrawn or called off. `failed`: it was for a failure before the notice. `rebooted`: this
+    machine has booted since it was written. `outlived`: this machine has booted since a source, not an operator,
+    announced its end.
     """
 
     actuator: str
@@ -65,7 +65,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Override:
-    """An operator's restoration in spite of findings, of which `keys` have not ended yet."""
+    """An operator's restoration that overrides active findings. `keys` are those that have not ended yet."""
 
     keys: frozenset[Key]
     by: str
@@ -78,17 +78,17 @@ class Override:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyState:
-    """The memory of policy, by actuator: `holds`, `pending` (wanted, outcome not known), `would` (the last thing not
-    done in mode observe), `lifted` (when another party ended an exclusion, ours or theirs), `foreign` (where the last
-    read showed another party's).
+    """Policy's state. By actuator: `holds`, `pending` (wanted, outcome not known), `would` (the last intent not carried
+    out in mode observe), `lifted` (when another party ended an exclusion, ours or theirs); `foreign`: where the last
+    read showed another party's.
 
-    `declined`: actuators that refused an operator's order for good, while it stands elsewhere. `person`: findings of
-    this exclusion that need a person, with the reason where it is not their kind. `requirements`: by feature, what it
-    demands before the exclusion is lifted. `override`: the last of an operator. `ended`: when
-    the last exclusion of ours that others ended was written, by the scheduler's clock. `restored`: the last one that we
-    lifted, which a scheduler that crashes may show once more. `returns`: Unix times of restorations without a person.
-    `tried`: how often each pair of intent and outcome came, named as in `exclude_done`, since the ledger began;
-    outcomes that are tried again without an event (retry, refused) are not counted.
+    `declined`: actuators that refused an operator's order for good, while it is in force at others. `person`: findings
+    of this exclusion that need a person, with the reason if it is not their advice. `requirements`: by feature, what it
+    demands before the exclusion is lifted. `override`: the last one by an operator. `ended`: when the last exclusion of
+    ours that another party ended was written, by the scheduler's clock. `restored`: the last one that gpuwarden lifted,
+    which a scheduler may show again after a crash. `returns`: Unix times of restorations without a person. `tried`:
+    counts of each pair of intent and outcome, named as in `exclude_done`, since the ledger began; retried outcomes
+    without an event (retry, refused) are not counted.
     """
 
     boot_id: str = ""
@@ -111,17 +111,18 @@ class PolicyState:
     unknown_since: Stamp | None = None
     foreign: frozenset[str] = frozenset()
     cycled: frozenset[str] = frozenset()
-    """Where the last read of an exclusion of ours showed that the scheduler reboots the node, or switches it off or on."""
+    """Actuators whose last read of our exclusion showed that the scheduler reboots the node, or switches it off or on.
+    """
 
     @property
     def overridden(self) -> frozenset[Key]:
-        """Findings that do not exclude the node, since an operator overrode them."""
+        """Findings that do not exclude the node, because an operator overrode them."""
         return frozenset() if self.override is None else self.override.keys
 
     @property
     def notice(self) -> Notice | None:
-        """The notice that ends this machine first, however far away. Whether it counts yet is decided by
-        `notices.imminent`.
+        """The hard notice that ends this machine first, however far away; `notices.imminent` decides whether it counts
+        yet.
         """
         return imminent(self.notices, math.inf, Stamp(0.0, 0.0))
 
@@ -131,9 +132,7 @@ def for_failure(hold: Hold) -> Hold:
 
 
 def stale_text(hold: Hold | None) -> str:
-    """The text of an exclusion that is for a failure by now, but still names an operator or the end of the machine;
-    else "".
-    """
+    """The text of a hold that is now for a failure but still names an operator or a termination; otherwise ""."""
     if hold is None or hold.why is not Why.FAILURE:
         return ""
     written = reasons.parse(hold.reason)
@@ -156,7 +155,7 @@ def texts_of(keys: frozenset[Key]) -> list[str]:
     return list(map(" ".join, texts))
 
 
-# --- what is written of intents
+# --- intents in events
 
 
 def intent_key(act: Act, actuator: str, boot_id: str, at: Stamp) -> str:
@@ -164,7 +163,7 @@ def intent_key(act: Act, actuator: str, boot_id: str, at: Stamp) -> str:
 
 
 def intended_in(intent: Intent, boot_id: str) -> bool:
-    """True if this intent is of that boot."""
+    """True if the intent was made in that boot."""
     return intent.key.split(":")[2:3] == [boot_id[:8]]
 
 

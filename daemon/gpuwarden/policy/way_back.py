@@ -1,4 +1,4 @@
-"""What bars the return of a node that is excluded: one question about one moment. Pure. `exclusion.py` has the rules as a whole."""
+"""Whether an excluded node may be restored now, and if not, why. Pure. `exclusion.py` has all the rules."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 NEEDS_PERSON = frozenset({Advice.INSPECT_HARDWARE, Advice.CONTACT_SUPPORT})
-"""Advice whose finding may go away while its cause stays. That a configuration was mended, or a GPU reset, shows by itself."""
+"""Advice for findings that may end while their cause remains. Other repairs, such as a GPU reset, show in the readings.
+"""
 DAY = 86_400.0
 ONLY_A_PERSON = "only a person restores it (gpuwarden restore)"
 
 
 @dataclass(frozen=True, slots=True)
 class WayBack:
-    """The way back at one moment of a decision. `answers` takes what requirements of features say."""
+    """The rules for restoring the node, applied to one moment of a decision. `answers` collects those of features'
+    requirements.
+    """
 
     state: PolicyState
     seen: Situation
@@ -33,17 +36,17 @@ class WayBack:
     answers: dict[str, Answer]
 
     def requirements(self) -> Mapping[str, Requirement]:
-        """Return what features demand before a return: nothing in mode observe, in which nothing returns."""
+        """Return the requirements of features; none in mode observe, in which nothing is restored."""
         return self.state.requirements if self.settings.enforce else {}
 
     def _applying(self) -> Mapping[str, Requirement]:
-        """Note the answers of those that demand something of this exclusion, and return these."""
+        """Return the requirements that apply to this exclusion, and store their answers."""
         applying = {name: requirement for name, requirement in self.requirements().items() if requirement.applies}
         self.answers.update({name: requirement.answer(self.seen, self.now) for name, requirement in applying.items()})
         return applying
 
     def bars(self, hold: Hold) -> str:
-        """Why what we hold may not be lifted without a person, or not yet; "" if it may."""
+        """Why this exclusion may not be lifted yet, or not without a person; "" if it may."""
         if why := self._needs_person(hold):
             return "; ".join((f"{why}: {ONLY_A_PERSON}", *self._standing_of_requirements(hold)))
         settings = self.settings
@@ -59,7 +62,7 @@ class WayBack:
         return next((text for name in self._applying() if (text := self.answers[name].text)), "")
 
     def _standing_of_requirements(self, hold: Hold) -> list[str]:
-        """Return where the requirements stand while the node waits for a person, who must know it."""
+        """Return the status of each requirement, for the person who decides on the restoration."""
         if hold.why is Why.OPERATOR or not self.clean():
             return []
         return [requirement.standing(self.seen, self.now) for requirement in self._applying().values()]
@@ -77,19 +80,21 @@ class WayBack:
         return f"it came back {len(lately)} times within a day" if len(lately) >= self.settings.restores_per_day else ""
 
     def clean(self) -> bool:
-        """True after so many healthy passes in a row that they are no accident."""
+        """True after `restore_passes` consecutive clean passes."""
         return self.state.clean >= self.settings.restore_passes
 
     def _outlived(self, hold: Hold) -> bool:
-        """True if the announced end was a reboot, or a move to another host, and this is the same machine after it.
+        """True if the announced end was a reboot or a migration to another host, and this is the same machine after it.
 
-        What a source announced was at most `horizon` away, so that a boot that has lasted for longer came after it. An end that is
-        still to come is announced again. What an operator announced is an operator's to call off.
+        A source's notice excludes the node at most `horizon` before the end, so a boot that has lasted longer began
+        after the end. An end that is still to come is announced again. Only an operator calls off an operator's notice.
         """
         return hold.outlived and not hold.released and not self._meant_now(hold)
 
     def _meant_now(self, hold: Hold) -> bool:
-        """True if the exclusion is for an end of this very boot, so that the end was called off if none is imminent."""
+        """True if the exclusion's reason names this boot and instance: if no notice is imminent, the end was called
+        off.
+        """
         boot = self.seen.boot_id
         return bool(reasons.boot_name(boot)) and hold.reason == reasons.termination(boot, self.seen.instance)
 
@@ -99,16 +104,14 @@ class WayBack:
         return self.now.wall - hold.at.wall
 
     def replaces(self, node_state: NodeState) -> bool:
-        """True if the termination that stands was another machine's, which this one has replaced, and this one is
-        healthy.
-        """
+        """True if the termination in force names another machine, which this healthy one has replaced."""
         boot, instance = reasons.boot_name(self.seen.boot_id), reasons.instance_name(self.seen.instance)
         others = bool(node_state.boot and boot and node_state.boot != boot)
         others = others and bool(node_state.instance and instance and node_state.instance != instance)
         return node_state.why is Why.TERMINATION and others and self.seen.ready and self.state.clean > 0
 
     def would(self, name: str) -> Hold | None:
-        """The exclusion that would be held if mode observe did not prevent it."""
+        """The hold that mode enforce would have; None in mode enforce, and if there would be none."""
         would = self.state.would.get(name)
         if self.settings.enforce or would is None or would.act is Act.RESTORE:
             return None
@@ -118,7 +121,7 @@ class WayBack:
         return Hold(actuator=name, why=would.why, reason=would.reason, at=would.at, boot_id="", released=released)
 
     def shown_again(self, name: str, node_state: NodeState) -> Lifted | None:
-        """The exclusion that was lifted last, if the scheduler shows it once more."""
+        """The exclusion that was lifted last, if the scheduler shows it again."""
         before = self.state.restored.get(name)
         again = (
             before is not None and not node_state.suffix and same(before.reason or "", before.since or 0.0, node_state)
