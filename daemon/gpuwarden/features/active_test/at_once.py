@@ -1,7 +1,8 @@
-"""How many nodes of a fleet gpuwarden tests at once, so that a hundred that come back together do not draw their power together.
+"""The limit on how many nodes gpuwarden tests at once, so that nodes that return together do not all draw power.
 
-A node makes its test visible to all, then counts who tests: in the order (since when, name of the node), which every node sees alike,
-one beyond the limit takes back what it made visible. So the second count decides, as that of the breaker. Visible are
+A node first publishes its test, then counts the nodes under test in the order (start, name), which is the same on every
+node; a node beyond the limit withdraws what it published. The second count decides, as with the breaker. A test is
+published as
 
     a job named `gpuwarden-test`, of an idle node             since it started, for three hours at most
     a mark in a text field of the node, of one that returns   since the time in it, until the other time in it at most
@@ -24,23 +25,23 @@ def mark(now: float, until: float) -> str:
 
 
 def marked_since(text: str, now: float) -> float | None:
-    """Return since when the node is tested, by a mark that counts; None for any other text."""
+    """Return since when the node is under test, by a mark that counts; None for any other text."""
     return min((mark.since for mark in marks(text) if mark.what == TEST and mark.counts(now)), default=None)
 
 
 def asked_again(refusals: int) -> tuple[float, float]:
-    """Seconds, at least and at most, until a node that was refused so often in a row asks again.
+    """Return the least and the most seconds until a node that was refused this many times in a row asks again.
 
-    Each time Slurm sends it the state of all nodes and jobs. Up to 12 min: five hundred nodes that wait make one
-    question a second, and a place that is free is taken at once.
+    Each request makes Slurm send the state of all nodes and jobs. The pause grows to 4 to 12 minutes: then five hundred
+    waiting nodes make about one request per second, and a free place is taken at once.
     """
     longer = 2.0 ** min(max(0, refusals - 1), _AGAIN_DOUBLED)
     return _AGAIN[0] * longer, _AGAIN[1] * longer
 
 
 def refusal(at_once: int, held: Iterable[Held], node: str) -> str:
-    """Why this node may not be tested now, or may not go on; "" if it may. `held`: all nodes that are tested, this one
-    too if it is visible.
+    """Return why this node may not begin or continue a test now; "" if it may. `held`: all nodes under test, including
+    this one if it has published its test.
     """
     before = len(earlier(held, node))
     if before < at_once:

@@ -1,4 +1,4 @@
-"""What `gpuwarden test` does."""
+"""The implementation of `gpuwarden test`."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _report(options: argparse.Namespace, config: Config) -> Report:
 
 
 def daemon_call(config: Config) -> Callable[..., Any]:
-    """A verb of the daemon, with the errors that the test knows."""
+    """Return a function that calls a verb of the daemon and raises the errors that the test handles."""
     daemon = Daemon.chosen(config.run.dir)
 
     def call(verb: str, **arguments: object) -> Any:
@@ -91,7 +91,7 @@ def daemon_call(config: Config) -> Callable[..., Any]:
 
 
 def _progress() -> Callable[[int, str], None]:
-    """Lines on a terminal; nothing where nobody watches."""
+    """Return a function that prints progress on a terminal, and nothing if stderr is no terminal."""
     if not sys.stderr.isatty():
         return lambda _index, _phase: None
     return lambda index, phase: print(f"GPU {index}: {clean(phase)}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""What each daemon has of active tests: their leases and results through the control socket."""
+"""Active tests as a part of every daemon: it takes their leases and results through the control socket."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuwarden_collectors.base import Clock
 
 
 class ActiveTests(Part):
-    """`gpuwarden test` by hand needs no key: this part is in each daemon."""
+    """The verbs for tests. Every daemon has this part, because `gpuwarden test` by hand needs no key."""
 
     def __init__(self, service: Service, clock: Clock) -> None:
         self._leases = Leases(service, clock)

@@ -1,4 +1,4 @@
-"""Findings of active tests: what the results of each board say until something ends it."""
+"""Detectors of active tests: a result makes a finding, which lasts until another result or an operator ends it."""
 
 from __future__ import annotations
 
@@ -43,5 +43,5 @@ DETECTORS: dict[str, Detector] = {code: _found(code) for code in (TEST_FAILED, T
 
 
 def follow(state: State, _: Sight) -> tuple[State, tuple[Event, ...]]:
-    """Return the state as it is: nothing is learned of readings."""
+    """Return the state unchanged: active tests remember nothing from readings."""
     return state, ()

@@ -1,4 +1,4 @@
-"""Whether `gpuwarden test` can run here: what CUDA needs beside NVML, and who is on the GPUs. Nothing is loaded into this process."""
+"""Checks whether `gpuwarden test` can run here: what CUDA needs, and what uses the GPUs. Loads no library itself."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ for paths in sys.argv[1:]:
 """
 _UVM = Path("/dev/nvidia-uvm")
 MODPROBE = Path("/usr/bin/nvidia-modprobe")
-"""Program that makes that device with the rights of root: libcuda calls it, and so does gpuwarden-uvm.service."""
+"""Setuid program that creates that device: libcuda calls it, and so does gpuwarden-uvm.service."""
 _ADDRESS_SPACE = 64 << 30
-"""Bytes: a context on an H100 took 13 GiB of address space; with the memory of eight GPUs mapped for each other it may be more."""
+"""Bytes. A context on an H100 took 13 GiB of address space; the mapped memory of eight GPUs may take more."""
 _SHOWN = 4
 
 
 async def active_test(config: Config) -> list[Row]:
-    """Rows about active tests. Without a driver one row says that there is nothing to test."""
+    """Return the rows about active tests. Without a driver one row states that there is nothing to test."""
     if not (config.paths.proc / "driver/nvidia/version").exists():
         return [*gate(config), ok("gpuwarden test", "no driver is loaded: there is nothing to test")]
     return [
@@ -62,7 +62,7 @@ async def active_test(config: Config) -> list[Row]:
 
 
 def gate(config: Config) -> Iterator[Row]:
-    """Row about the return gate; empty if no test comes before a return. Where repairs are allowed, one comes after each."""
+    """Yield the row about the return gate; none if no test comes before a return. Allowed repairs require one, too."""
     test = config.of(ActiveTestOptions)
     always = test.enabled and test.return_gate
     if not (always or config.repairs):
@@ -79,7 +79,7 @@ def gate(config: Config) -> Iterator[Row]:
 
 
 async def libraries(variables: Mapping[str, str]) -> list[Row]:
-    """Check whether a process with this environment, as that of a worker, finds them."""
+    """Check whether a process with this environment, such as a worker, can load libcuda and the PTX compiler."""
     absent, error = await absent_libraries(variables)
     if error:
         return [warn("libcuda", f"cannot be loaded: {error}", "reinstall the driver's libraries")]
@@ -87,8 +87,8 @@ async def libraries(variables: Mapping[str, str]) -> list[Row]:
 
 
 async def absent_libraries(variables: Mapping[str, str]) -> tuple[list[str], str]:
-    """Names of those that a process with this environment does not find; and why that is not known, if it is not."""
-    cuda = SEPARATOR.join(candidates(LIBRARY))  # it searches the compiler by itself, with the loader alone
+    """Return the libraries that a process with this environment cannot load, and an error if the check failed."""
+    cuda = SEPARATOR.join(candidates(LIBRARY))  # libcuda looks up the PTX compiler through the loader alone
     done = await run((sys.executable, "-I", "-c", _LOADS, cuda, PTX_COMPILER), variables, _LOADED_WITHIN)
     if done.exit_code != 0:
         return [], done.error or f"exit code {done.exit_code}"
@@ -108,7 +108,7 @@ def _libraries(absent: list[str]) -> Iterator[Row]:
 
 
 def uvm(node: Path, modprobe: Path = MODPROBE) -> Row:
-    """Row about the device of nvidia-uvm. Without it cuInit fails with 999; after a boot it is there only once something has used CUDA."""
+    """Check the device of nvidia-uvm, without which cuInit fails with 999. Only the first use of CUDA creates it."""
     if not node.exists() and _is_root_for_all(modprobe):
         return ok("uvm", f"{node} does not exist yet: {modprobe} makes it for the first program that uses CUDA")
     if not node.exists():
@@ -128,7 +128,7 @@ def _is_root_for_all(program: Path) -> bool:
 
 
 def address_space() -> Row:
-    """Below some 13 GiB cuInit fails with 2."""
+    """Return the row about RLIMIT_AS. With less than about 13 GiB of address space cuInit fails with error 2."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY or limit >= _ADDRESS_SPACE:
         return ok("address space", "not limited" if limit == resource.RLIM_INFINITY else f"{limit >> 30} GiB")
@@ -140,7 +140,7 @@ def address_space() -> Row:
 
 
 async def workers(proc: Path) -> Row:
-    """Row about workers of earlier tests that could not be ended."""
+    """Return the row about workers of earlier tests that could not be killed."""
     pids = await left_behind(proc)
     if not pids:
         return ok("workers of tests", "none is left from an earlier test")
@@ -151,7 +151,7 @@ async def workers(proc: Path) -> Row:
 
 
 async def gpus(config: Config) -> list[Row]:
-    """Row about which GPUs could be tested at the moment."""
+    """Return the row about which GPUs could be tested now."""
     readings = HostReadings(config.collectors.nvml)
     try:
         host = await readings.read()

@@ -1,11 +1,12 @@
-"""What a running `gpuwarden test` and the daemon ask of each other through the control socket.
+"""The verbs of the control socket by which a running `gpuwarden test` and the daemon communicate.
 
     test-begin   {pid, level, gpus: [uuid], seconds}                 -> {lease, end: null, or why the test must end}
     test-begin   the same with {lease, workers: [pid]}, each second  -> the same: it renews the lease
     test-result  {lease, workers, tests: [GpuTest]}                  -> {outcomes: {uuid: Outcome}}
     test-end     {lease}                                             -> "ended"
 
-Results are believed only from root and the user gpuwarden. A lease that is not renewed ends soon: a test that was killed blinds nobody.
+Results are accepted only from root and the user gpuwarden. A lease that is not renewed ends soon, so that a killed test
+suppresses no findings for long.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ USER = "gpuwarden"
 RENEWED_WITHIN = 10.0
 """Seconds, ten times the interval of renewals."""
 LASTS_MOST = 3600.0
-"""Seconds of a test, whatever it says: so long a lease may hold after a restart of the daemon that renewals do not follow."""
+"""Most seconds that a lease may hold, whatever the test requests."""
 TESTS_MOST = 256
-"""Above what one run has: GPUS_MOST GPUs, of each a first test and its repeats."""
+"""Most tests of one submission: more than GPUS_MOST GPUs have, each with a first test and its repeats."""
 UUID_MOST = 48
-"""Characters that a message shows of one."""
+"""Characters of a UUID that a message shows."""
 USER_FOUND_WITHIN = 1.0
 _NAME = re.compile(r"[0-9a-f]{16}", re.ASCII)
 _PID_MOST = 2**22
@@ -62,7 +63,8 @@ class Service(Protocol):
 
 
 class Leases:
-    """The lease of the test that runs, and its results. `appended` is one of the journal's outputs. `user`: believed beside root.
+    """The lease of the running test, and its results. `appended` is one of the journal's outputs. `user`: accepted,
+    like root.
 
     `cut_short` is called when the daemon ends a running test.
     """
@@ -76,16 +78,16 @@ class Leases:
         self._timer: asyncio.TimerHandle | None = None
 
     def table(self) -> Mapping[str, Verb]:
-        """Leases do not wait for the disk: one that does not take them must not keep the daemon from ending a test."""
+        """Return the verbs. Only results wait for the disk: a full disk must not keep the daemon from ending a test."""
         durable = Durable(self._service.ledger.commit, self._clock).table({"test-result": self._result})
         verbs = {"test-begin": self._begin, "test-end": self._over, **durable}
         return {name: _believed(verb, self._user) for name, verb in verbs.items()}
 
     def appended(self, events: Iterable[Event]) -> None:
-        """End the test when an operator excludes the node, or when the node may be given work again.
+        """End the test when an operator excludes the node, or when the node may get work again.
 
-        An exclusion that was carried out ends none: it may be the one for the test. At a start of the daemon, set the time within which an
-        earlier lease must be renewed.
+        An exclusion that was carried out does not end it: it may have been made for the test. When the daemon starts,
+        an earlier lease must be renewed within RENEWED_WITHIN.
         """
         for event in events:
             if event.kind == EventKind.ORDERED and event.data.get("order") == Act.EXCLUDE:
@@ -156,17 +158,17 @@ class Leases:
         return self._service.engine.view.boot_id
 
     def _lease(self) -> Lease | None:
-        """The lease, as long as it holds."""
+        """Return the lease while it holds."""
         lease = memory_of(self._service.engine.state).lease
         return lease if lease is not None and lease.holds(self._clock()) else None
 
     def _known(self, name: Any) -> Lease | None:
-        """The lease of this name, also after its end, until another begins."""
+        """Return the lease of this name, also after its end, until another test begins."""
         lease = memory_of(self._service.engine.state).lease
         return lease if lease is not None and lease.name == name else None
 
     def _lost(self, lease: Lease) -> str:
-        """Why this lease cannot be renewed; empty if it can."""
+        """Return why this lease cannot be renewed; empty if it can."""
         holds, existing = self._lease(), self._known(lease.name)
         if existing is None and holds is not None:
             return f"another test began (pid {holds.pid})"
@@ -260,7 +262,7 @@ def _believed(verb: Verb, user: str) -> Verb:
 
 
 async def _uid_of(name: str) -> int | None:
-    """User id of a name; None where the host has no such user, or its directory does not answer."""
+    """Return the uid of a user name; None if the host has no such user or the lookup does not answer in time."""
     finding: asyncio.Future[int] = detached("user", lambda: pwd.getpwnam(name).pw_uid)
     await asyncio.wait((finding,), timeout=USER_FOUND_WITHIN)
     return finding.result() if finding.done() and finding.exception() is None else None

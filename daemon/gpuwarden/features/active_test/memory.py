@@ -1,4 +1,4 @@
-"""What is remembered of active tests: their results, the one that runs, and whether this host could ever test."""
+"""The memory of active tests: results, the running test, and whether this host was ever able to test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpuwarden_collectors.facts import Stamp
 
 NAME = "active_test"
 COUNTS_MOST = 64
-"""Pairs of level and verdict, of this version and others."""
+"""Most pairs of level and verdict, including those of other versions."""
 _OF_LEASE = frozenset({EventKind.TEST_BEGUN, EventKind.TEST_ENDED, EventKind.TEST_XID, EventKind.BOOT})
 KINDS = _OF_LEASE | {EventKind.TESTED, EventKind.ACKNOWLEDGED, EventKind.GATE_ABLE, EventKind.SUMMED}
 _COUNTS = Key("tests", NODE)
@@ -25,11 +25,11 @@ class Memory:
     tests: Tests = field(default_factory=dict)
     """Results of active tests of each board."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """How many tests of a GPU came to what, as `quick_failure`."""
+    """Number of tests of single GPUs by level and verdict, as `quick_failure`."""
     lease: Lease | None = None
     """The active test that runs, or ran last in this boot."""
     able: bool = False
-    """This host could test once."""
+    """This host was able to test at least once."""
 
 
 EMPTY = Memory()
@@ -74,5 +74,5 @@ def events(memory: Memory, at: Stamp, state: State) -> Iterator[Event]:
         yield begun(memory.lease)
     if memory.able:
         yield Event(kind=EventKind.GATE_ABLE, at=at, boot_id=boot)
-    if memory.counts:  # after the tests, which are counted once more as they are folded
+    if memory.counts:  # last: replaces the counts that folding the tests adds to
         yield Event(kind=EventKind.SUMMED, at=at, boot_id=boot, key=_COUNTS, data=dict(memory.counts))

@@ -14,7 +14,7 @@ from gpuwarden_collectors.active_test.level import Level
 
 
 def _runs(snapshot: Snapshot) -> Iterator[Sample]:
-    """Tests by level and result, every pair once there was any test."""
+    """Return the tests by level and result: every pair once any test was run, none before."""
     counts = of(snapshot).counts
     if not counts:
         return iter(())
@@ -44,7 +44,7 @@ def _figure_samples(snapshot: Snapshot) -> Iterator[Sample]:
 
 
 def _by_gpu(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], tuple[PastTest, ...]]]:
-    """Yields the label values (index, UUID, slot) and the tests of each GPU that was tested."""
+    """Yield the label values (index, UUID, slot) and the tests of each GPU that was tested."""
     for gpu in snapshot.verdict.gpus:
         if tests := of(snapshot).results.get(gpu.slot):
             yield gpu_labels(gpu), tests

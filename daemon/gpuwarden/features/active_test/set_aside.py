@@ -1,4 +1,4 @@
-"""What a test does to its GPUs itself, and is no finding: Xids of its own processes, and warnings about load, heat and power."""
+"""Effects of a test on its GPUs that are no findings: Xids of its processes; warnings about load, heat and power."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from gpuwarden_collectors.event_facts import Source, XidEvent
 from gpuwarden_collectors.facts import Stamp
 
 LATE = 30.0
-"""Seconds after the end in which lines about the test's processes may still be read."""
+"""Seconds after the end of a test in which log lines about its processes may still be read."""
 WARNINGS_THAT_WAIT = frozenset({"gpu_slow", "thermal_limit", "thermal_slowdown", "power_brake", "gpu_held_after_job"})
-"""Conditions that a test's load, heat, power and processes could look like. The others do not come of these, or need longer than a
-test: a job that stalls has ten busy minutes before; power capping at the GPU's own limit, and memory in use, are no findings."""
+"""Conditions that a test's load, heat, power and processes may raise. No other condition results from them, or it takes
+longer than a test: a stalled job is busy for ten minutes before. Capping at the GPU's own power limit and memory in use
+are no findings."""
 
 
 def is_own(state: State, event: XidEvent) -> bool:
-    """True if the Xid was caused by the test's own processes: the event names the PID of one, or is a bare number about a GPU of
-    the test, on which nothing else runs.
+    """Return True if the test's own processes caused the Xid: the event has the PID of one, or has none, is not from
+    the kernel log, and is about a GPU of the running test.
     """
     lease = memory_of(state).lease
     if lease is None or event.xid not in XIDS_OF_WORKERS or not _during(lease, event.at):
@@ -39,7 +40,7 @@ def _during(lease: Lease, at: Stamp) -> bool:
 
 
 def without_own(state: State, code: str, detection: Detection, now: Stamp) -> Detection:
-    """Detection without the warnings that wait while a test runs on the GPU: they neither rise nor end. Failures are kept."""
+    """Return the detection without warnings about GPUs under test: they neither rise nor end. Failures are kept."""
     lease = memory_of(state).lease
     if lease is None or code not in WARNINGS_THAT_WAIT or not lease.holds(now):
         return detection

@@ -1,4 +1,4 @@
-"""What is published of active tests: a part of the snapshot."""
+"""The published state of active tests: a part of the snapshot."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ GATE_STATES = ("clear", "waiting", "running", "person", "impossible")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateShown:
-    """The test that comes before a restoration."""
+    """The state of the test before a return."""
 
     state: str
-    """`clear`: nothing is to be tested; `waiting`, `running`, `person`: it needs one; `impossible`: this host cannot test."""
+    """`clear`: none is due; `waiting`; `running`; `person`: an operator must act; `impossible`: this host cannot."""
     level: str
-    """What is tested."""
+    """Level of the test."""
     text: str = ""
-    """Why the node does not come back yet, or why no test is possible, of the host or of some GPUs."""
+    """Why the node does not return yet, or why this host or some GPUs cannot be tested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Shown:
 
 
 def shown(state: State, now: Stamp) -> Shown:
-    """Return what is published of the judge's memory."""
+    """Return the part of the judge's memory that is published."""
     memory = memory_of(state)
     lease = memory.lease if memory.lease is not None and memory.lease.holds(now) else None
     results = {slot: newest(tests) for slot, pin in state.pins.items() if (tests := memory.tests.get(pin.uuid))}
@@ -54,7 +54,7 @@ def shown(state: State, now: Stamp) -> Shown:
 
 
 def of(snapshot: Snapshot) -> Shown:
-    """Return what a snapshot has of active tests."""
+    """Return the part of active tests in a snapshot."""
     published: Shown = snapshot.features.get(NAME, Shown())
     return published
 

@@ -1,4 +1,4 @@
-"""Which nodes of the cluster gpuwarden tests now, as Slurm shows it: jobs of idle nodes, and marks of nodes that return (at_once.py)."""
+"""Reads from Slurm which nodes gpuwarden tests now: jobs on idle nodes, marks of returning nodes (at_once.py)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from gpuwarden_collectors.slurm.client import Commands
 from gpuwarden_collectors.slurm.parse import TEXTS_FORMAT, sinfo_texts
 
 JOB_NAME = "gpuwarden-test"
-"""Name of every job that tests an idle node. Any user may give a job this name: those of `BELIEVED` and of `test.slurm_user` count."""
+"""Name of every job that tests an idle node. Any user may use it: only `BELIEVED` and `test.slurm_user` count."""
 BELIEVED = ("root", "gpuwarden")
-"""Users from whom the daemon takes results, besides its own."""
+"""Users from whom the daemon accepts results, besides its own user."""
 _STATES = "PD,R,CF,S,CG"
 _FORMAT = "%A|%u|%T|%S|%n|%N"
 _PENDING = "PENDING"
@@ -23,21 +23,21 @@ _JOBS_MOST = 10_000
 
 @dataclass(frozen=True, slots=True)
 class TesterJob:
-    """A job that tests an idle node, and waits, runs or ends."""
+    """A job that tests an idle node: pending, running or completing."""
 
     number: str
     pending: bool
     started: str
-    """Unix time, if it has."""
+    """Unix time of its start, if it has started."""
     wanted: str
-    """The node that it is for."""
+    """The node that it is submitted for."""
     node: str
-    """The node that it has; empty: none yet."""
+    """The node that it is allocated; empty: none yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetTests:
-    """The nodes that are tested now, each with since when; and jobs that have not started, which may never."""
+    """The nodes under test, each with its start; and the number of pending jobs, which may never start."""
 
     held: tuple[Held, ...]
     pending: int
@@ -56,8 +56,8 @@ async def read_tester_jobs(commands: Commands, slurm_user: str) -> list[TesterJo
 
 
 async def read_testers(commands: Commands, slurm_user: str, now: float) -> FleetTests:
-    """Read which nodes are tested now. Two requests, of which the one for the nodes has the size of the cluster. `now`:
-    Unix time. Raises SlurmError.
+    """Read which nodes are under test. Two requests; the answer about nodes grows with the cluster. `now`: Unix time.
+    Raises SlurmError.
     """
     jobs = await read_tester_jobs(commands, slurm_user)
     undone = "cannot read the nodes that are marked as tested"

@@ -5,8 +5,8 @@ r"""The daemon's end of the service that tests the GPUs before a return; `gate/s
                                              "untestable": {"slot of a GPU": "why it cannot be tested, where others can"}}
     {"verb": "test", "level": "quick"}\n   ->  the document of `gpuwarden test --json`
 
-One request a connection. A connection that is closed ends the test. Everything is bounded in size and time; results are not taken from
-here but from the ledger, where the test hands them in.
+One request per connection. Closing the connection ends the test. Requests and answers are bounded in size and time. The
+gate judges by the results in the ledger, to which the test submits them, and not by the answer.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from gpuwarden.base.services import answer_of
 ANSWER_MOST = 8 << 20
 """Bytes: the document of 16 GPUs with all their repeats is below 2 MiB."""
 PROBE_WITHIN = 90.0
-"""Seconds: a driver without persistence mode takes many for its first answer."""
+"""Seconds. Without persistence mode the driver takes long for its first answer."""
 INTERRUPTED = "interrupted"
-"""`Obstacle.INTERRUPTED`, whose module is loaded with the first results of a test."""
+"""Value of `Obstacle.INTERRUPTED`, repeated because its module is loaded only with the first results of a test."""
 _SHOWN = 3
 _TEXT_MOST = 120
 
@@ -34,7 +34,7 @@ async def ask(path: Path, request: Mapping[str, Any], within: float) -> Mapping[
 
 
 def shown(document: Mapping[str, Any]) -> str:
-    """Result of a test in one line, whatever the document holds."""
+    """Return the result of a test in one line. Accepts any document."""
     gpus = document.get("gpus")
     lines = [_line(gpu) for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []
     texts = [text for text in dict.fromkeys(lines) if text]
@@ -46,7 +46,7 @@ def shown(document: Mapping[str, Any]) -> str:
 
 
 def interrupted(document: Mapping[str, Any]) -> bool:
-    """True if the test was ended from outside, by a signal or by the daemon, before all GPUs were tested."""
+    """Return True if a signal or the daemon ended the test before all GPUs were tested."""
     gpus = document.get("gpus")
     obstacles = [gpu.get("obstacle") for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []
     return INTERRUPTED in (document.get("obstacle"), *obstacles)

@@ -1,4 +1,4 @@
-"""The test before a return in the daemon: it is carried out where policy says that it is due."""
+"""The test before a return, as a part of the daemon: it runs when policy decides that it is due."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.facts import Stamp
 
 PROBE_AND_START = 120.0
-"""Seconds that the mark of a test stays beyond `test.gate_timeout`."""
+"""Seconds by which the mark of a test outlasts `test.gate_timeout`."""
 
 
 def gated(site: Site, service: Service, clock: Clock, *, always: bool) -> Part:
-    """Return the part that has a test before a return: before each, or where not `always`, only after a repair.
+    """Return the part that requires a test before a return: before each if `always`, otherwise only after a repair.
 
-    Mode observe, which restores nothing, only remembers what was demanded.
+    In mode observe, which restores nothing, the part records the requirement but runs no test.
     """
     level = level_before_return(site.config)
     after_repair = level_before_return(site.config, repaired=True)
@@ -39,7 +39,7 @@ def gated(site: Site, service: Service, clock: Clock, *, always: bool) -> Part:
 
 
 class Gated(ActiveTests):
-    """Active tests, one of which comes before a return."""
+    """Active tests, and the test before a return."""
 
     def __init__(self, level: Level, site: Site, service: Service, clock: Clock) -> None:
         super().__init__(service, clock)
@@ -89,7 +89,7 @@ class Gated(ActiveTests):
 
 
 def _turn(site: Site, test: ActiveTestOptions) -> Turn | None:
-    """Slurm counts how many nodes are tested; where there is none, nobody does."""
+    """Return the turn that limits through Slurm how many nodes are tested at once; None without Slurm: no limit."""
     if site.slurm is None:
         return None
     return gate_turn(

@@ -1,4 +1,4 @@
-"""The test before a return as policy knows it: what it sees, the events that follow, and what it prevents. Pure."""
+"""The requirement of a test before a return, for policy: its input, its events, and what it prevents. Pure."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ from gpuwarden_collectors.facts import Stamp
 
 CUT_SHORT = "gpuwarden was restarted while the test ran"
 _GATED = frozenset({Why.FAILURE, Why.TERMINATION})
-"""An announced end may be called off; what an operator excluded only an operator restores."""
+"""Reasons of exclusions that gpuwarden may lift itself: a failure ends, a termination notice may be withdrawn. An
+operator's exclusion only an operator lifts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sees:
-    """What it must know beside the situation."""
+    """Input of the requirement that is not in the situation."""
 
     run: str = ""
-    """The test that this process carries out; empty: none."""
+    """Name of the test that this process runs; empty if none."""
     testing: bool = False
     """An active test runs on this node."""
     gpus_used: bool = False
@@ -45,9 +46,10 @@ class Sees:
 
 @dataclass(frozen=True, slots=True)
 class PassedTest:
-    """A test of this level must have passed. `gate` is None while no exclusion asks for one.
+    """The requirement that a test of this level passes. `gate` is None while no exclusion requires one.
 
-    `always`: each failure of a GPU, link or switch asks for one; else only a repair does. `after_repair`: the least level once one was done.
+    `always`: each failure of a GPU, link or switch requires a test; otherwise only a repair does. `after_repair`: the
+    least level after a repair.
     """
 
     level: Level
@@ -57,7 +59,7 @@ class PassedTest:
 
     @property
     def asked(self) -> Level:
-        """The level that this exclusion asks for."""
+        """Return the level that this exclusion requires."""
         repaired = self.gate is not None and self.gate.repaired
         return higher(self.level, self.after_repair) if repaired else self.level
 
@@ -100,13 +102,13 @@ class PassedTest:
 
 
 def gate_of(state: PolicyState) -> Gate | None:
-    """Return the gate of the exclusion that there is."""
+    """Return the gate of the current exclusion; None if it requires no test."""
     requirement = demand_of(state.requirements.get(NAME))
     return requirement.gate if isinstance(requirement, PassedTest) else None
 
 
 def level_of(state: PolicyState, otherwise: Level) -> Level:
-    """Return the level that the exclusion asks for; `otherwise` where no test is demanded of this node."""
+    """Return the level that the exclusion requires; `otherwise` if no test is required of this node."""
     requirement = demand_of(state.requirements.get(NAME))
     return requirement.asked if isinstance(requirement, PassedTest) else otherwise
 

@@ -2,9 +2,10 @@
 
     failure found while the node is out -- GATE_WANTED --> wanted -- GATE_BEGUN --> runs -- GATE_ENDED --> passed, failed, no verdict, or void
 
-What was tested before the newest failure was over does not count (`state.py`). Passed is a GPU on which a test of the level or a higher one found nothing. A
-warning passes a GPU that the exclusion is not about: a node is not taken out for one either. A GPU that cannot be tested as it is set up is left
-out where others can be; the gate is void only if that leaves out every GPU that the exclusion is about.
+Results from before the end of the newest failure do not count (`state.py`). A GPU passes if a test of the required
+level or a higher one finds nothing. A GPU that the exclusion is not about also passes with a warning, since a warning
+excludes no node either. A GPU whose settings forbid a test is left out if others can be tested; the gate is void only
+if every GPU that the exclusion is about is left out.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 TRIES_MOST = 3
-"""Tests in a row without a verdict; then it needs a person."""
+"""Consecutive tests without a verdict after which an operator must act."""
 AGAIN_AFTER = 600.0
-"""Seconds between them: three begin within 30 minutes."""
+"""Seconds between two tests, so that three begin within 30 minutes."""
 FAILED_MOST = 2
-"""Tests that failed in one exclusion; then the GPU is to be inspected."""
+"""Failed tests in one exclusion after which an operator must inspect the GPU."""
 CUT_MOST = 6
-"""Tests in a row that were ended early, or overtaken by a new failure: they are no tries, but do not go on for ever either."""
+"""Consecutive tests that were ended early or overtaken by a new failure, no tries, after which an operator must act."""
 HINDERED_FOR = 1800.0
-"""Seconds for which a test that cannot begin is asked for again, on a host that could test before; then it needs a person."""
+"""Seconds for which a test is retried that cannot begin on a host that could test before; then an operator must act."""
 OVERTAKEN = "a failure was found or ended while the test ran: its results do not count"
 _KINDS = ("gpu", "link", "switch")
 
@@ -49,28 +50,28 @@ class GateState(StrEnum):
     """The phase of the gate; exactly one holds."""
 
     WAITING = "waiting"
-    """For jobs or another test to end, or before the next try."""
+    """Waits until jobs or another test end, or for the next try."""
     DUE = "due"
     RUNNING = "running"
     PASSED = "passed"
     VOID = "void"
     PERSON = "person"
-    """Only a person goes on: by a test that passes, or `gpuwarden restore`."""
+    """An operator must act: run a test that passes, or `gpuwarden restore`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assessed:
     state: GateState
     text: str
-    """Why the node does not come back yet, with what to do; "" if it may."""
+    """Why the node does not return yet, and what to do; "" if it may return."""
     waits: str = ""
-    """Why the test that is due does not begin; "" where nothing is in its way."""
+    """Why the test that is due does not begin; "" if nothing prevents it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """State of the node as far as it concerns a test. `testing`: any test runs here. `occupied`: why it may not be
-    tested now, since there are jobs or processes; "" if it may.
+    """State of the node that concerns a test. `testing`: any test runs here. `occupied`: which jobs or processes forbid
+    a test now; "" if none do.
     """
 
     gpus: tuple[GpuVerdict, ...] = ()
@@ -83,13 +84,13 @@ def concerns(finding: Finding) -> bool:
 
 
 def wanted(gate: Gate | None, findings: Iterable[Finding], now: Stamp, boot_id: str) -> Gate | None:
-    """The gate after these failures, for which the node is excluded; None if none of them is new."""
+    """Return the gate after these failures, for which the node is excluded; None if none of them is new."""
     before = "" if gate is None else gate.failures
     new_keys = _fitting(before, [finding.key for finding in findings if concerns(finding)])
     if not new_keys:
         return None
     failures = " ".join((*before.split(), *map(str, new_keys)))
-    if gate is not None and all(key.code in ENDED_BY_TESTS for key in new_keys):  # what a test found; its results stay
+    if gate is not None and all(key.code in ENDED_BY_TESTS for key in new_keys):  # found by a test, whose results stay
         return replace(gate, failures=failures)
     if gate is None:
         return Gate(since=now, boot=boot_id, failures=failures)
@@ -106,9 +107,7 @@ def wanted(gate: Gate | None, findings: Iterable[Finding], now: Stamp, boot_id: 
 
 
 def _fitting(before: str, keys: Iterable[Key]) -> list[Key]:
-    """Keys that are new, as many as there is room for, one of each GPU first: a node all of whose links are down has
-    more.
-    """
+    """Return the new keys, as many as fit, first one for each GPU: a node with all links down has more than fit."""
     earlier, slots = set(before.split()), set()
     firsts: list[Key] = []
     others: list[Key] = []
@@ -125,16 +124,16 @@ def _fitting(before: str, keys: Iterable[Key]) -> list[Key]:
 
 
 def untested(gate: Gate, untestable: Mapping[str, str]) -> str:
-    """Why a test would show nothing of what the exclusion is for; "" if it may. `untestable`: by slot, why a GPU cannot
-    be tested, where others can.
+    """Return why a test could not cover what the exclusion is for; "" if it can. `untestable`: by slot, why a GPU
+    cannot be tested while others can.
     """
     slots = sorted(slots_of(gate))
     return "; ".join(untestable[slot] for slot in slots) if all(slot in untestable for slot in slots) else ""
 
 
 def begun(gate: Gate, run: str, untestable: Iterable[str] = ()) -> Gate:
-    """The gate once a test has begun. Of the results so far only those that passed are kept. `untestable`: slots of
-    GPUs that this test leaves out.
+    """Return the gate once a test has begun. It keeps only results that passed. `untestable`: slots of the GPUs that
+    this test leaves out.
     """
     good = {uuid: result for uuid, result in results_of(gate).items() if result[1] is ActiveVerdict.NOTHING_FOUND}
     return replace(
@@ -152,8 +151,8 @@ def ended(
     pause: bool = True,
     is_try: bool = True,
 ) -> Gate:
-    """The gate after its test, with whatever results that left. `text`: the result, for people. `is_try` False:
-    gpuwarden itself did not begin the test, or it was ended from outside, which shows nothing of the node.
+    """Return the gate after its test, judged by the results so far. `text`: the result, for people. `is_try` False: the
+    test never began or was ended from outside, which shows nothing about the node.
     """
     over = replace(gate, run="", text=text[:TEXT_MOST], again=None)
     gpus = tuple(gpus)
@@ -169,8 +168,8 @@ def ended(
 
 
 def of_passed(gate: Gate, level: Level) -> str:
-    """Text about a test that passed, for people. Details of a warning on a GPU that the exclusion is not about are in a
-    finding.
+    """Return the text about a passed test, for people. It counts warnings on GPUs that the exclusion is not about;
+    findings have the details.
     """
     warnings = sum(verdict is ActiveVerdict.WARNING for _, verdict in results_of(gate).values())
     left_out = len(gate.untestable.split())
@@ -187,7 +186,7 @@ def of_passed(gate: Gate, level: Level) -> str:
 
 
 def hindered(gate: Gate, why: str) -> Gate:
-    """The gate when no test could begin for HINDERED_FOR. `why`: what this host lacks."""
+    """Return the gate after no test could begin for HINDERED_FOR. `why`: what this host lacks."""
     return replace(gate, run="", result=GateResult.NO_VERDICT, hindered=True, text=why[:TEXT_MOST])
 
 
@@ -216,8 +215,8 @@ def assess(gate: Gate, level: Level, around: Surroundings, now: Stamp) -> Assess
 
 
 def result_text(gate: Gate, level: Level, assessed: Assessed | None, gpus: Iterable[GpuVerdict]) -> str:
-    """Result of the tests of this exclusion so far, for a person who decides on the return. `assessed` is None if the
-    state of the gate is not known.
+    """Return the result of the tests of this exclusion so far, for an operator who decides on the return. `assessed` is
+    None if the state of the gate is not known.
     """
     if passed(gate, level, gpus):
         return of_passed(gate, level)
@@ -236,8 +235,8 @@ _CAME = {GateResult.FAILED: "failed", GateResult.NO_VERDICT: "gave no verdict"}
 
 
 def returns_untested(gate: Gate, level: Level, gpus: Iterable[GpuVerdict]) -> str:
-    """Why an operator's restoration would return a node whose GPUs passed no test, with what to do; "" if they did, or
-    this host cannot test.
+    """Return why an operator's restoration would return a node whose GPUs passed no test, and what to do; "" if they
+    passed, or if this host cannot test.
     """
     gpus = tuple(gpus)
     if gate.result is GateResult.VOID or passed(gate, level, gpus):

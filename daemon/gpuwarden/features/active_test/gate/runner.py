@@ -1,7 +1,7 @@
-"""Carries out the test before the return: one at a time. The ledger has its start before it starts outside, and its end.
+"""Runs the test before the return, one at a time. The ledger records its start before it begins, and its end.
 
-When it is due is said in `rules.py`; whether it passed is decided by the results in the ledger. A daemon
-that is killed meanwhile leaves GATE_BEGUN without GATE_ENDED, which the next one ends; the test ends with the connection.
+`rules.py` decides when it is due, and the results in the ledger whether it passed. A daemon that is killed meanwhile
+leaves GATE_BEGUN without GATE_ENDED, which the next daemon adds; the test ends when the connection closes.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.dataclass import dataclass
 
 AFTER_FAULT = 30.0
-"""Seconds until it is begun again after a fault of ours."""
+"""Seconds until the next attempt after an unexpected error of the daemon."""
 PROBE_AGAIN = 10.0
-"""Seconds between two probes that both find that this host cannot test: while a package is replaced the socket is gone for a moment."""
+"""Seconds between two probes that must both fail: the socket is missing for a moment while a package is replaced."""
 WRITTEN_AGAIN = 10.0
-"""Seconds until the ledger is tried again that could not be written."""
+"""Seconds until the next attempt when the ledger cannot be written."""
 HINDERED_AGAIN = 60.0
-"""Seconds between two questions whether what the host lacks is there again."""
+"""Seconds between two probes whether a host still lacks something for a test."""
 STOPPED = "gpuwarden was stopped while the test ran"
 UNWRITTEN = "the ledger cannot be written: no test is begun meanwhile"
 LEAVES_WITHIN = 5.0
 FIRST_WITHIN = 5.0
-"""Seconds by which the first question to Slurm is put off, by chance: a fleet may be restarted in one go."""
+"""Seconds within which the first request to Slurm is made, at random: a whole fleet may be restarted at once."""
 
 log = get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateOptions:
-    """Settings of the gate. `turn` is None where nobody can be asked how many nodes are tested."""
+    """Settings of the gate. `turn` is None if nothing limits how many nodes are tested at once."""
 
     socket: Path
     within: float
@@ -65,8 +65,9 @@ class GateOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probed:
-    """What cannot be tested here. `lacking`: what this host lacks for a test, which may come back. `impossible`: why no GPU can be tested, as
-    they are set up. Both are "" if a test may run. `untestable`: by slot, why a GPU cannot be tested, where others can.
+    """The result of a probe. `lacking`: what this host lacks for a test, which may come back. `impossible`: why no GPU
+    can be tested with its settings. Both are "" if a test may run. `untestable`: by slot, why a GPU cannot be tested
+    while others can.
     """
 
     lacking: str = ""
@@ -77,8 +78,9 @@ class Probed:
 class ReturnGate:
     """Runs the test before the return.
 
-    `append` is the journal's, `gate` that of policy's state and `level` the one that it asks for, `could_test` whether this host ever could, `gpus` those of
-    the verdict; `changed` requests a step. `run`: the name of the test that runs now.
+    `append` is the journal's. `gate` returns the gate of policy's state, `level` the level that it requires,
+    `could_test` whether this host was ever able to test, `gpus` the GPUs of the verdict; `changed` requests a step.
+    `run`: the name of the test that is running.
     """
 
     def __init__(
@@ -119,18 +121,18 @@ class ReturnGate:
         self._task = asyncio.create_task(self._first())
 
     def step(self, assessed: Assessed | None) -> None:
-        """Begin a test if one is due. Called after each decision of policy. Does not wait."""
+        """Begin a test if one is due. Called after each decision of policy. Does not block."""
         self._assessed = assessed
         due = assessed is not None and assessed.state is GateState.DUE
         if due and (self._task is None or self._task.done()):
             self._task = asyncio.create_task(self._turn())
 
     def cut_short(self) -> None:
-        """Remember that the daemon ends the test that runs."""
+        """Record that the daemon itself ended the running test."""
         self._cut_short = True
 
     async def stop(self) -> None:
-        """Close the connection. The test ends with it, and does not count as a try."""
+        """Close the connection, which ends the test. It does not count as a try."""
         self._ended(STOPPED, is_try=False, pause=False)
         if self._task is not None:
             self._task.cancel()
@@ -154,7 +156,7 @@ class ReturnGate:
         )
 
     def _hindrance(self) -> str:
-        """Reasons that would hinder a test, for people; "" if nothing would."""
+        """Return what would prevent or limit a test, for people; "" if nothing would."""
         if self._host.lacking:
             return f"a test could not begin now: {self._host.lacking}"
         return "; ".join(f"left out: {text}" for text in self._host.untestable.values())
@@ -193,14 +195,14 @@ class ReturnGate:
                 self._refusals += 1
                 await self._pause(
                     self._chance.uniform(*asked_again(self._refusals)), not_now
-                )  # not in step with others
+                )  # random: nodes do not ask in step
                 return
             self._refusals = 0
             try:
                 await self._tested(gate, self._host)
             finally:
                 await self._leave()
-        except Exception:  # a fault of ours here must not end the daemon; the node stays out
+        except Exception:  # an error here must not end the daemon; the node stays excluded
             log.exception("return gate failed unexpectedly")
             await asyncio.sleep(AFTER_FAULT)
         finally:
@@ -212,8 +214,8 @@ class ReturnGate:
         await asyncio.sleep(seconds)
 
     async def _hindered(self, why: str) -> None:
-        """Wait for a host that could test before: what it lacks may come back, as where a package is replaced, and no
-        node returns untested for it.
+        """Retry later on a host that could test before: what it lacks may come back, for example when a package is
+        replaced. After HINDERED_FOR an operator must act, so that no node returns untested for this reason.
         """
         now = self._clock().boottime
         since = self._hindered_since = now if self._hindered_since is None else self._hindered_since
@@ -240,7 +242,7 @@ class ReturnGate:
             self._appended(EventKind.GATE_ENDED, over)
 
     async def _answer(self) -> str:
-        """Request the test and return its result in one line. Remembers if the test was ended from outside, or never began."""
+        """Request the test and return its result in one line. Records whether it was cut short or never began."""
         options = self._options
         try:
             document = await ask(options.socket, {"verb": "test", "level": self._level().value}, options.within)
@@ -258,8 +260,8 @@ class ReturnGate:
         return host
 
     async def _probed(self) -> Probed:
-        """Probe what cannot be tested here. The answer is empty also where nothing is known: then the test itself
-        reports it. Writes one event, once, if this host can test.
+        """Probe what cannot be tested here. Empty if the service does not answer: then the test itself reports the
+        cause. Appends GATE_ABLE the first time that this host can test.
         """
         try:
             answer = await ask(self._options.socket, {"verb": "probe"}, PROBE_WITHIN)

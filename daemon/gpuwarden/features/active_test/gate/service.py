@@ -1,7 +1,8 @@
-"""One test before a return, for the daemon and outside its sandbox: systemd starts this for each connection to its socket.
+"""Runs one test before a return for the daemon, outside its sandbox: systemd starts this for each connection to its
+socket.
 
-The daemon names a level, and so cannot be made to run anything else with the rights of this process; nor can an intruder in the daemon.
-The test ends with the connection. Requests and answers: `gate/client.py`.
+A request names only a level, so neither the daemon nor an intruder in it can run anything else with the rights of this
+process. The test ends with the connection. Requests and answers: `gate/client.py`.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ _SHOWN = 3
 
 
 def main() -> None:
-    """The connection is the standard input."""
+    """Serve the connection that systemd passes as standard input."""
     config = load(Sources(file=CONFIG_FILE, required=False))
     serve(config, socket.socket(fileno=os.dup(0)))
 
 
 def serve(config: Config, connection: socket.socket, uvm: Path = UVM) -> None:
-    """Answers the one request of `connection`."""
+    """Answer the one request of `connection`."""
 
     async def answered(request: Document, reader: asyncio.StreamReader) -> Document | None:
         if request.get("verb") == "probe":
@@ -59,7 +60,7 @@ async def _test(config: Config, level: Level, reader: asyncio.StreamReader) -> D
 
     async def connected() -> None:
         with contextlib.suppress(OSError):
-            await reader.read(1)  # the client sends nothing more: this ends with the connection
+            await reader.read(1)  # the client sends nothing more: returns when it closes
         test.end(GONE)
 
     waiting = asyncio.create_task(connected())
@@ -74,8 +75,8 @@ async def _test(config: Config, level: Level, reader: asyncio.StreamReader) -> D
 async def probe(config: Config, uvm: Path) -> Document:
     """Find out whether this host and its GPUs can be tested.
 
-    `lacking`: what this host lacks for a test, for now or for good. `impossible`: why no GPU can be tested, as they are set up. Both are ""
-    if a test may run. `untestable`: by slot, why a GPU cannot be tested, where others can.
+    `lacking`: what this host lacks for a test, temporarily or for good. `impossible`: why no GPU can be tested with its
+    settings. Both are "" if a test may run. `untestable`: by slot, why a GPU cannot be tested while others can.
     """
     if why := await _lacking(uvm):
         return {"lacking": why, "impossible": "", "untestable": {}}
@@ -87,7 +88,7 @@ async def probe(config: Config, uvm: Path) -> Document:
             "lacking": "",
             "impossible": "",
             "untestable": {},
-        }  # it may be read later, and the test says why it was not
+        }  # a later reading may succeed; if not, the test reports the cause
     finally:
         await readings.close()
     refused = [(gpu, text) for gpu in host.nvml.gpus if (text := by_settings(gpu, host))]
@@ -105,7 +106,7 @@ async def _lacking(uvm: Path) -> str:
 
 
 def _no_uvm(node: Path) -> str:
-    """The unit of this service has started the one that makes it."""
+    """Return why there is no device of nvidia-uvm; "" if it exists. The unit that creates it has run before this."""
     if node.exists():
         return ""
     to_do = "install nvidia-modprobe, or modprobe nvidia-uvm && nvidia-modprobe -u -c 0 at each boot"

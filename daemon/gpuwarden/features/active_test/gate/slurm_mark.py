@@ -1,4 +1,4 @@
-"""The turn of a node that is tested before its return, among the nodes that gpuwarden tests (at_once.py)."""
+"""The turn of a node that is tested before its return: at most test.at_once nodes are tested at a time (at_once.py)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from gpuwarden_collectors.slurm.options import SlurmOptions
 def gate_turn(
     client: SlurmClient, slurm: SlurmOptions, *, at_once: int, slurm_user: str, lasts: float, pause: float
 ) -> FleetTurn:
-    """Return the turn of this node. `at_once`: how many nodes may be tested at once. `slurm_user`: whose jobs count, too.
-    `lasts`: seconds of a test at most. `pause`: seconds between the write and the second count, a second at least.
+    """Return the turn of this node. `at_once`: most nodes under test. `slurm_user`: the user whose test jobs also
+    count. `lasts`: most seconds of a test. `pause`: seconds between writing the mark and the second count, at least
+    one.
     """
 
     async def refused(commands: Commands, name: str) -> str:

@@ -1,7 +1,7 @@
-"""What is known of the test before a return: the state of one exclusion's gate, as the fold of events. Pure.
+"""The state of one exclusion's return gate, as the fold of events. Pure.
 
-GATE_WANTED, GATE_BEGUN and GATE_ENDED hold the whole state, so that the last of them is enough; results come between them as TESTED, whoever
-ran the test. The end of a failure, or its return, makes all results void that came before.
+GATE_WANTED, GATE_BEGUN and GATE_ENDED each hold the whole state, so the last of them is enough. Between them TESTED
+adds results, no matter who ran the test. When a failure ends or recurs, all earlier results become void.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _WHOLE = frozenset({EventKind.GATE_WANTED, EventKind.GATE_BEGUN, EventKind.GATE_
 """Events that hold the whole state."""
 TEXT_MOST = 300
 LIST_MOST = 1_900
-"""Characters; the ledger keeps 2,000 of a text."""
+"""Characters. The ledger stores at most 2,000 of a text."""
 ENDED_BY_TESTS = CODES | {ENDED_BY_A_PASSED_TEST}
-"""Findings that a passed test ends: their end says nothing of the GPU after the test."""
+"""Codes of findings that a passed test ends: their end does not void the results of that test."""
 UNDONE_REPAIRS = ("refused", "observed")
-"""Outcomes of steps of a repair that were not done."""
+"""Outcomes of repair steps that were not carried out."""
 WENT_DOWN = "the machine went down while the test ran"
 
 
@@ -38,7 +38,7 @@ class GateResult(StrEnum):
     FAILED = "failed"
     NO_VERDICT = "no_verdict"
     VOID = "void"
-    """This host cannot test: the node comes back as without a gate."""
+    """This host cannot test: the node returns as if it had no gate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,31 +46,31 @@ class Gate:
     """The state of one exclusion's gate, from its first failure of a GPU, link or switch until its end."""
 
     since: Stamp | None = None
-    """When the newest failure was found, or was over: a test that began earlier does not count."""
+    """When the newest failure was found or ended: a test that began earlier does not count."""
     boot: str = ""
-    """The boot in which that was."""
+    """The boot of `since`."""
     failures: Annotated[str, cut(2000)] = ""
     """Keys of the findings, separated by spaces."""
     results: Annotated[str, cut(2000)] = ""
     """Results of each GPU tested since, as `uuid=level:verdict`, separated by spaces."""
     untestable: Annotated[str, cut(2000)] = ""
-    """Slots of the GPUs that could not be tested when the last test began, as they are set up, separated by spaces."""
+    """Slots of the GPUs whose settings forbade a test when the last one began, separated by spaces."""
     run: Annotated[str, cut(64)] = ""
-    """Name of the test that gpuwarden runs for it; empty: none."""
+    """Name of the test that gpuwarden runs for this gate; empty if none."""
     tries: int = 0
     """Tests in a row that gave no verdict."""
     cut: int = 0
-    """Tests in a row that show nothing of the node: a signal or gpuwarden ended them, or a new failure came meanwhile."""
+    """Consecutive tests that show nothing: ended by a signal or by gpuwarden, or overtaken by a new failure."""
     overtaken: bool = False
-    """A failure was found, or was over, since the last test began: its results do not count."""
+    """A failure was found or ended since the last test began: its results do not count."""
     hindered: bool = False
-    """No test could begin for as long as one is asked for again, on a host that could test before."""
+    """No test could begin for HINDERED_FOR, on a host that could test before."""
     failed: int = 0
     """Tests that failed."""
     again: Stamp | None = None
-    """Before this moment there is no further test."""
+    """Time before which no further test begins."""
     repaired: bool = False
-    """A step of a repair was done in this exclusion."""
+    """A repair step was carried out in this exclusion."""
     result: GateResult | None = field(default=None, metadata=otherwise(None))
     """Result of the last test."""
     text: Annotated[str, cut(TEXT_MOST)] = ""
@@ -78,7 +78,7 @@ class Gate:
 
 
 def folded(gate: Gate | None, event: Event) -> Gate | None:
-    """The gate after an event of any kind."""
+    """Return the gate after an event of any kind."""
     if event.kind in _WHOLE:
         return read(Gate, event)
     if event.kind == EventKind.REPAIR_ENDED:
@@ -98,9 +98,7 @@ def _followed(gate: Gate, event: Event) -> Gate:
 
 
 def _repaired(gate: Gate | None, event: Event) -> Gate | None:
-    """The gate after a step of a repair: whatever was tested before it does not count. A step of which nothing was done
-    changes nothing.
-    """
+    """Return the gate after a repair step: unless nothing was done, it voids all earlier tests."""
     if event.key is None or event.data.get("outcome") in UNDONE_REPAIRS:
         return gate
     if gate is None:
@@ -109,8 +107,8 @@ def _repaired(gate: Gate | None, event: Event) -> Gate | None:
 
 
 def _booted(gate: Gate) -> Gate:
-    """The gate after a boot. A test that ran may have taken the machine down: it counts as a try, so that it does not
-    do so after each boot.
+    """Return the gate after a boot. A test that was running may have taken the machine down: it counts as a try, so
+    that this does not repeat after each boot.
     """
     if not gate.run:
         return replace(gate, tries=0, cut=0, hindered=False, again=None)
@@ -132,7 +130,7 @@ def _tested(gate: Gate, event: Event) -> Gate:
     lower = before is not None and LEVELS.index(test.level) < LEVELS.index(before[0])
     others = {uuid: result for uuid, result in results.items() if uuid != test.uuid}
     if test.verdict is ActiveVerdict.NO_VERDICT:
-        # Busy or interrupted it says nothing; what it found counts all the same, as that CUDA hung.
+        # A busy or interrupted test shows nothing; a finding without a verdict (CUDA hung) voids the earlier result.
         return replace(gate, results=as_text(others)) if test.findings else gate
     if test.verdict is ActiveVerdict.NOTHING_FOUND and lower:
         return gate
@@ -143,8 +141,8 @@ def _tested(gate: Gate, event: Event) -> Gate:
 
 
 def passed(gate: Gate, level: Level, gpus: Iterable[GpuVerdict]) -> bool:
-    """True if each expected GPU that can be tested has passed. Never true of a node that is expected to have no GPU, or
-    none that can be tested: then nothing was tested.
+    """Return True if each expected GPU that can be tested has passed. False if no GPU is expected, or none can be
+    tested: then nothing was tested.
     """
     results, concerned, left_out = results_of(gate), slots_of(gate), gate.untestable.split()
     here = [gpu for gpu in gpus if gpu.expected and (gpu.slot not in left_out or gpu.uuid in results)]
@@ -169,7 +167,7 @@ def failed(gate: Gate, gpus: Iterable[GpuVerdict]) -> bool:
 
 
 def slots_of(gate: Gate) -> frozenset[str]:
-    """Slots of the GPUs that the failures are of; "" stands for all, as for a switch."""
+    """Return the slots of the GPUs that the failures concern; "" stands for all GPUs, as for a switch."""
     subjects = [Key.parse(text).subject for text in gate.failures.split()]
     return frozenset("" if subject.kind == "switch" else subject.slot for subject in subjects)
 
@@ -189,7 +187,7 @@ def results_of(gate: Gate) -> dict[str, tuple[Level, ActiveVerdict]]:
 
 
 def as_text(results: Mapping[str, tuple[Level, ActiveVerdict]]) -> str:
-    """Results as a text, as many as the ledger keeps: a GPU beyond that does not count as passed."""
+    """Return the results as a text of at most LIST_MOST characters. A GPU that does not fit has not passed."""
     text = ""
     for uuid, (level, verdict) in results.items():
         longer = f"{text} {uuid}={level.value}:{verdict.value}".strip()

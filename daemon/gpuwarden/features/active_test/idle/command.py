@@ -25,7 +25,7 @@ from gpuwarden_collectors.slurm.errors import Refused, SlurmError
 
 
 def submit(options: argparse.Namespace, config: Config, call: Callable[..., Any]) -> int:
-    """0 with a job, UNKNOWN without one where none is wanted now. Raises CommandError."""
+    """Submit a test. Returns 0 if a job was submitted, UNKNOWN if none is wanted now. Raises CommandError."""
     if options.gpu or options.i_know_nobody_is_here or options.of_idle_job:
         raise CommandError("--submit tests all GPUs of a node that Slurm finds idle: leave out the other options")
     level = Level(options.level or config.of(ActiveTestOptions).level)
@@ -40,7 +40,7 @@ def submit(options: argparse.Namespace, config: Config, call: Callable[..., Any]
 async def _submitted(
     options: argparse.Namespace, config: Config, call: Callable[..., Any], level: Level
 ) -> tuple[int | None, str]:
-    """The job, or why there is none."""
+    """Return the number of the job, or None and the reason."""
     slurm = config.slurm
     client = SlurmClient(conf=slurm.conf, folder=slurm.folder, timeout=slurm.timeout, node=slurm.node)
     order = Submission(

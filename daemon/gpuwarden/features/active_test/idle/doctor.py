@@ -1,4 +1,4 @@
-"""Whether Slurm can test this node while it is idle: the user of the jobs, the preemption, power saving, the timer. Nothing is submitted."""
+"""Checks whether Slurm can test this node while idle: the jobs' user, preemption, power saving, timer. Submits none."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from gpuwarden_collectors.slurm.settings import read_config, read_partition_sett
 RESPONSE_WITHIN = 12.0
 TIMER = Path("/etc/systemd/system/timers.target.wants/gpuwarden-test.timer")
 _NOT_NOW = ("not available", "currently unavailable", "Nodes required", "busy", "drained or reserved")
-"""Phrases of sbatch about a node that is drained, down or reserved: nothing about the user."""
+"""Phrases of sbatch about a node that is drained, down or reserved: they do not concern the user."""
 
 
 async def idle_tests(config: Config, timer: Path = TIMER) -> list[Row]:
-    """Rows about tests of idle nodes; empty where there are to be none."""
+    """Return the rows about tests of idle nodes; empty if they are not configured."""
     test = config.of(ActiveTestOptions)
     if not test.enabled or not test.partition:
         return []
@@ -64,7 +64,7 @@ async def _rows(config: Config, commands: Commands) -> AsyncIterator[Row]:
 
 
 async def _user(config: Config, commands: Commands, node: NodeFacts, *, preempted: bool) -> Row:
-    """Check whether jobs of this user are taken, and their results."""
+    """Check whether Slurm accepts jobs of this user, and the daemon their results."""
     test = config.of(ActiveTestOptions)
     try:
         identity = submits_as(test.slurm_user, os.geteuid())

@@ -1,4 +1,4 @@
-"""Whether the GPUs of this node are due for a test, by the results that the daemon has. Pure."""
+"""Decides from the daemon's results whether the GPUs of this node are due for a test. Pure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from gpuwarden.features.active_test.judging.outcome import ActiveVerdict
 from gpuwarden_collectors.active_test.level import Level
 
 UNJUDGED = 8
-"""A test without a verdict, as one that was preempted or cannot run here, counts for this part of the time between two."""
+"""Divisor of `every` after a test without a verdict, which was preempted or cannot run here."""
 _LEVELS = tuple(Level)
 
 
 def not_due(times: Mapping[str, float | None], level: Level, every: float, now: float) -> str:
-    """Why no test is due; empty if one is. `times`: of `last_tested`. `now`: Unix time."""
+    """Return why no test is due; empty if one is. `times`: from `last_tested`. `now`: Unix time."""
     if not times:
         return "the daemon sees no GPU to test: see gpuwarden status"
     test_times = [at for at in times.values() if at is not None]
@@ -27,7 +27,8 @@ def not_due(times: Mapping[str, float | None], level: Level, every: float, now: 
 
 
 def last_tested(status: Mapping[str, Any], level: Level, every: float, now: float) -> dict[str, float | None]:
-    """Time of the last test of each GPU that is here, by slot: Unix time, or None where a test is due. `status`: the daemon's.
+    """Return the time of the last test of each present GPU, by slot: Unix time, or None if a test is due. `status`: the
+    daemon's.
 
     Raises KeyError, TypeError, AttributeError or ValueError if the status is of another version.
     """
@@ -39,11 +40,11 @@ def last_tested(status: Mapping[str, Any], level: Level, every: float, now: floa
 
 
 def _counting(status: Mapping[str, Any], uuid: str, level: Level, every: float, now: float) -> Iterator[float]:
-    """Unix times of this GPU's tests that still count."""
+    """Yield the Unix times of this GPU's tests that still count."""
     for result in status["tests"]["results"]:
         if result["uuid"] != uuid or _LEVELS.index(Level(result["level"])) < _LEVELS.index(level):
             continue
         at = datetime.fromisoformat(result["at"]).timestamp()
         lasts = every / UNJUDGED if result["result"] == ActiveVerdict.NO_VERDICT.value else every
-        if -every < now - at < lasts:  # a clock that was set back forgets no test for longer than this
+        if -every < now - at < lasts:  # ignores a test dated far ahead: the clock was set back
             yield at

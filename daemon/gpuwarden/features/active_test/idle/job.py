@@ -14,9 +14,9 @@ from gpuwarden_collectors.dataclass import dataclass
 
 COMMAND: tuple[str, ...] = (sys.executable, "-P", "-m", "gpuwarden")
 STARTED_WITHIN = 120
-"""Seconds from its submission in which the job starts or is removed by the controller, whether or not anything here still runs."""
+"""Seconds from its submission to the start of the job; then the controller removes it, without help from this host."""
 START = 30.0
-"""Seconds from the start of the job to that of the test, on a host that is slow."""
+"""Seconds from the start of the job to the start of the test, on a slow host."""
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _JOURNAL = "/run/systemd/journal/stdout"
 
@@ -27,19 +27,19 @@ class IdleJob:
 
     node: str
     gpus: int
-    """Number of GPUs that Slurm has."""
+    """Number of GPUs of the node in Slurm."""
     partition: str
     level: Level
     parallel: int
     """GPUs that are tested at once."""
     config: Path | None
-    """The configuration file that was named; None: the usual one."""
+    """The configuration file named on the command line; None: the default file."""
     run_dir: Path
     """Run directory of the daemon that gets the results."""
     account: str = ""
-    """Empty: the default one."""
+    """Empty: the default account."""
     qos: str = ""
-    """Empty: the default one."""
+    """Empty: the default QOS."""
     identity: tuple[str, ...] = ()
 
     @property
@@ -47,9 +47,10 @@ class IdleJob:
         return minutes(self.level, self.gpus, self.parallel)
 
     def command(self) -> list[str]:
-        """Command line of sbatch.
+        """Return the command line of sbatch.
 
-        The controller itself removes a job that has not started in time (--deadline), and never starts one a second time.
+        The controller removes a job that has not started in time (--deadline), and never starts one a second time
+        (--no-requeue).
         """
         return [
             "sbatch",
@@ -61,7 +62,7 @@ class IdleJob:
         ]
 
     def trial(self) -> list[str]:
-        """Command line that submits nothing and only checks whether the job would be accepted."""
+        """Return a command line that submits nothing and only checks whether the job would be accepted."""
         return ["sbatch", "--test-only", *self.options(), "--wrap=true"]
 
     def options(self) -> list[str]:
@@ -85,10 +86,11 @@ class IdleJob:
         ]
 
     def script(self) -> str:
-        """The batch script.
+        """Return the batch script.
 
-        It uses `exec`, so that the signal of a preemption reaches the test itself, which ends at once and reports; a shell in between would
-        die first, and the test be killed unfinished. The output goes to the journal, where there is one.
+        It uses `exec`, so that the signal of a preemption reaches the test itself, which then ends at once and reports.
+        A shell in between would end first, and the test would be killed before it reports. Output goes to the journal,
+        if there is one.
         """
         config = () if self.config is None else ("--config", str(self.config))
         arguments = ("test", "--of-idle-job", f"--level={self.level.value}", f"--run-dir={self.run_dir}", *config)
@@ -101,5 +103,5 @@ class IdleJob:
 
 
 def minutes(level: Level, gpus: int, parallel: int) -> int:
-    """The time limit of a job: what a test takes at most, rounded up."""
+    """Return the time limit of a job in minutes: the longest that a test may take, rounded up."""
     return math.ceil((START + longest(level, gpus, parallel)) / 60)

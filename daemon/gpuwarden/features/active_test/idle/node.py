@@ -1,4 +1,4 @@
-"""Whether a node may be given a test now: only one that is idle, stays on anyway, and that nobody else is about to use. Pure."""
+"""Decides whether a node may be tested now: it is idle, stays on anyway, and nobody is about to use it. Pure."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from gpuwarden_collectors.slurm.facts import NodeFacts
 from gpuwarden_collectors.slurm.settings import PartitionSettings
 
 _HARMLESS = frozenset({"dynamic_norm", "dynamic_future"})
-"""Flags of an idle node that say nothing about its use. Of all others, known here or not, the node is left alone."""
+"""Flags of an idle node that do not concern its use. With any other flag, known here or not, the node is not tested."""
 
 
 def unfit(
     node: NodeFacts, keys: Mapping[str, str], partitions: Sequence[PartitionSettings], suspend_time: str = ""
 ) -> str:
-    """Why the node gets no test; empty if it may. `suspend_time`: as the controller shows it for the node, if it does."""
+    """Return why the node gets no test; empty if it may. `suspend_time`: the controller's value, if it shows one."""
     return next(_reasons(node, suspended_after(node, keys, partitions, suspend_time)), "")
 
 

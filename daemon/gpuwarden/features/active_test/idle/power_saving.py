@@ -11,7 +11,7 @@ from gpuwarden_collectors.slurm.hostlist import in_hostlist
 from gpuwarden_collectors.slurm.settings import PartitionSettings, release_of, value_of
 
 _SHOWN_FROM = (26, 5)
-"""The release from which a node has a SuspendTime of its own, and `scontrol show node` the one in force (CHANGELOG/slurm-26.05.md)."""
+"""First release with a SuspendTime for each node, which `scontrol show node` shows (CHANGELOG/slurm-26.05.md)."""
 _SHOWN = re.compile(r"^ *LastBusyTime=.* SuspendTime=(\S{1,20}) *$", re.MULTILINE)
 _NEVER = ("infinite", "-1", "none")
 _UNSET = "-2"
@@ -19,9 +19,10 @@ _UNSET = "-2"
 
 
 async def read_suspend_time(commands: Commands, node: NodeFacts, keys: Mapping[str, str]) -> str:
-    """Return the node's SuspendTime as the controller has it, be it its own, a partition's or the cluster's; "" before 26.05.
+    """Return the SuspendTime in force for the node: its own, a partition's or the cluster's; "" before 26.05.
 
-    A question that reads all nodes of the cluster, so it is asked only where power saving may switch this one off. Raises SlurmError.
+    The request reads all nodes of the cluster, so it is made only if power saving may switch this one off. Raises
+    SlurmError.
     """
     release = release_of(keys.get("SLURM_VERSION", ""))
     if release is None or release < _SHOWN_FROM or _stays_on(node, keys):
@@ -31,7 +32,7 @@ async def read_suspend_time(commands: Commands, node: NodeFacts, keys: Mapping[s
 
 
 def shown_suspend_time(text: str) -> str:
-    """Parse `scontrol show node` for one node; "" where it has none."""
+    """Parse `scontrol show node` of one node; "" if it shows no SuspendTime."""
     match = _SHOWN.search(text)
     return "" if match is None or match[1] == _UNSET else match[1]
 
@@ -39,7 +40,9 @@ def shown_suspend_time(text: str) -> str:
 def suspended_after(
     node: NodeFacts, keys: Mapping[str, str], partitions: Sequence[PartitionSettings], shown: str = ""
 ) -> str:
-    """The setting by which this node is switched off; empty if it is not. `shown`: what the controller has for it, which counts alone."""
+    """Return the setting that switches this node off when idle; empty if none does. `shown`: the controller's value for
+    the node, which overrides all others.
+    """
     if _stays_on(node, keys):
         return ""
     theirs = {
@@ -68,5 +71,5 @@ def _stays_on(node: NodeFacts, keys: Mapping[str, str]) -> bool:
 
 
 def _excluded(name: str, hostlist: str) -> bool:
-    """True if the node is certain to be in the list. `n[1-4]:2` keeps two of these nodes on, whichever, so that none is certain."""
+    """Return True if the node is certainly in the list. `n[1-4]:2` keeps any two of them on, so none is certain."""
     return bool(hostlist) and ":" not in hostlist and in_hostlist(name, hostlist)

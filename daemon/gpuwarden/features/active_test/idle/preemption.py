@@ -1,6 +1,6 @@
-"""Whether every other job of a node preempts one of the test's partition at once: what slurm.conf lacks for that. Pure.
+"""Checks whether every other job of a node preempts the test's job at once: what slurm.conf lacks for that. Pure.
 
-The test holds all GPUs of the node. Without this a job that needs one of them would wait for the test's end.
+The test takes all GPUs of the node. Without preemption a job that needs one of them would wait until the test ends.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from gpuwarden_collectors.slurm.settings import PartitionSettings, seconds, value_of
 
 ENDING = ("cancel", "requeue")
-"""Modes in which a preempted job ends. One that is suspended keeps its memory on the GPUs."""
+"""Modes in which a preempted job ends. A suspended job would keep its memory on the GPUs."""
 _TYPE = "preempt/partition_prio"
 
 
 def missing(
     keys: Mapping[str, str], partitions: Sequence[PartitionSettings], name: str, node: str, longest: float
 ) -> list[str]:
-    """The lines of slurm.conf that are missing or must change, each with what is found instead. Empty: `name` can be used.
+    """Return the lines of slurm.conf that are missing or must change, each with the present value. Empty: partition
+    `name` can be used.
 
     `longest`: seconds that a test may take.
     """

@@ -1,10 +1,12 @@
-"""Submits the job that tests this node while it is idle, or finds why not. What asks nobody else comes first: most calls end there.
+"""Submits the job that tests this node while it is idle, or reports why not. Checks without a request come first and
+end most calls.
 
     test.enabled, partition, user · due? quiet hours? (the daemon here) · lock · node, configuration, partitions (Slurm)
     · a job for this node? at_once? (Slurm) · sbatch
 
-Each node submits for itself: one that is switched off is never woken, and no machine has to know all others. A job that was submitted
-and then forgotten, as by a submitter that was killed, is removed by the controller in two minutes, or finds that no test is due any more.
+Each node submits its own job: a node that is switched off is never woken, and no machine needs a list of all nodes. If
+the
+submitter is killed, the controller removes its job after two minutes, or the job finds that no test is due any more.
 """
 
 from __future__ import annotations
@@ -36,22 +38,22 @@ LOCK = "test-submit.lock"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """The test that is wanted, and facts about this host."""
+    """The requested test, and facts about this host."""
 
     config: Config
     file: Path | None
-    """The configuration file that was named; None: the usual one."""
+    """The configuration file named on the command line; None: the default file."""
     level: Level
     commands: Commands
     call: Call
-    """A verb of the daemon."""
+    """Calls a verb of the daemon."""
     euid: int
     now: float
     """Unix time."""
 
 
 async def submit(order: Submission) -> int:
-    """The number of the job. Raises NotNow, CannotSubmit, SlurmError, LockError, or what `call` raises."""
+    """Submit the job and return its number. Raises NotNow, CannotSubmit, SlurmError, LockError or errors of `call`."""
     test = order.config.of(ActiveTestOptions)
     identity = _wanted(order)
     _need_calm(test, order.now)
@@ -70,7 +72,9 @@ async def submit(order: Submission) -> int:
 
 
 def _wanted(order: Submission) -> tuple[str, ...]:
-    """Options for the user of the job, who finds the lock of the tests and reaches the daemon."""
+    """Return sbatch's options for the user of the job. Raises CannotSubmit if such tests are not configured, or that
+    user cannot reach the daemon.
+    """
     config, test = order.config, order.config.of(ActiveTestOptions)
     if not test.enabled or not test.partition:
         raise CannotSubmit("idle nodes are tested only with test.enabled = true and test.partition set")
@@ -99,7 +103,7 @@ async def _possible(order: Submission, identity: tuple[str, ...]) -> IdleJob:
     longest = minutes(order.level, node.gpus, test.parallel) * 60.0
     if lines := missing(keys, partitions, test.partition, name, longest):
         raise CannotSubmit("a job would wait for the end of a test; slurm.conf needs\n  " + "\n  ".join(lines))
-    if why := unfit(node, {}, ()):  # before the question that reads all nodes
+    if why := unfit(node, {}, ()):  # before the request that reads all nodes
         raise NotNow(why)
     if why := unfit(node, keys, partitions, await read_suspend_time(commands, node, keys)):
         raise NotNow(why)

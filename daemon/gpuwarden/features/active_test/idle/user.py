@@ -1,4 +1,4 @@
-"""The user as whom the jobs of idle tests run: whether this process may submit as that user, and the daemon takes the results."""
+"""The user that jobs of idle tests run as: may this process submit as it, and does the daemon accept its results?"""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class NoSuchSubmitter(Exception):  # noqa: N818 - of the configuration or of who
 
 
 def submits_as(name: str, euid: int) -> tuple[str, ...]:
-    """Options of sbatch; none where this process is that user. Raises NoSuchSubmitter.
+    """Return sbatch's options for that user; none if this process already runs as it. Raises NoSuchSubmitter.
 
-    Numbers, not names: a job belongs to a number, which must mean the same user on every host.
+    They are numeric: a job belongs to a uid, which must mean the same user on every host.
     """
     try:
         user = pwd.getpwnam(name)
@@ -37,7 +37,7 @@ def submits_as(name: str, euid: int) -> tuple[str, ...]:
 
 
 def no_access(name: str, run_dir: Path, group: str) -> str:
-    """Why that user may not use the control socket of the daemon of `run_dir`; empty if it may. `group`: that of its control socket."""
+    """Return why that user may not use the control socket in `run_dir`; empty if it may. `group`: of the socket."""
     user = pwd.getpwnam(name)
     try:
         daemon = run_dir.stat().st_uid

@@ -1,4 +1,4 @@
-"""Whether a test of an idle node is wanted now: asked before its job is submitted, and again as it starts, since both may be late."""
+"""Checks whether a test of an idle node is still wanted: before its job is submitted and again when the job starts."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class NotNow(Exception):  # noqa: N818 - a state of the node or the fleet
 
 
 class CannotSubmit(Exception):  # noqa: N818 - of the set-up
-    """A person has to change something first. The message says what."""
+    """An operator must change something first. The message says what."""
 
 
 async def need_due(call: Call, level: Level, every: float, now: float) -> frozenset[str]:
-    """Slots of the GPUs that are due. Raises NotNow where the daemon has results of all that are new enough, CannotSubmit, or what `call`
-    raises: without a daemon no result would be kept.
+    """Return the slots of the GPUs that are due. Raises NotNow if all results are recent enough, CannotSubmit if the
+    status cannot be read, or what `call` raises: without a daemon no result would be kept.
     """
     status: Mapping[str, Any] = await detached("status", lambda: call("status"))
     try:
@@ -42,8 +42,8 @@ async def need_due(call: Call, level: Level, every: float, now: float) -> frozen
 
 
 async def need_turn(order: Order, test: ActiveTestOptions) -> None:
-    """Within the job, which every node sees by now. Raises NotNow where enough others began before, or Slurm does not answer, or none is
-    due any more, as in the second of two jobs.
+    """Check within the job, which every node sees by now, that it may test. Raises NotNow if enough others began
+    earlier, if Slurm does not answer, or if no GPU is due any more, as in the second of two jobs.
     """
     now = order.asked.now()
     await need_due(order.call, order.level, test.every, now)
@@ -59,7 +59,7 @@ async def need_turn(order: Order, test: ActiveTestOptions) -> None:
 
 
 async def of_ended_job(order: Order, test: ActiveTestOptions, job: EndedJob) -> Order:
-    """The same for the GPUs of a job in whose epilog this runs, those that are due.
+    """Return the order to test those GPUs of an ended job that are due. Runs in the job's epilog.
 
     Raises NotNow, CannotSubmit, NoEndedJob, or what `call` raises.
     """

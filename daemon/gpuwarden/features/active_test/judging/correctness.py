@@ -1,6 +1,4 @@
-"""Wrong results of a test: words of memory, results of kernels, copies, counters of errors; and none at all, where the driver hung. They
-count whoever else is on the GPU.
-"""
+"""Wrong results of a test: memory, kernels, copies, error counters, a hung driver. They count on a shared GPU, too."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ AS_ALWAYS = {
     "retired_pages_double_bit": "pages retired for double-bit errors",
     "pcie_fatal_errors": "fatal PCIe errors",
 }
-"""Counters that grow by hardware alone, and what they count."""
+"""Counters that only hardware errors increase, and what they count."""
 CORRECTED = "ecc_corrected_volatile"
 
 
@@ -31,13 +29,13 @@ def defect(detail: str, severity: Severity, text: str) -> Defect:
 
 
 def wrong_results(runs: Sequence[GpuTest], past: Sequence[PastTest]) -> Iterator[Defect]:
-    """Wrong results of one GPU. `runs` are its tests in one run, `past` its tests of the last 28 days."""
+    """Yield the wrong results of one GPU. `runs`: its tests in this run, `past`: its tests of the last 28 days."""
     for check in _CHECKS:
         yield from check(runs, past)
 
 
 def wrong_once(runs: Sequence[GpuTest]) -> bool:
-    """True if a result was wrong that another run may show to be lasting: three more tests of this GPU decide."""
+    """Return True if a result was wrong once: three more tests of this GPU decide whether the fault lasts."""
     return any(defect.severity is W and defect.detail in ("memory", "compute") for defect in wrong_results(runs, ()))
 
 
@@ -79,7 +77,7 @@ def _compute(runs: Sequence[GpuTest], past: Sequence[PastTest]) -> Iterator[Defe
     text = f"{', '.join(kernels)}: wrong results on SM {sms or 'not named'}"
     text += f", and on {more} more" if (more := max(0, len(wrong) - NAMED_MOST) + unnamed) else ""
     before = sum(f"{TEST_FAILED}.compute" in earlier.findings for earlier in past)
-    if times > 1:  # two SMs that are wrong in one chunk are wrong once: one event on the board may reach both
+    if times > 1:  # two SMs that are wrong in one chunk count once: one event on the board may affect both
         yield defect("compute", F, text)
     elif before:
         yield defect("compute", F, f"{text}; results were wrong in {before} other tests of the last 28 days")
@@ -124,7 +122,7 @@ def _counters(runs: Sequence[GpuTest], _: Sequence[PastTest]) -> Iterator[Defect
 
 
 def _hung(runs: Sequence[GpuTest], past: Sequence[PastTest]) -> Iterator[Defect]:
-    """Once it may have been the host, or a driver that was slow to start; the same an hour later is a GPU that no program can use."""
+    """Yield a hang: once, the host or a slow driver start may explain it; again an hour later it is a failure."""
     hung = next((run for run in runs if run.obstacle is Obstacle.HUNG), None)
     if hung is None:
         return

@@ -1,6 +1,7 @@
-"""Results of one run of `gpuwarden test` on a node come to an outcome for each GPU. Pure.
+"""Judges the results of one run of `gpuwarden test` on a node: an outcome for each GPU. Pure.
 
-A wrong result counts whoever else is on the GPU; a speed counts only if the test was alone. The thresholds are in `thresholds.py`.
+A wrong result counts even if other programs use the GPU; a speed counts only if the test was alone. The thresholds are
+in `thresholds.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from gpuwarden_collectors.active_test.facts import GpuTest
 from gpuwarden_collectors.active_test.level import Level
 
 REPEATS = 3
-"""More tests of a GPU whose result was wrong once."""
+"""Further tests of a GPU whose result was wrong once."""
 Past = Mapping[str, Sequence[PastTest]]
 """By UUID, in the order of time."""
 
@@ -40,10 +41,11 @@ def to_repeat(tests: Sequence[GpuTest]) -> tuple[str, ...]:
 def judge(
     tests: Sequence[GpuTest], past: Past | None = None, xids: Mapping[str, Sequence[int]] | None = None
 ) -> dict[str, Outcome]:
-    """Outcome of each GPU, by UUID. A GPU may be in `tests` several times: the repeats of a run (`to_repeat`). Speeds are taken
-    from its first test.
+    """Return the outcome of each GPU, by UUID. `tests` may hold several of a GPU: the repeats of a run (`to_repeat`).
+    Speeds are taken from its first test.
 
-    `past`: results of earlier runs. `xids`: by UUID, Xids 13, 31, 43 and 45 of the test's own processes during this run.
+    `past`: results of earlier runs. `xids`: by UUID, Xids 13, 31, 43 and 45 of the test's own processes during this
+    run.
     """
     gpus = _by_gpu(tests)
     given_xids = xids or {}
@@ -108,7 +110,7 @@ def _outcome(
 
 
 def _unread(test: GpuTest, others: Sequence[GpuTest]) -> Iterable[str]:
-    """Errors while one GPU read another are those of the one that was read; also of one that could read none of several."""
+    """Yield errors of reading peers. They count against the GPU that was read, and a reader that could read none."""
     yield from (
         f"read by {other.uuid}: {peer.error}"
         for other in others
@@ -128,8 +130,8 @@ def _verdict(defects: Sequence[Defect], *, alone: bool) -> ActiveVerdict:
 
 
 def _untested(test: GpuTest) -> Iterable[str]:
-    """Yield what a test that met no obstacle left out, so that it says nothing about the whole GPU. Its counters count: an error that ECC could not
-    correct, or a GPU that is gone by then, shows only there.
+    """Yield what a test without an obstacle left out of the GPU, which prevents a verdict. Unread counters are among
+    it: only they show an error that ECC could not correct, or a GPU that is gone by then.
     """
     if test.obstacle is not None:
         return
@@ -148,7 +150,7 @@ def _untested(test: GpuTest) -> Iterable[str]:
 
 
 def _xids(uuid: str, history: Past, xids: Mapping[str, Sequence[int]]) -> Iterable[Defect]:
-    """Warning if the test's own programs keep causing Xids on this GPU and on no other: then they are not the cause.
+    """Yield a warning if the test's programs keep causing Xids on this GPU and no other: then they are not the cause.
 
     A single GPU has no siblings to compare with.
     """

@@ -1,7 +1,7 @@
-"""That a test runs: on which GPUs, until when at most, by which processes. Made of events, so that a restart does not forget it.
+"""The lease of a running test: its GPUs, its latest end, its processes. Folded from events, so it survives a restart.
 
-While it holds, what the test does to its GPUs is taken for what it is: warnings about load, heat and power of these GPUs wait, and
-Xids 13, 31, 43 and 45 of its own processes are set aside. Failures are judged as always.
+While it holds, effects of the test are no findings: warnings about load, heat and power of its GPUs wait, and Xids 13,
+31, 43 and 45 of its own processes are set aside. Failures are judged as always.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 GPUS_MOST, WORKERS_MOST, XIDS_MOST = 48, 200, 64
-"""So that each text is below the 2,000 characters that the ledger keeps of one."""
+"""Limits that keep each text below the 2,000 characters that the ledger stores."""
 LEASE = Key("test", NODE, "lease")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """One test of this node: the event TEST_BEGUN, which comes again when more is known of it."""
+    """One test of this node: the data of TEST_BEGUN, which is written again when they change."""
 
     at: Stamp = field(metadata=no_key())
-    """When it was begun, or that became known."""
+    """When the test began, or this data last changed."""
     name: Annotated[str, cut(64)]
-    """Of this lease."""
+    """Name of the lease."""
     gpus: Annotated[str, cut(2000)]
     """UUIDs, separated by spaces."""
     level: Level = field(metadata=otherwise(Level.GATE))
-    """What is tested."""
+    """Level of the test."""
     until: Stamp | None
-    """When it ends at the latest."""
+    """Latest time at which it ends."""
     pid: int = 0
-    """Of the process that runs the test."""
+    """Process number of the test."""
     workers: Annotated[str, cut(2000)] = ""
     """Process numbers of its workers so far, separated by spaces."""
     xids: Annotated[str, cut(2000)] = ""
@@ -45,7 +45,7 @@ class Lease:
     ended: Stamp | None = None
     """When it ended; None while it holds."""
     boot_id: str = field(metadata=no_key())
-    """The boot in which it was begun: it ends with that."""
+    """The boot in which it began. A new boot ends it."""
 
     def holds(self, now: Stamp) -> bool:
         return self.ended is None and self.until is not None and now.boottime < self.until.boottime
@@ -74,7 +74,7 @@ def ended(lease: Lease, by: str, at: Stamp) -> Event:
 
 
 def with_lease(lease: Lease | None, event: Event) -> Lease | None:
-    """The lease after an event TEST_BEGUN, TEST_ENDED, TEST_XID or BOOT."""
+    """Return the lease after an event TEST_BEGUN, TEST_ENDED, TEST_XID or BOOT."""
     match event.kind:
         case EventKind.BOOT if lease is not None and lease.boot_id != event.boot_id:
             return None

@@ -1,4 +1,4 @@
-"""What one run of an active test comes to: for each GPU a verdict, and what was found."""
+"""The outcome of one run of an active test: a verdict for each GPU, and what was found."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class Defect:
     code: str
     """`test_failed`, `test_hung`, `gpu_sm_slow` or `gpu_bandwidth_low`."""
     detail: str
-    """What it is about: of `test_failed` memory, compute, transfer, errors, xid or rate; of `gpu_bandwidth_low` memory, pcie or peers; of
-    `test_hung` and `gpu_sm_slow` nothing."""
+    """What it concerns. `test_failed`: memory, compute, transfer, errors, xid or rate; `gpu_bandwidth_low`: memory,
+    pcie or peers; empty for `test_hung` and `gpu_sm_slow`."""
     severity: Severity
-    """How bad it is."""
+    """Warning or failure."""
     text: str
-    """With figures, for people."""
+    """Description with figures, for people."""
 
     @property
     def name(self) -> str:
@@ -58,14 +58,14 @@ class Outcome:
     """The result of an active test on one GPU: the verdict, and the findings that it raises."""
 
     verdict: ActiveVerdict
-    """A wrong result counts even where the test gives no verdict otherwise."""
+    """A failure decides it even if the test otherwise gives no verdict."""
     findings: tuple[Defect, ...] = ()
     """Failures first."""
     text: str = ""
     """Why there is no verdict, or what was not judged."""
     figures_good: bool = False
-    """The speeds were taken alone on the GPU: they belong to its own past."""
+    """Nothing else used the GPU during the test: its speeds become part of the GPU's past."""
     deep: tuple[str, ...] = ()
-    """Figures that were so low against own past and siblings that a second time, an hour later, is a failure."""
+    """Figures so far below own past and siblings that finding them again an hour later is a failure."""
     unjudged: tuple[str, ...] = ()
-    """Names of findings on which the test says nothing, so that it ends none of them."""
+    """Names of findings that the test cannot judge, so that it ends none of them."""

@@ -1,4 +1,4 @@
-"""What is kept of a test on one GPU: under which circumstances, how fast, what was wrong. Its fields are the keys of the event TESTED."""
+"""The stored record of a test on one GPU: conditions, speeds, errors. Its fields are the keys of the event TESTED."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # loaded once there is a test
     from gpuwarden_collectors.active_test.facts import GpuTest
 
 TEXT_MOST, NAME_MOST, FIGURES_MOST = 400, 64, 1024
-"""Characters that are kept of a text, of a name, of all figures."""
+"""Most characters stored of a text, of a name, of all figures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,32 +29,31 @@ class PastTest:
     """One test on one GPU, about 1 KiB."""
 
     at: Stamp = field(metadata=no_key())
-    """When its result was taken."""
+    """When the daemon took its result."""
     uuid: Annotated[str, cut(NAME_MOST)]
-    """Of the GPU."""
+    """UUID of the GPU."""
     started: float
-    """When it was started, Unix time: no result of one test is taken twice."""
+    """Unix time of its start, by which a result that is submitted twice is stored once."""
     level: Level = field(metadata=otherwise(Level.GATE))
-    """How much was tested."""
+    """Level of the test."""
     verdict: ActiveVerdict = field(metadata=otherwise(ActiveVerdict.NO_VERDICT))
-    """What it came to."""
+    """Verdict on the GPU."""
     seconds: float
     """How long it took."""
     age: float = 0.0
-    """Seconds from its start until its result was taken, by the clock of the boot: results come together, once the whole run has ended. 0: an older
-    version wrote it."""
+    """Seconds of boot time from its start until its result was taken, after the whole run. 0 from an older version."""
     name: Annotated[str, cut(NAME_MOST)]
     """Product name of the GPU."""
     driver: Annotated[str, cut(NAME_MOST)]
     """Version of the driver."""
     kernels_version: int
-    """Of the test's kernels."""
+    """Version of the test's kernels."""
     power_limit: int | None = None
-    """Enforced, mW."""
+    """Enforced power limit, mW."""
     clocks_set: bool = False
-    """A clock was set (reason bit 0x2)."""
+    """A clock was fixed by a setting (reason bit 0x2)."""
     band: int = -1
-    """Of the temperature before: 0 cold, 1 warm, 2 hot, -1 not known."""
+    """Band of the temperature before the test: 0 cold, 1 warm, 2 hot, -1 not known."""
     figures: Annotated[str, cut(FIGURES_MOST)] = ""
     """Speeds and cycles as `name=value`, separated by spaces; none of a test that was not alone on the GPU."""
     deep: Annotated[str, cut(TEXT_MOST)] = ""
@@ -62,19 +61,19 @@ class PastTest:
     failed: Annotated[str, cut(TEXT_MOST)] = ""
     """Names of findings that are failures (`test_failed.memory`), separated by spaces."""
     warned: Annotated[str, cut(TEXT_MOST)] = ""
-    """Those that are warnings."""
+    """Names of findings that are warnings, separated by spaces."""
     text: Annotated[str, cut(TEXT_MOST)] = ""
     """What was found, a line for each finding in the order of `findings`; or why there is no verdict."""
     memory_share: float = 0.0
-    """Of the GPU's memory, tested to the end."""
+    """Share of the GPU's memory that was tested to the end."""
     xids: int = 0
     """Xids of the test's own process that were set aside."""
     acknowledged: Annotated[str, cut(TEXT_MOST)] = ""
     """Names of its findings that an operator acknowledged."""
     unjudged: Annotated[str, cut(TEXT_MOST)] = ""
-    """Names of findings on which it says nothing: it ends none of them."""
+    """Names of findings that it cannot judge, so that it ends none of them."""
     others: Evidence = field(default_factory=dict, metadata=OTHER_KEYS)
-    """What another version wrote."""
+    """Keys that another version wrote."""
 
     @property
     def findings(self) -> list[str]:
@@ -82,7 +81,7 @@ class PastTest:
         return f"{self.failed} {self.warned}".split()
 
     def text_of(self, name: str) -> str:
-        """Text of one finding of the test; the whole text if an older version wrote it, or there was no room for so much."""
+        """Return the text of one finding; the whole text if an older version wrote it or not all texts fit."""
         lines = dict(zip(self.findings, self.text.split("\n"), strict=False))
         return lines.get(name, "") if len(lines) == len(self.findings) else self.shown
 
@@ -125,7 +124,7 @@ def band(temperature: int | None) -> int:
 
 
 def kept(test: GpuTest, outcome: Outcome, at: Stamp, xids: Sequence[int] = ()) -> PastTest:
-    """Record of one test on one GPU and of its judgement, as the event TESTED keeps it."""
+    """Return the record of one test on one GPU and of its judgement, as the event TESTED stores it."""
     figures = measured(test) if outcome.figures_good else {}
     memory = test.memory
     by_severity = {
@@ -162,17 +161,19 @@ def kept(test: GpuTest, outcome: Outcome, at: Stamp, xids: Sequence[int] = ()) -
 
 
 def _text(outcome: Outcome, names: Sequence[str]) -> str:
-    """Texts of the findings `names`, one a line, each with an equal share of the room; without findings, the outcome's own text."""
+    """Return the texts of the findings `names`, one a line, each with an equal share of the room; without findings, the
+    outcome's own text.
+    """
     lines = ["; ".join(finding.text for finding in outcome.findings if finding.name == name) for name in names]
     return "\n".join(line[: TEXT_MOST // len(lines) - 1] for line in lines) if lines else outcome.text[:TEXT_MOST]
 
 
 def lately(past: Iterable[PastTest], now: float, within: float) -> list[PastTest]:
-    """Results of the last `within` seconds of wall time. Those dated in the future, by a clock that was set, are left out."""
+    """Return the results of the last `within` seconds of wall time. Those dated in the future are left out."""
     return [test for test in past if 0 <= now - test.at.wall <= within]
 
 
 def own_median(past: Iterable[PastTest], figure: str, alike: Callable[[PastTest], bool]) -> float | None:
-    """Median of a figure over the results that are `alike`, or None if fewer than `PAST_LEAST` of them have it."""
+    """Return the median of a figure over the results that are `alike`; None if fewer than `PAST_LEAST` have it."""
     values = [value for test in past if alike(test) and (value := test.values().get(figure)) is not None]
     return median(values) if len(values) >= PAST_LEAST else None

@@ -1,7 +1,7 @@
-"""The results of a board's tests: what is kept of them for how long, and which of their findings stand. Made of TESTED events.
+"""The stored results of a board's tests, and which of their findings are active. Folded from TESTED events.
 
-At most 90 days and `KEPT` results a board, one in 20 hours of each level where nothing was found: with 1.5 KiB each, 96 KiB a board.
-What makes a finding that stands is kept as long as that, and what ended another one of the same test, too.
+A board keeps 90 days and `KEPT` results at most, and one in 20 hours of each level where nothing was found: at 1.5 KiB
+each, 96 KiB a board. A result is kept longer if an active finding depends on it, or if dropping it would revive one.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ CODES = frozenset({TEST_FAILED, TEST_HUNG, SM_SLOW, BANDWIDTH_LOW})
 LEVELS = tuple(Level)
 
 Tests = Mapping[str, tuple[PastTest, ...]]
-"""By UUID, in the order in which they came."""
+"""Results by UUID, in order of arrival."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """A finding of tests that nothing has ended."""
+    """An active finding of tests: nothing has ended it."""
 
     test: PastTest
-    """The newest that found it."""
+    """The newest test that found it."""
     severity: Severity
-    """The worst that tests gave it."""
+    """The worst severity that tests gave it."""
     level: Level
-    """The highest that found it: a test of this level or higher ends it."""
+    """The highest level that found it: a test of this level or higher ends it."""
     made_by: tuple[PastTest, ...]
-    """The newest test that found it, the newest that found it as bad, the newest that found it at this level."""
+    """The newest test that found it, the newest with this severity, and the newest at this level."""
 
 
 def tested(slot: str, test: PastTest, boot_id: str) -> Event:
@@ -46,13 +46,13 @@ def tested(slot: str, test: PastTest, boot_id: str) -> Event:
 
 
 def test_events(tests: Tests, slots: Mapping[str, str], boot_id: str) -> Iterator[Event]:
-    """Events that rebuild these results from nothing. `slots`: the slot of each board, by UUID."""
+    """Yield the events that rebuild these results from nothing. `slots`: the slot of each board, by UUID."""
     for uuid, results in tests.items():
         yield from (tested(slots.get(uuid, ""), result, boot_id) for result in results)
 
 
 def with_result(tests: Tests, event: Event) -> Tests:
-    """Tests with the result of an event TESTED added."""
+    """Return the tests with the result of an event TESTED added."""
     new = read(PastTest, event)
     if not new.uuid:
         return tests
@@ -62,7 +62,9 @@ def with_result(tests: Tests, event: Event) -> Tests:
 
 
 def _thinned(results: tuple[PastTest, ...], new: PastTest) -> tuple[PastTest, ...]:
-    """Results without the last one of the new one's level, if that came soon after the one before it and says no more than the new one."""
+    """Return the results without the last one of the new one's level, if it came soon after the one before it and adds
+    nothing to the new one.
+    """
     same = [result for result in results if result.level is new.level][-2:]
     if len(same) < 2:
         return results
@@ -95,7 +97,7 @@ def _without(results: tuple[PastTest, ...], dropped: PastTest) -> tuple[PastTest
 
 
 def _changes(results: tuple[PastTest, ...], fewer: tuple[PastTest, ...]) -> bool:
-    """Return True if with `fewer` of these results a finding stands that one of the others has ended, or stands as something worse."""
+    """Return True if with only `fewer` of the results an ended finding is active again, or one changes."""
     before, after = standing(results), standing(fewer)
     return any(
         (earlier := before.get(name)) is None or (earlier.severity, earlier.level) != (finding.severity, finding.level)
@@ -104,7 +106,7 @@ def _changes(results: tuple[PastTest, ...], fewer: tuple[PastTest, ...]) -> bool
 
 
 def standing(results: tuple[PastTest, ...]) -> dict[str, Standing]:
-    """Findings of the tests that nothing has ended, by name (`test_failed.memory`)."""
+    """Return the findings of the tests that nothing has ended, by name (`test_failed.memory`)."""
     findings: dict[str, Standing] = {}
     for test in results:
         if test.verdict is ActiveVerdict.NOTHING_FOUND:
@@ -135,7 +137,7 @@ def _found_again(before: Standing | None, test: PastTest, severity: Severity) ->
 
 
 def newest(results: tuple[PastTest, ...]) -> tuple[PastTest, ...]:
-    """The newest result of each level, the newest last."""
+    """Return the newest result of each level, the newest last."""
     by_level: dict[Level, PastTest] = {}
     for result in results:
         by_level.pop(result.level, None)
@@ -144,7 +146,7 @@ def newest(results: tuple[PastTest, ...]) -> tuple[PastTest, ...]:
 
 
 def acknowledged(tests: Tests, uuid: str, key: Key) -> Tests:
-    """Tests in which an operator has acknowledged the finding `key` of board `uuid`, so that it no longer stands."""
+    """Return the tests after an operator has acknowledged the finding `key` of board `uuid`, which ends it."""
     name = f"{key.code}.{key.detail}" if key.detail else key.code
     if uuid not in tests:
         return tests

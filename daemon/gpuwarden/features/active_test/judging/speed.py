@@ -1,4 +1,4 @@
-"""Speeds of a test against the GPU's own past and its siblings of the same run; slow SMs; somebody else on the GPU."""
+"""Judges a test's speeds by the GPU's own past and by its siblings in the run; finds slow SMs and other load."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def of_same_key(test: GpuTest, past: PastTest) -> bool:
     return same and past.level is test.level and past.band == band(test.temperature)
 
 
-# --- somebody else
+# --- other load on the GPU
 
 
 def disturbed(test: GpuTest, siblings: Sequence[GpuTest], past: Sequence[PastTest]) -> str:
-    """Reason why the speeds say nothing about this GPU: its SMs were slower together, so something else ran. Empty if the test was alone."""
+    """Return why the speeds do not count: all SMs were slower together, so something else ran. Empty if nothing did."""
     for kernel in test.kernels:
         cycles = [kernel.cycles_least or kernel.cycles]
         cycles += _cycles_of_siblings(kernel, [other for other in siblings if alike(test, other)])
@@ -61,7 +61,7 @@ def disturbed(test: GpuTest, siblings: Sequence[GpuTest], past: Sequence[PastTes
 
 
 def _same_code(test: GpuTest, past: PastTest) -> bool:
-    """True if cycles can be compared. They are a constant of the compiled kernel: clock, limit and temperature do not change them."""
+    """Return True if cycles can be compared: they depend on the compiled kernel only, not on clock, limit or heat."""
     return (past.name, past.driver, past.kernels_version) == (test.name, test.driver, test.kernels_version)
 
 
@@ -98,7 +98,7 @@ def _slow_sms(kernel: KernelMeasured) -> list[tuple[int, float]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Compared:
-    """One figure beside what it is measured by; None of what is not known."""
+    """One figure with its references; None for a reference that is not known."""
 
     figure: Figure
     value: float
@@ -107,7 +107,7 @@ class _Compared:
     floor: float | None
 
     def below(self, share: float) -> list[bool]:
-        """Compare the value with own past and siblings, if known: True where it is lower by more than `share`."""
+        """Compare the value with own past and siblings, if known: True if it is lower by more than `share`."""
         return [self.value < usual * (1 - share) for usual in (self.own, self.siblings) if usual is not None]
 
     @property
@@ -187,13 +187,13 @@ def _of_siblings(others: Sequence[dict[str, float]], figure: str) -> float | Non
 
 
 def _excused(test: GpuTest) -> bool:
-    """True if the driver names a reason for a low clock: then a low speed is a warning at most."""
+    """Return True if the driver gives a reason for a low clock: then a low speed is a warning at most."""
     expected = POWER_CAP if any(kernel.kernel == "bf16" for kernel in test.kernels) else 0
     return bool(test.reasons & ~expected)
 
 
 def _deep_before(figure: str, test: GpuTest, past: Sequence[PastTest]) -> bool:
-    """True if an earlier test, an hour ago or more, found the figure just as low, and no test since then was better."""
+    """Return True if a test an hour ago or more found the figure just as low, and none since then better."""
     for earlier in sorted(past, key=lambda each: each.at.wall, reverse=True):
         if not of_same_key(test, earlier) or figure not in earlier.values():
             continue
@@ -205,7 +205,7 @@ def _deep_before(figure: str, test: GpuTest, past: Sequence[PastTest]) -> bool:
 
 
 def asymmetric(tests: Sequence[GpuTest], drop: float) -> Iterator[tuple[str, Defect]]:
-    """Pairs of peers that read each other at different speeds: the slower reader, and what it is."""
+    """Yield, for peers that read each other at different speeds, the slower reader and its defect."""
     speeds = {(test.uuid, peer.peer): peer.speed for test in tests for peer in test.peers if peer.speed > 0}
     for (reader, peer), speed in speeds.items():
         back = speeds.get((peer, reader))

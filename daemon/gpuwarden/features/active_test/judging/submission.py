@@ -1,4 +1,4 @@
-"""What follows from the results of a test that were handed in: the outcome of each GPU, and the events that keep it. Pure."""
+"""Judges the submitted results of a test: the outcome of each GPU, and the events that store it. Pure."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from gpuwarden_collectors.active_test.facts import GpuTest
 from gpuwarden_collectors.facts import Stamp
 
 ENDED_BY_A_PASSED_TEST = "memory_degrading"
-"""A latched finding of readings that a test ends: an idle GPU shows nothing of it."""
+"""Code of a latched finding from readings. Only a test ends it, since readings of an idle GPU show nothing about it."""
 
 
 def submitted(
     state: State, tests: Sequence[GpuTest], now: Stamp, boot_id: str, lease: Lease | None = None
 ) -> tuple[dict[str, Outcome], list[Event]]:
-    """Judge the `tests` of one run under this lease. Returns the outcomes by UUID and the events that keep them.
+    """Judge the `tests` of one run under this lease. Returns the outcomes by UUID and the events that store them.
 
-    Results are kept for GPUs that belong here; results that are known already, as from a second attempt, are not kept again.
+    Only results of GPUs that belong here are stored, and none twice, as after a second attempt to submit them.
     """
     started = {(test.uuid, test.started.wall) for test in tests}
     past = {

@@ -23,43 +23,47 @@ from gpuwarden_collectors.dataclass import dataclass
 
 HOUR, DAY = 3600.0, 86_400.0
 REMEMBERED = 28 * DAY
-"""For how long a wrong result counts, and of how long a GPU's own past is made: the window of `lemons/memory.py`."""
+"""Seconds for which a wrong result counts, and of a GPU's own past: the window of `lemons/memory.py`."""
 RESULTS_KEPT = 90 * DAY
 AN_HOUR_APART = HOUR
-"""Two slow tests of one hour have one cause: a hot room, a neighbour, a power event."""
+"""Two slow tests within an hour count as one cause: a hot room, a neighbour, a power event."""
 
 PAST_LEAST = 5
-"""Results of a GPU's own past that are a measure of it."""
+"""Results of a GPU's own past that are needed to compare with it."""
 SIBLINGS_LEAST = 3
-"""Other GPUs of the same run that are a measure of it."""
+"""Other GPUs of the same run that are needed to compare with them."""
 DEEP = 0.25
-"""Below both its own past and its siblings: a failure, the second time. Own choice: 10 to 80 times the noise. Healthy GPUs of a fleet
-differ by 22 % at most (SC22, V100 and A100), so that no table for all boards may be closer."""
+"""Share below both its own past and its siblings that is a failure the second time. Own choice: 10 to 80 times the
+noise. Healthy GPUs of a fleet differ by 22 % at most (SC22, V100 and A100), so one table for all boards could not be
+stricter."""
 FLOOR = 0.25
-"""Below what boards of this name reached when they were measured."""
+"""Share below what boards of this name reached when they were measured."""
 MEMORY_COVERED = 0.9
-"""Of all memory: less than this tested is no verdict about it, and ends nothing that was found in it."""
+"""Share of the memory that a test must cover; otherwise it gives no verdict and ends no finding about memory."""
 GATE_LEAVES = 3 * 1024**3
 """Bytes that a gate test need not cover: 2 GiB for a job that is just starting, and the contexts."""
 
 SM_OFF_CHUNKS, SM_OFF_SHARE = 5, 0.6
-"""An SM is slow if it was off in this share of at least so many chunks."""
+"""An SM counts as slow if it was off in this share of the chunks, of which there must be this many."""
 SMS_OFF_MOST = 16
-"""So many SMs off at once are more than one GPC: a small kernel of somebody else."""
+"""SMs that are off at once: more than one GPC has, so a small kernel of another program ran."""
 ALL_OFF = 0.005
-"""More cycles than the constant of the kernel, on all SMs together."""
+"""Share by which all SMs together need more cycles than the kernel's constant."""
 XIDS_OF_WORKERS = (13, 31, 43, 45)
-"""Xids that a program causes: of the test's own process they are set aside."""
+"""Xids that a program causes: those of the test's own process are set aside."""
 XIDS_COUNT_FROM = 3
-"""Tests on one GPU alone with such an Xid, within 28 days, from which on they count against it."""
+"""Tests with such an Xid on this GPU alone, within 28 days, from which on they count against it."""
 CORRECTED_A_SECOND = 1_000_000 / 3600
-"""Corrected errors under the load of the test: the rate of `memory_degrading`, a tenth of which no healthy GPU is known to have."""
+"""Corrected errors under the load of the test: the rate of `memory_degrading`. No healthy GPU is known to reach a
+tenth."""
 
 POWER_CAP, CLOCKS_SET = 0x4, 0x2
-"""nvmlClocksEventReasons. bf16 drives every healthy H100 into its power cap (0x4), so that this says nothing where bf16 ran; the limit
-itself is compared by its value. A clock that was set (0x2) makes a past of its own."""
+"""nvmlClocksEventReasons. bf16 drives every healthy H100 into its power cap (0x4), so that the bit shows nothing if
+bf16 ran; the limit itself is compared by its value. A test with a clock that was set (0x2) is compared only with such
+tests."""
 WARM, HOT = 45, 60
-"""°C before the test, the borders of the bands in which a GPU is compared with itself. Idle H100 30 to 40, right after a job 55 to 75."""
+"""°C before the test: the borders of the bands within which a GPU is compared with itself. An idle H100 has 30 to 40,
+right after a job 55 to 75."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,11 +71,11 @@ class Figure:
     """A speed that is judged, and its thresholds."""
 
     name: str
-    """As results keep it."""
+    """Its name in stored results."""
     code: str
-    """The condition that it makes."""
+    """Code of the condition that it raises."""
     detail: str
-    """And its detail."""
+    """Detail of that condition."""
     title: str
     """For people."""
     drop: float

@@ -1,7 +1,7 @@
-"""A test of the GPUs of a job that has ended, in Slurm's epilog on its node: until the epilog ends they are nobody's.
+"""The test of an ended job's GPUs in Slurm's epilog: until the epilog ends, Slurm allocates them to no other job.
 
-Slurm's controller is not asked: a thousand epilogs may run at once. Other jobs on these GPUs, which shared them, are known from the
-prolog's notes, and from their processes as in every test. 2 GiB of memory stay free, whatever ends.
+It makes no request to Slurm's controller, since a thousand epilogs may run at once. Jobs that share these GPUs are
+found in the prolog's notes and, as in every test, by their processes. 2 GiB of memory always stay free.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CONTEXT = "epilog_slurmd"
 
 
 class NoEndedJob(Exception):  # noqa: N818 - of who calls
-    """Nothing of a job is to be tested, or this is no epilog of a job with GPUs. The message says which."""
+    """No GPU of a job is to be tested, or this is not the epilog of a job with GPUs. The message says which."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class EndedJob:
 
     id: int
     gpus: tuple[int, ...]
-    """Slurm's numbers of its GPUs on this node."""
+    """Slurm's indices of its GPUs on this node."""
     notes: Path
     gres_conf: Path
     node: str
@@ -41,7 +41,7 @@ class EndedJob:
     """CLOCK_BOOTTIME, seconds."""
 
     def among(self, gpus: Sequence[GpuFacts], due: frozenset[str]) -> tuple[GpuFacts, ...]:
-        """Its GPUs that are due for a test. `due`: slots. Raises NoEndedJob if there is none."""
+        """Return its GPUs that are due for a test. `due`: slots. Raises NoEndedJob if there is none."""
         by_slot = {gpu.slot: gpu for gpu in gpus if gpu.slot}
         slots = order(by_slot, by_slot, minors(self.gres_conf, self.node))
         own = {slots[number] for number in self.gpus if number < len(slots)} & due
@@ -50,7 +50,7 @@ class EndedJob:
         return tuple(gpu for slot, gpu in by_slot.items() if slot in own)
 
     def occupancy(self) -> Occupancy:
-        """Occupancy of the ended job's GPUs. NONE if the prolog left no note of the job, or another job shares a GPU."""
+        """Return the memory that may be used: none if the prolog left no note of the job or another shares a GPU."""
         jobs = registered(self.notes, self.now())
         if self.id not in jobs:
             why = f"the prolog left no note of job {self.id} in {self.notes}, so that nobody knows who shares its GPUs: set Prolog"
@@ -62,7 +62,7 @@ class EndedJob:
 
 
 def ended_job(environment: Mapping[str, str], run_dir: Path, conf: Path, now: Callable[[], float]) -> EndedJob:
-    """The job whose epilog has this `environment`. `conf`: slurm.conf. Raises NoEndedJob."""
+    """Return the job whose epilog has this `environment`. `conf`: slurm.conf. Raises NoEndedJob."""
     job, gpus = environment.get("SLURM_JOB_ID", ""), tuple(numbers(environment.get("SLURM_JOB_GPUS", "")))
     if environment.get("SLURM_SCRIPT_CONTEXT") != CONTEXT or not (job.isascii() and job.isdecimal() and len(job) < 12):
         raise NoEndedJob("--of-ended-job is for Slurm's epilog: gpuwarden-slurm-epilog-test calls it there")

@@ -20,14 +20,15 @@ from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import GpuFacts
 
 START, COMPUTE, MEMORY = "start", "compute", "memory"
-"""Phases that a worker asks for, right before it begins: to start the driver's library; to compute only where it has peers."""
+"""Phases for which a worker requests permission right before they begin. It requests COMPUTE only if it has peers."""
 _TRANSFERS = ("start", "pcie", "peers")
 """The phases of a worker in which it may use other GPUs: they come first."""
 
 
 class Transfers:
-    """Which workers may still read other GPUs. Before they all have, nobody takes all memory of a GPU, or measures its SMs: a context that is
-    made on it meanwhile takes some of their time, which would be a disturbance.
+    """The workers that may still read other GPUs. Until all have finished, no worker takes all memory of a GPU or
+    measures its SMs: a context that another worker creates there takes some of their time, which would count as a
+    disturbance.
     """
 
     def __init__(self) -> None:
@@ -43,7 +44,7 @@ class Transfers:
             self._changed.notify_all()
 
     async def ended(self) -> None:
-        """Wait until the test of every GPU that began has ended."""
+        """Wait until every GPU that began transfers has finished them."""
         async with self._changed:
             await self._changed.wait_for(lambda: not self._begun)
 
@@ -57,14 +58,14 @@ class Node:
     environment: Mapping[str, str]
     """The environment of workers."""
     nvml_library: str
-    """The configured one; empty: the driver's own."""
+    """The configured NVML library; empty: the driver's own."""
     occupancy: Callable[[], Awaitable[Occupancy]]
     started: Callable[[int], None]
-    """Gets the process number of each worker."""
+    """Called with the process number of each worker."""
     announced: Callable[[], Awaitable[None]]
-    """Once the daemon knows these numbers."""
+    """Waits until the daemon has these numbers."""
     progress: Callable[[int, str], None]
-    """Gets the index of a GPU, and what its worker does now."""
+    """Called with the index of a GPU and the present phase of its worker."""
     ended: asyncio.Event
     clock: Clock
     driver: str
@@ -89,7 +90,7 @@ class GpuRun:
             node.transfers.begin(gpu.uuid)
 
     async def test(self) -> GpuTest:
-        """Test the GPU. What goes wrong with the worker or the GPU is part of the result, and not raised."""
+        """Test the GPU. Errors of the worker or the GPU are part of the result, and are not raised."""
         try:
             return await self._test()
         finally:
@@ -98,7 +99,8 @@ class GpuRun:
     async def _test(self) -> GpuTest:
         """Test the GPU.
 
-        After each worker that an error of a peer has ended, a new one goes on without that peer: the error stays in the process.
+        When an error of a peer ended a worker, a new one continues without that peer, because a CUDA error stays in the
+        process.
         """
         node, peers, read = self._node, self._peers, tuple[PeerMeasured, ...]()
         started = node.clock()
@@ -162,7 +164,7 @@ class GpuRun:
         return "go" if question == COMPUTE else (await self._memory()).value
 
     async def _memory(self) -> Memory:
-        """Right before it is taken. Only a gate test, which takes a moment, may take a part of it."""
+        """Return the memory that may be taken now. Only a gate test, which is short, may take a part of it."""
         occupancy = await self._node.occupancy()
         if occupancy.memory is Memory.NONE or (occupancy.memory is Memory.PART and self._node.level is not Level.GATE):
             self._refused = occupancy.why
@@ -186,13 +188,13 @@ class GpuRun:
 
 
 def sleeping(pids: Sequence[int]) -> str:
-    """Message that a worker hangs in the driver, for which reason no other is started."""
+    """Return the message that a worker hangs in the driver, for which reason no other is started."""
     named = ", ".join(map(str, pids))
     return f"the driver hangs: a worker of a test sleeps in it and cannot be ended (pid {named}); drain the node and reboot it, then test"
 
 
 def _peers_left(measured: GpuMeasured, peers: tuple[str, ...]) -> tuple[str, ...] | None:
-    """The peers after the one whose error ended the worker; None if none did."""
+    """Return the peers after the one whose error ended the worker; None if no peer's error did."""
     last = measured.peers[-1] if measured.peers else None
     if measured.obstacle is not Obstacle.GPU_ERROR or last is None or not last.error or last.peer not in peers:
         return None
@@ -205,7 +207,7 @@ def untested(gpu: GpuFacts, node: Node, obstacle: Obstacle, text: str, **when: A
 
 
 def identity_of(gpu: GpuFacts) -> str:
-    """Its UUID; of a GPU that does not give it what else distinguishes it from the others."""
+    """Return its UUID; its slot or index if NVML gives no UUID."""
     return gpu.uuid or gpu.slot or f"GPU {gpu.index}"
 
 

@@ -46,7 +46,7 @@ COUNTERS = tuple(field.name for field in fields(GpuReadings) if field.name.start
 
 
 def growth(before: GpuReadings, after: GpuReadings) -> tuple[Growth, ...]:
-    """Counters that are greater after than before; one that is unknown at either time has not grown."""
+    """Return the counters that increased; one that is unknown at either time is left out."""
     return tuple(_grown(before, after))
 
 
@@ -64,7 +64,9 @@ def vanished(before: NvmlFacts, after: NvmlFacts) -> tuple[GpuFacts, ...]:
 
 
 def with_growth(tests: Sequence[GpuTest], before: NvmlFacts, after: NvmlFacts) -> tuple[GpuTest, ...]:
-    """The tests of one run, what grew in it with the first of each GPU: its repeats have nothing. None where it is not known."""
+    """Return the tests of one run with the growth of counters: on the first test of each GPU, and empty on its repeats.
+    None if it is not known.
+    """
     first, last = _answering(before), _answering(after)
     grown_tests: list[GpuTest] = []
     for test in tests:

@@ -1,4 +1,4 @@
-"""What a run is made with on this host: its configuration, its schedulers, its daemon."""
+"""Makes the order of a run from this host's configuration, schedulers and daemon."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpuwarden_collectors.slurm.options import conf_path
 
 
 class NoSuchOrder(Exception):  # noqa: N818 - of who gave it
-    """The order does not fit this host. The message says why and what to do."""
+    """The command line does not fit this host. The message says why and what to do."""
 
 
 def order_of(
@@ -32,7 +32,7 @@ def order_of(
     *,
     nobody_here: bool,
 ) -> Order:
-    """Raises NoSuchOrder. The client of Slurm, if there is one, is the caller's to close."""
+    """Return the order of a run. Raises NoSuchOrder. The caller closes its Slurm client, if it has one."""
     asked = Asked(
         slurm=_slurm(config),
         excluded_by=lambda: excluded_by(call),
@@ -63,9 +63,9 @@ def order_of(
 
 
 def excluded_by(call: Call) -> tuple[str, ...]:
-    """Schedulers in which this node is excluded according to the daemon, by gpuwarden or by a person, each with the reason.
+    """Return the schedulers in which this node is excluded, each with the reason, according to the daemon.
 
-    Empty without a daemon.
+    They include exclusions by an operator. Empty without a daemon.
     """
     try:
         status: Any = call("status")
@@ -78,7 +78,9 @@ def excluded_by(call: Call) -> tuple[str, ...]:
 
 
 def _slurm(config: Config) -> SlurmClient | None:
-    """Client of Slurm, also where the daemon does not act in Slurm, since its jobs are here all the same; None if there is no slurm.conf either."""
+    """Return a client of Slurm, even if the daemon does not act in Slurm, since Slurm may run jobs here; None if there
+    is no slurm.conf either.
+    """
     options = config.slurm
     if not options.enabled and not conf_path(options, os.environ).exists():
         return None

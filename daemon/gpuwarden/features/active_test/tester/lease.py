@@ -1,7 +1,7 @@
-"""What the daemon is given to know of a test: that it runs, and its results. The daemon ends a running test by its answer.
+"""Reports a test to the daemon: that it runs, and its results. The daemon's answer may end a running test.
 
-The lease is short, so that a test that was killed blinds nobody; it is renewed each second. Without a daemon, or with one that cannot
-take it, the test goes on alone.
+The lease is short, so that a killed test suppresses no findings for long; it is renewed each second. Without a daemon,
+or if the daemon refuses the lease, the test runs on its own.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.codec import to_wire
 
 Call = Callable[..., Any]
-"""A verb of the control socket with its arguments; blocks, within a deadline. Raises DaemonUnreached."""
+"""Calls a verb of the control socket with its arguments; blocks, within a deadline. Raises DaemonUnreached."""
 RENEW_EVERY = 1.0
 ANNOUNCED_WITHIN = 2.0
-"""Seconds that a worker waits until the daemon knows its process number; one that does not answer holds no test up."""
+"""Seconds that a worker waits until the daemon has its process number. It then continues without an answer."""
 END_WITHIN = 2.0
 RESULT_WITHIN = 8.0
 RESTART_WITHIN = 20.0
-"""Seconds: a daemon that ends or starts as a test hands in its results is asked again for so long."""
+"""Seconds for which results are submitted again while the daemon stops or starts."""
 ASK_AGAIN = 1.0
 
 
@@ -35,11 +35,11 @@ class DaemonUnreached(Exception):  # noqa: N818 - a state of the host
 
 
 class DaemonAway(DaemonUnreached):
-    """The daemon does not answer now, and may soon."""
+    """The daemon does not answer now, but may soon."""
 
 
 class Lease:
-    """The daemon's lease for one test. `end` is called once, with the reason, when the daemon wants the test to end."""
+    """The daemon's lease for one test. `end` is called once, with the reason, when the daemon ends the test."""
 
     def __init__(self, call: Call, end: Callable[[str], None]) -> None:
         self._call = call
@@ -53,14 +53,16 @@ class Lease:
         self.workers: list[int] = []
         """Process numbers of the workers of this test: the daemon sets their own Xids aside."""
         self.error = ""
-        """Why the daemon did not take the last request; empty if it did."""
+        """Why the daemon did not accept the last request; empty if it did."""
         self.unannounced = ""
-        """Why the daemon did not know that the test ran; empty if it did, or was not there."""
+        """Why the test could not be announced to the daemon; empty if it was."""
 
     async def begin(self, level: Level, uuids: Sequence[str], seconds: float) -> None:
-        """Announce the test to the daemon and renew its lease. `seconds`: how long the test may take at most. Raises nothing.
+        """Announce the test to the daemon and renew its lease. `seconds`: the longest that the test may take. Raises
+        nothing.
 
-        A daemon that does not answer now is asked again each second: it may have to end the test, once it runs.
+        The announcement is repeated each second while the daemon does not answer, since the daemon may have to end the
+        test once it runs.
         """
         request: Mapping[str, Any] = {"pid": os.getpid(), "level": level.value, "gpus": list(uuids), "seconds": seconds}
         answer = await self._asked("test-begin", request)
@@ -70,7 +72,9 @@ class Lease:
             self._renewing = asyncio.create_task(self._renew(request))
 
     async def announced(self) -> None:
-        """Wait until the daemon knows of all workers so far, before they touch a driver that may log an Xid of theirs. Raises nothing."""
+        """Wait until the daemon has the process numbers of all workers so far, before they use a driver that may log an
+        Xid of theirs. Raises nothing.
+        """
         wanted = len(self.workers)
         if self._renewing is None or self._renewing.done():
             return
@@ -82,8 +86,8 @@ class Lease:
     async def result(self, tests: Sequence[GpuTest], within: float = RESULT_WITHIN) -> Mapping[str, Any] | None:
         """Return what the daemon concludes from the tests; None if it does not accept them (`error` says why).
 
-        A daemon that knew of the test and does not answer is asked again until RESTART_WITHIN has passed: results must not be lost because
-        the daemon restarts. With `within` shorter than RESULT_WITHIN it is asked once.
+        If the daemon granted a lease and does not answer, the results are submitted again until RESTART_WITHIN has
+        passed, so that a restart loses none. With `within` shorter than RESULT_WITHIN they are submitted once.
         """
         request = {"lease": self._name, "workers": self.workers, "tests": [to_wire(test) for test in tests]}
         give_up = time.monotonic() + (RESTART_WITHIN if self._name and within >= RESULT_WITHIN else 0.0)
@@ -94,7 +98,7 @@ class Lease:
             await asyncio.sleep(ASK_AGAIN)
 
     async def over(self) -> None:
-        """The test has ended. Raises nothing, and waits for a moment at most."""
+        """Report the end of the test. Raises nothing, and waits for END_WITHIN at most."""
         if self._renewing is not None:
             self._renewing.cancel()
             await asyncio.gather(self._renewing, return_exceptions=True)

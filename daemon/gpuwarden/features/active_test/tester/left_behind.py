@@ -1,6 +1,6 @@
-"""Workers of earlier tests that could not be ended: they sleep in a driver that hangs, into which no further one is started.
+"""Finds workers of earlier tests that could not be killed: they sleep in a hung driver, and no other may be started.
 
-Any user may give a process their name and have it sleep so, as with vfork(2): only those of a user who runs tests count.
+Any user can make a process of that name sleep so, for example with vfork(2): only those of users who run tests count.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from gpuwarden_collectors.host_files import read_bytes
 from gpuwarden_collectors.process_stat import process_ids, process_stat
 
 CHECKS, APART = 5, 0.2
-"""A process that waits for a disk is in D state, too, but not for a second."""
+"""A process that waits for a disk is also in D state, but not for a whole second."""
 _PROCESSES_MOST = 100_000
 _UID = re.compile(rb"^Uid:\t(\d+)\t", re.MULTILINE)
-"""The real one, in /proc/PID/status (proc(5))."""
+"""The real uid in /proc/PID/status (proc(5))."""
 
 
 async def left_behind(proc: Path) -> tuple[int, ...]:
-    """Their process numbers; without any it takes as long as reading /proc once."""
+    """Return their process numbers. Without any it takes as long as reading /proc once."""
     try:
         sleepers = [pid for pid in process_ids(os.fspath(proc), _PROCESSES_MOST) if _sleeps(proc, pid)]
     except (SourceAbsent, CollectorError):
@@ -44,7 +44,7 @@ def _sleeps(proc: Path, pid: int) -> bool:
 
 
 def _user(proc: Path, pid: int) -> bytes:
-    """Empty for a process that has ended."""
+    """Return the real uid of a process; empty if it has ended."""
     try:
         match = _UID.search(read_bytes(proc / str(pid) / "status"))
     except OSError:

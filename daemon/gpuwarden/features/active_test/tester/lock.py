@@ -1,8 +1,9 @@
-"""One test on a node at a time: two locks, which the kernel gives back with the process that holds them, however that ends.
+"""Allows one test on a node at a time, by two locks that the kernel releases however the process that holds them ends.
 
-One is a file in the run directory, for all who share that, in containers too; a test with another run directory than the configured one
-locks both. The other is a name of a socket (unix(7), abstract), for all tests of this network namespace. Anybody may take the name, so that
-it keeps no test away: the report names the process that has it. Tests that share no run directory see each other as processes on the GPUs.
+One is a file in the run directory, for all that share it, including containers; a test with another run directory than
+the configured one locks both files. The other is the name of an abstract socket (unix(7)), for all tests of this
+network namespace. Any user can take that name, so it prevents no test: the report names the process that has it. Tests
+that share no run directory see each other only as processes on the GPUs.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ from gpuwarden_collectors.process_stat import process_stat
 NAME = "test.lock"
 """File name in the run directory."""
 GROUP = "gpuwarden"
-"""Group of the file: its members, as jobs of Slurm that run as that user, take the lock beside a daemon of root's."""
+"""Group of the file: its members, such as Slurm jobs of that user, can take the lock even if the daemon is root's."""
 NODE = "gpuwarden-test"
 """The name of the socket."""
 _BACKLOG = 4096
 _ATTEMPTS, _APART = 5, 0.1
-"""Attempts to connect to the holder, and seconds between them. A test listens as soon as it has the name, and one that has ended has it no longer."""
+"""Attempts to connect to the name's owner, and seconds between them. A test listens as soon as it has the name."""
 _LOCKS_MOST = 4 << 20  # bytes
 _OWN_PROC = Path("/proc")
-"""The numbers of peers are those of this process's own PID namespace, whatever `paths.proc` shows."""
+"""PIDs of socket peers are those of this process's own PID namespace, whatever `paths.proc` is."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -45,10 +46,10 @@ class LockError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The process that has the lock, from the kernel."""
+    """The process that has the lock, as the kernel shows it."""
 
     pid: int
-    """0 where the kernel does not show it: it is in another PID namespace."""
+    """0 if the kernel does not show it, because it is in another PID namespace."""
     since: float | None
     """When that process started, seconds of CLOCK_BOOTTIME; None if not known."""
 
@@ -62,15 +63,17 @@ class Held(LockError):  # noqa: N818 - a state of the host
 
 
 def make(run_dir: Path) -> None:
-    """Make the lock file for the group, which cannot make it in a folder of root's. Raises LockError."""
+    """Create the lock file for the group, which cannot create it in a folder of root's. Raises LockError."""
     os.close(_opened(run_dir / NAME))
 
 
 @contextmanager
 def node_lock(run_dir: Path, configured: Path, proc: Path) -> Iterator[str]:
-    """Held until the end of the block or of the process. Gives the process that has the name all the same, for people; "" if none has.
-    `configured`: the run directory of this host's configuration, which may be the same. Raises Held, or LockError if the file in `run_dir`
-    cannot be opened.
+    """Hold both locks until the end of the block or of the process. Yields who else has the socket's name; "" if
+    nobody.
+
+    `configured`: the run directory of this host's configuration, which may be the same. Raises Held, or LockError if
+    the file in `run_dir` cannot be opened.
     """
     with file_lock(run_dir, proc), _configured_lock(configured, run_dir, proc), _name(run_dir, configured) as stranger:
         yield stranger
@@ -78,7 +81,7 @@ def node_lock(run_dir: Path, configured: Path, proc: Path) -> Iterator[str]:
 
 @contextmanager
 def _configured_lock(configured: Path, run_dir: Path, proc: Path) -> Iterator[None]:
-    """Held as far as this process may open the file. Raises Held also where it may not, and the kernel shows that another holds it."""
+    """Hold the configured lock file if it can be opened. Raises Held also if the kernel shows that another has it."""
     with ExitStack() as stack:
         if _is_another(configured, run_dir):
             try:
@@ -113,8 +116,8 @@ def _name(run_dir: Path, configured: Path) -> Iterator[str]:
 
 
 def _named() -> Peer | None:
-    """Return who has the name. None if nobody can connect to it: it does not listen, or its queue is full, as that of a user who wants to
-    keep tests away.
+    """Return who has the name. None if no connection succeeds: the process does not listen, or its queue is full, which
+    a user may cause to block tests.
     """
     for _ in range(_ATTEMPTS):
         with socket.socket(socket.AF_UNIX) as client:
@@ -129,7 +132,7 @@ def _named() -> Peer | None:
 
 
 def _stranger(peer: Peer | None, run_dirs: Iterable[Path]) -> str:
-    """Message about a process that has taken the name of the socket, and no lock of this host's run directories."""
+    """Return a message about a process that has the socket's name without the lock of this host's run directories."""
     who = "a process"
     if peer is not None:
         who = (
@@ -148,7 +151,9 @@ def _stranger(peer: Peer | None, run_dirs: Iterable[Path]) -> str:
 
 @contextmanager
 def file_lock(run_dir: Path, proc: Path, name: str = NAME) -> Iterator[int]:
-    """Held until the end of the block or of the process; gives the open file. Raises Held, or LockError if it cannot be opened."""
+    """Hold the lock until the end of the block or of the process; yields the open file. Raises Held, or LockError if it
+    cannot be opened.
+    """
     file = _opened(run_dir / name)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -163,9 +168,9 @@ def file_lock(run_dir: Path, proc: Path, name: str = NAME) -> Iterator[int]:
 
 
 def _opened(path: Path) -> int:
-    """The open lock file. If root makes it, it is handed to the owner of the folder, so that root, the daemon's user and the group share it and
-    no other user can hold it. A file that was there before keeps its owner, whatever its name: who may write the folder can have
-    put any file of root's there.
+    """Open the lock file. If root creates it, it is given to the owner of the folder, so that root, the daemon's user
+    and the group share it and no other user can hold it. An existing file keeps its owner: whoever can write to the
+    folder may have put any file of root's there.
     """
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -184,13 +189,13 @@ def _opened(path: Path) -> int:
         with suppress(KeyError):
             group = grp.getgrnam(GROUP).gr_gid
         if group is not None:
-            os.fchmod(file, 0o660)  # before it is given away: root in the unit of a test has no CAP_FOWNER
+            os.fchmod(file, 0o660)  # before fchown: root has no CAP_FOWNER in the unit of a test
         os.fchown(file, owner.st_uid, owner.st_gid if group is None else group)
     return file
 
 
 def _made_or_there(path: Path) -> tuple[int, bool]:
-    """The open file, and whether this call made it. Raises OSError."""
+    """Open the file; also return whether this call created it. Raises OSError."""
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600), True
@@ -199,14 +204,14 @@ def _made_or_there(path: Path) -> tuple[int, bool]:
 
 
 def _holder(file: int, proc: Path) -> Holder:
-    """Find who holds the lock by the inode alone. The device is no help: on an overlay stat(2) gives another one."""
+    """Find the lock's holder by inode alone: on an overlay, stat(2) gives another device than /proc/locks."""
     pid = _locker(os.fstat(file).st_ino, "[0-9a-f]+:[0-9a-f]+", proc)
     return Holder(pid, _started(proc, pid) if pid else None)
 
 
 def _locked(path: Path, proc: Path) -> Holder | None:
-    """Find who holds the lock of a file that cannot be opened; None if nobody is seen to. Whether it is locked at all is not known here, so
-    that the device must fit, too: the inode alone may be that of a file elsewhere, which would keep every test away.
+    """Find who holds the lock of a file that cannot be opened; None if nobody is shown to. The device must match, too:
+    the same inode elsewhere would otherwise prevent every test.
     """
     try:
         status = path.lstat()
@@ -218,7 +223,7 @@ def _locked(path: Path, proc: Path) -> Holder | None:
 
 
 def _locker(inode: int, device: str, proc: Path) -> int:
-    """Return the process that holds a lock, from /proc/locks (proc(5)); 0 if none is shown. `device`: a pattern of its hexadecimal numbers."""
+    """Return the PID that holds a lock, from /proc/locks (proc(5)); 0 if none is shown. `device`: a pattern, in hex."""
     pattern = rf"FLOCK\s+ADVISORY\s+WRITE\s+(\d+)\s+{device}:{inode}\s"
     match = re.search(pattern, read_text(proc / "locks", _LOCKS_MOST))
     return int(match[1]) if match else 0

@@ -1,4 +1,4 @@
-"""Why a GPU cannot be tested now, from what was read of it. Pure; each obstacle says what to do."""
+"""Finds why a GPU cannot be tested now, from its readings. Pure; each obstacle includes what to do."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ACTIONS = {
     6: "reset its bus",
     7: "reboot the system",
 }
-"""nvmlDeviceGpuRecoveryAction_t, what it asks for."""
+"""Values of nvmlDeviceGpuRecoveryAction_t, and what they request."""
 _SHOWN = 4
 _ANSWERS = {
     GpuAnswer.LOST: (Obstacle.RESET_FIRST, "the driver has lost the GPU: reset it or reboot the node"),
@@ -40,7 +40,7 @@ _ANSWERS = {
 
 
 def obstacle(gpu: GpuFacts, host: HostFacts, comm: Callable[[int], str]) -> Found | None:
-    """The first that applies. `comm`: the name of a process, empty if it is not known."""
+    """Return the first obstacle that applies. `comm`: returns the name of a process, empty if it is not known."""
     settings = host.settings.get(gpu.slot, GpuSettings())
     return (
         _ANSWERS.get(gpu.answer)
@@ -54,7 +54,7 @@ def obstacle(gpu: GpuFacts, host: HostFacts, comm: Callable[[int], str]) -> Foun
 
 
 def by_settings(gpu: GpuFacts, host: HostFacts) -> str:
-    """Why it can never be tested while the host is set up as it is; "" if it can."""
+    """Return why it can never be tested with the host's present settings; "" if it can."""
     settings = host.settings.get(gpu.slot, GpuSettings())
     reason = _confidential(host) or _divided(gpu) or _mode(settings)
     return "" if reason is None else reason[1]

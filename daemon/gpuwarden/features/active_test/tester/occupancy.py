@@ -1,6 +1,6 @@
-"""Who else may use the GPUs of this node, as its schedulers know it, and so how much memory a test may take.
+"""Finds from the schedulers who else may use the GPUs of this node, and so how much memory a test may take.
 
-All of the memory only where nobody else can be given a GPU meanwhile. What cannot be learned counts as occupied.
+A test takes all memory only if nobody else can be given a GPU meanwhile. What cannot be read counts as occupied.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ANCESTORS_MOST = 64
 
 
 class Memory(StrEnum):
-    """How much of the free memory a test may take: what a worker gets as answer."""
+    """How much of the free memory a test may take: the answer to a worker."""
 
     ALL = "all"
     PART = "part"
@@ -52,14 +52,14 @@ class Occupancy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """Whom to ask. `excluded_by`: what has excluded this node by the daemon's knowledge, which may take a moment; empty: nothing."""
+    """The sources to ask. `excluded_by`: what has excluded this node according to the daemon; may block a moment."""
 
     slurm: SlurmClient | None
     excluded_by: Callable[[], Sequence[str]]
     ended_job: Callable[[], Occupancy] | None = None
-    """Occupancy of a job's own GPUs, in its epilog: nobody else is asked."""
+    """Returns the occupancy of a job's own GPUs, in its epilog. Then nothing else is asked."""
     alone_by_order: bool = False
-    """A person says that nobody is here. Only for hosts without a scheduler."""
+    """The operator states that nobody uses the node. Only for hosts without a scheduler."""
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
     proc: Path = Path("/proc")
     kubelet: Path
@@ -74,7 +74,7 @@ class Asked:
 async def occupancy(asked: Asked, gpus: int) -> Occupancy:
     """Find how much memory a test may take.
 
-    `gpus`: how many there are on this node. Raises nothing; each command of Slurm's has its own deadline.
+    `gpus`: number of GPUs on this node. Raises nothing; each Slurm command has its own deadline.
     """
     if asked.ended_job is not None:
         return await detached("notes of jobs", asked.ended_job)
@@ -93,7 +93,8 @@ async def occupancy(asked: Asked, gpus: int) -> Occupancy:
 class SharedOccupancy:
     """One query for all workers that wait for it.
 
-    No answer is used that began before the question: a job that Slurm started in between would lose the memory.
+    An answer counts only if its query began after the request: else a job that Slurm started in between would lose
+    memory.
     """
 
     def __init__(self, asked: Asked, gpus: int) -> None:
@@ -137,7 +138,7 @@ async def _pods(asked: Asked, gpus: int) -> Occupancy | None:
 
 
 def _own_pod(gpus_by_pod: Mapping[str, int], own: str, gpus: int) -> Occupancy:
-    """Occupancy of the pod that this process is in. As with an exclusive job, with all GPUs nobody else can be given one."""
+    """Return the occupancy of the pod that this process is in. If it has all GPUs, nobody else can be given one."""
     if len(gpus_by_pod) == 1 and gpus_by_pod[own] >= gpus:
         return Occupancy(Memory.ALL, f"this pod has all {gpus} GPUs of the node")
     others = (
@@ -151,7 +152,7 @@ def _own_pod(gpus_by_pod: Mapping[str, int], own: str, gpus: int) -> Occupancy:
 
 
 async def _cluster(asked: Asked) -> Occupancy:
-    """Occupancy while no pod has a GPU. Only an exclusion in the cluster itself keeps pods away: a file or a program does not."""
+    """Return the occupancy while no pod has a GPU. Only an exclusion in the cluster itself keeps pods away."""
     holders = await detached("exclusions", asked.excluded_by)
     if by := [holder for holder in holders if holder.startswith("kubernetes ")]:
         return Occupancy(Memory.ALL, f"the node is excluded by {', '.join(by)}, and no pod has a GPU")
@@ -171,7 +172,7 @@ async def _slurm(asked: Asked, client: SlurmClient, gpus: int) -> Occupancy:
 
 async def _node(client: SlurmClient, name: str) -> Occupancy:
     node = await without_ended_jobs(client.routine, await read_node(client.routine, name))
-    if jobs := await jobs_on(client.routine, name):  # after the node: once it is drained none begins
+    if jobs := await jobs_on(client.routine, name):  # read after the node's state: a drained node starts none
         shown = _some([f"{job.id} of {job.user}" for job in jobs])
         return Occupancy(Memory.NONE, f"Slurm has jobs here ({shown}): drain the node and wait for their end")
     if not node.is_empty:
@@ -185,7 +186,7 @@ async def _node(client: SlurmClient, name: str) -> Occupancy:
 
 
 async def _own_job(client: SlurmClient, job: int, name: str, gpus: int) -> Occupancy:
-    """Occupancy of the job that this process belongs to."""
+    """Return the occupancy of the job that this process belongs to."""
     text = await client.routine.ask(f"cannot read job {job}", "scontrol", "show", "job", "-d", str(job))
     words = dict(word.split("=", 1) for word in text.split() if "=" in word)
     if words.get("JobState") != "RUNNING":
@@ -198,13 +199,13 @@ async def _own_job(client: SlurmClient, job: int, name: str, gpus: int) -> Occup
 
 
 async def _is_inside(asked: Asked, client: SlurmClient, job: int, name: str) -> bool:
-    """Return True if this process is of the job, by its control group or by slurmd: a variable may be left over from anywhere."""
+    """Return True if this process is in the job, by cgroup or slurmd: the variable alone may be left over."""
     group = job_cgroup_of(asked.proc, os.getpid())
     if group.job is not None:
         return group.job == job
     try:
         pids = listed_pids(await client.routine.ask(f"cannot read job {job}", "scontrol", "listpids", str(job), name))
-    except SlurmError:  # there is no step of it here
+    except SlurmError:  # the job has no step here
         return False
     return any(pid in pids and pids[pid].job == job for pid in _ancestors(asked.proc, os.getpid()))
 

@@ -1,7 +1,8 @@
-"""Pods that kubelet has given a GPU of this node: from its own record of devices, which it writes before a container is started.
+"""Finds the pods that have a GPU of this node: from kubelet's own record of devices, written before a container starts.
 
-The API has only how many GPUs a pod wants; which pods hold them here is in `device-plugins/kubelet_internal_checkpoint` (kubelet's
-`pkg/kubelet/cm/devicemanager/checkpoint`), of root alone. GPUs that are given by Dynamic Resource Allocation are not in there.
+The API only has how many GPUs a pod requests; which pods hold them here is in
+`device-plugins/kubelet_internal_checkpoint` (kubelet's `pkg/kubelet/cm/devicemanager/checkpoint`), which only root can
+read. GPUs allocated by Dynamic Resource Allocation are not recorded there.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ KUBELET = FOLDER
 _RECORD = "device-plugins/kubelet_internal_checkpoint"
 _RECORD_MOST = 16 << 20  # bytes
 _SHARED = "::"
-"""Mark in the name of a device that is a part of a GPU's time (NVIDIA's device plugin, time-slicing and MPS)."""
+"""Mark in the id of a device that is a time slice of a GPU (NVIDIA's device plugin, time-slicing and MPS)."""
 _STARTING = 600.0
-"""Seconds since the record was written in which a pod without a process may just be starting. Later it has ended: kubelet forgets it
-only when it gives out devices again."""
+"""Seconds after the record was written in which a pod without a process may be starting. Later it has ended: kubelet
+removes it only when it next allocates devices."""
 _GROUP_MOST = 16 << 10  # bytes
 
 
 class PodsUnread(Exception):  # noqa: N818 - a state of the host
-    """There is a kubelet, and its record cannot be read. The message says why and what to do."""
+    """A kubelet runs here, but its record cannot be read. The message says why and what to do."""
 
 
 def is_kubernetes(kubelet: Path) -> bool:
@@ -37,8 +38,9 @@ def is_kubernetes(kubelet: Path) -> bool:
 
 
 def pods_with_gpus(now: float, kubelet: Path, proc: Path, own: str = "") -> dict[str, int]:
-    """Pods that hold a GPU or may be about to, by UID: how many whole ones, none where GPUs are shared by time. `now`: Unix time.
-    `own`: UID of the pod that this process is in; empty: it is in none. Raises PodsUnread.
+    """Return the pods that hold a GPU or may be about to, by UID: how many whole ones, 0 if they are shared by time.
+
+    `now`: Unix time. `own`: UID of the pod that this process is in; empty if none. Raises PodsUnread.
     """
     path = kubelet / _RECORD
     try:
@@ -69,9 +71,9 @@ def _with_gpus(entries: list[Any]) -> dict[str, int]:
 
 
 def _running(pods: set[str], proc: Path) -> Iterator[str]:
-    """UIDs of pods with a process: one in a cgroup at a pod's place, in folders of root's.
+    """Yield the UIDs of pods that have a process in a cgroup at a pod's place, in folders of root's.
 
-    Anybody may name a cgroup of their own like a pod's.
+    Any user can name a cgroup of their own like a pod's.
     """
     folders = RootFolders(proc)
     for process in proc.iterdir():

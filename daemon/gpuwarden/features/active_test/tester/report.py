@@ -1,4 +1,4 @@
-"""What a run of a test came to, as a value and as the one document that machines read."""
+"""The report of a run, as a value and as the one JSON document for programs."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class Report:
         return worst(outcome.verdict for outcome in self.outcomes.values())
 
     def first(self) -> tuple[GpuTest, ...]:
-        """The first test of each GPU."""
+        """Return the first test of each GPU."""
         return tuple({test.uuid: test for test in reversed(self.tests)}.values())[::-1]
 
 
 def document(report: Report) -> dict[str, Any]:
-    """Names of keys are a contract: some may be added, none renamed. Speeds are in bytes and operations per second."""
+    """Return the report as a document. Keys may be added, but none renamed. Speeds: bytes and operations per second."""
     return {
         "node": report.node,
         "level": report.level.value,

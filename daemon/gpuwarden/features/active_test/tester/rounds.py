@@ -1,4 +1,4 @@
-"""The tests of all GPUs of a run: which of them can be tested, the first test of each, and up to three more where a result was wrong once."""
+"""Runs the tests of all GPUs: which can be tested, a first test of each, and up to three more after a wrong result."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from gpuwarden_collectors.host_files import text_or_empty
 
 
 def longest(level: Level, gpus: int, parallel: int) -> float:
-    """Seconds that a run takes at most with all its repeats, `parallel` GPUs at once."""
+    """Return the most seconds of a run with all its repeats, `parallel` GPUs at once."""
     return rounds(level, gpus, parallel, REPEATS)
 
 
 class Rounds:
-    """The tests of one run. The daemon is given notice before the first worker starts."""
+    """The tests of one run. The daemon is notified before the first worker starts."""
 
     def __init__(self, node: Node, lease: Lease, ending: Ending, proc: Path) -> None:
         self._node = node
@@ -35,7 +35,7 @@ class Rounds:
         self._proc = proc
 
     async def tests(self, gpus: Sequence[GpuFacts], before: HostFacts) -> tuple[GpuTest, ...]:
-        """A result for each GPU, and one for each repeat. Raises nothing that a GPU, a worker or a scheduler does."""
+        """Return a result for each GPU and each repeat. Errors of a GPU, worker or scheduler are not raised."""
         obstacles = {identity_of(gpu): obstacle(gpu, before, self._comm) for gpu in gpus}
         free = [gpu for gpu in gpus if obstacles[identity_of(gpu)] is None]
         if free and (refusal := await self._refusal()) is not None:
@@ -56,13 +56,13 @@ class Rounds:
         return tuple(self._explained(test) for test in await self._repeated(free, first))
 
     def _peers(self, gpu: GpuFacts, free: Sequence[GpuFacts]) -> tuple[str, ...]:
-        """Peers that the GPU reads. Empty unless all are tested at once: one that is tested later might find no memory on the others."""
+        """Return the peers that the GPU reads. Empty unless all GPUs are tested at once: later, memory may be taken."""
         if self._node.level is not Level.STANDARD or len(free) > self._node.parallel:
             return ()
         return tuple(other.uuid for other in free if other is not gpu)
 
     async def _refusal(self) -> tuple[Obstacle, str] | None:
-        """Obstacle to the whole run, found before any worker is started: its start alone would take memory on the GPU."""
+        """Return the obstacle to the whole run, found before a worker's start takes memory on the GPU."""
         try:
             met = await self._ending.unless(self._node.occupancy())
         except Ended:

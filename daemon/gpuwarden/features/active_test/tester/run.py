@@ -2,7 +2,7 @@
 
     lock · read the GPUs · who else is here · announce to the daemon · workers (and repeats) · read the GPUs again · judge
 
-A signal, or the daemon, ends it between and within all of these; what was not tested by then is interrupted.
+A signal or the daemon can end it at any point; GPUs that are not tested by then are reported as interrupted.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ INTERRUPTED_WITHIN = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """The test that is wanted, and facts about this host."""
+    """The requested test, and facts about this host."""
 
     node: str
     level: Level
     gpus: tuple[str, ...]
     """UUIDs, indices or slots; empty: all."""
     choose: Callable[[Sequence[GpuFacts]], tuple[GpuFacts, ...]] | None = None
-    """Chooses among the GPUs, once they are read; may raise to test none."""
+    """Selects among the GPUs once they are read; may raise, so that none is tested."""
     nvml: NvmlOptions
     run_dir: Path
     configured_run_dir: Path
-    """That of this host's configuration, if the test was given another one."""
+    """The run directory of this host's configuration, if the test was given another one."""
     state_dir: Path
     asked: Asked
     call: Call
-    """A verb of the daemon."""
+    """Calls a verb of the daemon."""
     clock: Clock
     progress: Callable[[int, str], None]
     parallel: int
@@ -79,11 +79,11 @@ class ActiveTest:
         self._lease = Lease(order.call, self._ending.end)
 
     def end(self, why: str) -> None:
-        """The test ends soon, as by a signal."""
+        """End the test soon, as a signal does."""
         self._ending.end(why)
 
     async def run(self) -> Report:
-        """Raises UnknownGpu if `gpus` names one that is not here, and what `choose` raises."""
+        """Run the test. Raises UnknownGpu if `gpus` names one that is not here, and what `choose` raises."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, self._ending.end, f"ended by {number.name}")
         try:

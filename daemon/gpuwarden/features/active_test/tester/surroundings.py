@@ -1,4 +1,4 @@
-"""What a worker process gets of this host: a user, an environment that is made here, and a folder for what the driver compiles."""
+"""What a worker process gets from this host: a user, a new environment, and a folder for what the driver compiles."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpuwarden.base.paths import kernel_cache
 from gpuwarden.features.active_test.tester.worker import Identity
 
 USER = "gpuwarden"
-"""User that workers run as where root starts the test and the package has made this user."""
+"""User that workers run as if root starts the test and the package has created this user."""
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 _NOWHERE = "/nonexistent"
 
@@ -32,10 +32,11 @@ def identity() -> Identity:
 
 @contextmanager
 def cache_folder(state_dir: Path, worker: Identity) -> Iterator[Path | None]:
-    """A folder that only the worker's user can enter: code is loaded from it, so that it is never a user's ~/.nv.
+    """Yield a folder that only the worker's user can enter. The driver loads code from it, so it is never a user's
+    ~/.nv.
 
-    One of this run alone where there can be no lasting one; then everything is compiled anew, which takes 0.5 to 1.5 s. Workers take turns
-    by a lock on it, too.
+    If there can be no lasting one, it is a folder of this run alone; then every kernel is compiled again, which takes
+    0.5 to 1.5 s. Workers also take turns by a lock on it.
     """
     lasting = _private(kernel_cache(state_dir), worker)
     if lasting is not None:
@@ -46,7 +47,7 @@ def cache_folder(state_dir: Path, worker: Identity) -> Iterator[Path | None]:
 
 
 def _private(path: Path, worker: Identity) -> Path | None:
-    """The folder, made for that user if it was not there; None if another user owns it or may enter it."""
+    """Return the folder, created for that user if missing; None if another user owns it or may enter it."""
     uid = os.geteuid() if worker.uid is None else worker.uid
     try:
         path.mkdir(mode=0o700, exist_ok=True)
@@ -67,7 +68,7 @@ def _private(path: Path, worker: Identity) -> Path | None:
 
 
 def environment(cache: Path | None) -> dict[str, str]:
-    """Environment of workers, with nothing of the caller's.
+    """Return the environment of workers, without anything of the caller's.
 
     Each worker itself sets which GPUs CUDA shows, and that it uses no MPS server.
     """

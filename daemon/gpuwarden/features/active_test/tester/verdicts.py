@@ -1,4 +1,4 @@
-"""The verdicts of the daemon, which knows the past of each GPU; without it the run is judged alone."""
+"""The daemon's verdicts, which use the past of each GPU. Without them the run is judged on its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuwarden_collectors.codec import CodecError, from_wire
 
 
 def by_daemon(answer: Mapping[str, Any], tests: Sequence[GpuTest]) -> dict[str, Outcome] | None:
-    """Outcomes by UUID, from the answer to `test-result`; None if that has another form or lacks a GPU that was tested."""
+    """Return the outcomes by UUID in the answer to `test-result`; None if it is malformed or lacks a GPU."""
     try:
         outcomes = {uuid: from_wire(Outcome, value) for uuid, value in answer["outcomes"].items()}
     except (CodecError, KeyError, AttributeError):

@@ -1,7 +1,7 @@
-"""The worker process of one GPU: started, read, answered, and ended whatever it does. All CUDA is in there.
+"""Runs the worker process of one GPU: starts, reads, answers and ends it in any case. All CUDA is in the worker.
 
-It is a program of ours, and yet nothing that it does is relied on: lines are bounded in length and number, and its time is. One that
-hangs is killed; one that cannot be killed is left behind, and not waited for again.
+Nothing that it does is trusted, although it is part of gpuwarden: its lines are bounded in length and number, and its
+time. A worker that hangs is killed; one that cannot be killed is left behind, and not waited for again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gpuwarden_collectors.dataclass import dataclass
 
 MODULE = "gpuwarden_collectors.active_test.process"
 COMMAND = (sys.executable, "-I", "-m", MODULE)
-"""-I: neither a module in the working directory nor PYTHON* variables take part."""
+"""-I: modules in the working directory and PYTHON* variables have no effect."""
 LINE_MOST = 1 << 20
 """Bytes: the result of a GPU with wrong words on every SM is below 64 KiB."""
 LINES_MOST = 20_000
@@ -32,14 +32,13 @@ KILL_GRACE = 2.0
 EXIT_GRACE = 5.0
 """Seconds that a worker may take to end after its result: 76 GB are freed in 0.05 s, a context in 0.08 s."""
 TICK = 1.0
-"""Seconds after which the time of a worker is counted on."""
+"""Seconds between two updates of a worker's remaining time."""
 LATE = 1.0
-"""Seconds by which a tick may end late. One that ends later was no tick: this process was stopped, and its workers with it, as by
-`scontrol suspend`, gang scheduling or a pause of the guest.
-"""
+"""Seconds by which a tick may be late. After a longer delay it does not count: this process was stopped together with
+its workers, as by `scontrol suspend`, gang scheduling or a pause of the guest."""
 _STDERR_KEPT = 2000
 _FROM_OUTSIDE = (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
-"""How a worker ends that somebody has ended."""
+"""Return codes of a worker that a signal from outside ended."""
 
 Answer = Callable[[str], Awaitable[str]]
 """Maps a request of a worker ("start", "compute", "memory") to the one line that it gets."""
@@ -57,7 +56,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """The user and groups that workers run as; without a uid, those of this process."""
+    """The user and groups that workers run as; with uid None those of this process."""
 
     uid: int | None = None
     gid: int | None = None
@@ -72,8 +71,8 @@ class Identity:
 class WorkerProcess:
     """One worker and its protocol.
 
-    `within`: seconds that it may take, without the time in which it waits for answers or the whole test was stopped. `started` gets its
-    process number. `ended` is set to end it early.
+    `within`: seconds that it may take, without time in which it waits for answers or the whole test is stopped.
+    `started` is called with its process number. Setting `ended` ends it early.
     """
 
     def __init__(
@@ -101,7 +100,7 @@ class WorkerProcess:
         self._phase = ""
 
     async def run(self) -> dict[str, Any] | Failed:
-        """The object under "measured". Raises nothing that the worker does."""
+        """Run the worker and return the object under "measured", or its failure. Its errors are not raised."""
         try:
             process = await asyncio.create_subprocess_exec(
                 *COMMAND,
@@ -135,7 +134,7 @@ class WorkerProcess:
         return Failed(Obstacle.CRASHED, f"its worker wrote more than {LINES_MOST} lines")
 
     async def _taken(self, process: asyncio.subprocess.Process, line: bytes) -> dict[str, Any] | Failed | None:
-        """Act on one line of the worker. Returns the measurement or the failure that ends the test; None while it goes on."""
+        """Act on one line of the worker. Returns the measurement or failure that ends the test, or None to continue."""
         match _object(line) if line else None:
             case {"measured": dict(measured)}:
                 return await self._done(process, measured)
@@ -150,7 +149,7 @@ class WorkerProcess:
         return Failed(Obstacle.CRASHED, f"its worker wrote something else than the protocol: {line[:80]!r}")
 
     async def _given_up(self, process: asyncio.subprocess.Process, why: Failed) -> Failed:
-        """Ended now; one that cannot be is not waited for again."""
+        """End the worker. One that cannot be ended is left behind, and not waited for again."""
         if await self._end(process):
             return why
         return Failed(
@@ -160,7 +159,7 @@ class WorkerProcess:
         )
 
     async def _line(self, process: asyncio.subprocess.Process) -> bytes | Failed:
-        """A line; empty at the end of the stream. Only here the worker's time passes."""
+        """Return the next line; empty at the end of the stream. The worker's time runs only here."""
         assert process.stdout is not None  # noqa: S101 - it was asked for
         reading = asyncio.create_task(process.stdout.readline())
         ended = asyncio.create_task(self._ended.wait())
@@ -176,7 +175,7 @@ class WorkerProcess:
                     Obstacle.HUNG, f"its worker has not ended within {self._within:.0f} s, {_at(self._phase)}"
                 )
             return reading.result()
-        except ValueError:  # asyncio's for a line beyond its limit
+        except ValueError:  # raised by asyncio for a line beyond its limit
             return Failed(Obstacle.CRASHED, f"its worker wrote a line of more than {LINE_MOST >> 10} KiB")
         finally:
             for task in (reading, ended):
@@ -193,13 +192,13 @@ class WorkerProcess:
             await asyncio.gather(answering, return_exceptions=True)
             return Failed(Obstacle.INTERRUPTED, "")
         assert process.stdin is not None  # noqa: S101 - it was asked for
-        with contextlib.suppress(OSError):  # it died meanwhile: its stream ends
+        with contextlib.suppress(OSError):  # the worker died: its stream ends
             process.stdin.write(f"{answering.result()}\n".encode())
             await process.stdin.drain()
         return None
 
     async def _done(self, process: asyncio.subprocess.Process, measured: dict[str, Any]) -> dict[str, Any]:
-        """Return the measurement once the worker has ended (EXIT_GRACE at most), so that its memory is free before the GPU is read again."""
+        """Return the measurement once the worker has ended, after EXIT_GRACE at most, and freed its memory."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(EXIT_GRACE):
                 await process.wait()
@@ -213,7 +212,7 @@ class WorkerProcess:
         how = f"by {_signal(-code)}" if code is not None and code < 0 else f"with exit code {code}"
         lines = self._stderr.decode("utf-8", "replace").strip().splitlines()
         last = "".join(char if char.isprintable() else " " for char in (lines[-1] if lines else ""))[:200]
-        # A scheduler that cancels the test signals all of it, and this process may be the last that notices.
+        # A scheduler that cancels the test signals all its processes, and this one may be the last to receive it.
         obstacle = Obstacle.INTERRUPTED if code in _FROM_OUTSIDE else Obstacle.CRASHED
         return Failed(obstacle, f"its worker ended {how} without a result{f': {last}' if last else ''}")
 
@@ -223,7 +222,7 @@ class WorkerProcess:
             self._stderr = (self._stderr + chunk)[-_STDERR_KEPT:]
 
     async def _end(self, process: asyncio.subprocess.Process) -> bool:
-        """SIGTERM, SIGKILL, to its whole group, once; False if it is still there after both."""
+        """Send SIGTERM, then SIGKILL, to its whole group, once. Returns False if it exists after both."""
         if process.stdin is not None:
             process.stdin.close()
         for number, grace in () if self._killed else ((signal.SIGTERM, TERM_GRACE), (signal.SIGKILL, KILL_GRACE)):
@@ -241,7 +240,7 @@ class WorkerProcess:
 async def _waited(tasks: Iterable[asyncio.Task[Any]], within: float) -> float:
     """Wait until one of the tasks is done, `within` seconds at most.
 
-    Returns the seconds that it took, 0 if this process was stopped meanwhile.
+    Returns the seconds that this took; 0 if this process was stopped meanwhile.
     """
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -251,7 +250,7 @@ async def _waited(tasks: Iterable[asyncio.Task[Any]], within: float) -> float:
 
 
 def _at(phase: str) -> str:
-    """Text for people: the phase in which the worker hung."""
+    """Return the phase in which the worker hung, for people."""
     return "CUDA did not start" if phase in ("", "start") else f"it hung in phase {phase}"
 
 
