@@ -184,7 +184,7 @@ def test_a_full_disk_under_the_output_is_said_and_is_no_bug_of_ours(words: str) 
         command = [sys.executable, "-m", "gpuwarden", *words.split()]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
         silent = subprocess.run(command, stdout=full, stderr=full, timeout=60, check=False)
-    assert done.stderr == f"gpuwarden {words.split()[0]}: cannot write the output: No space left on device\n"
+    assert done.stderr == f"gpuwarden {words.split(maxsplit=1)[0]}: cannot write the output: No space left on device\n"
     assert done.returncode == silent.returncode == 74
 
 

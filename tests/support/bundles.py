@@ -18,7 +18,7 @@ from gpuwarden_bundle.rpm import rpm
 from gpuwarden_deb.contents import write
 from gpuwarden_deb.control import project
 from gpuwarden_deb.host import this_host
-from gpuwarden_deb.paths import COMMAND
+from gpuwarden_deb.paths import COMMAND, LAUNCHER
 from support.packages import Packages
 
 VARIABLE = "GPUWARDEN_BUNDLE"
@@ -48,7 +48,7 @@ class Bundles:
                 symlinks=True,
                 ignore=shutil.ignore_patterns("DEBIAN", "gpuwarden-system-python"),
             )
-            write(self.root / COMMAND.relative_to("/"), build.LAUNCHER.read_bytes(), 0o755)
+            write(self.root / COMMAND.relative_to("/"), LAUNCHER.read_bytes(), 0o755)
         self.needs = baseline.read(self.root)
 
         def deb_of(each: str) -> Path:

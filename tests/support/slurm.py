@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -406,8 +407,11 @@ def require_slurm() -> None:
         unmet(f"this test runs a real Slurm: {'; '.join(missing)}")
 
 
+Started = TypeVar("Started", bound=Slurm)
+
+
 @contextmanager
-def running(slurm: Slurm) -> Iterator[Slurm]:
+def running(slurm: Started) -> Iterator[Started]:
     """Started, with its nodes registered, and gone at the end whatever state it is in."""
     slurm.prepare()
     try:
