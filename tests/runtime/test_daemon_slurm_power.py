@@ -133,3 +133,28 @@ def test_a_drain_outlives_a_reboot_by_slurm_and_ends_only_with_its_cause(
             daemon.wait_passes(5)
             assert saving.reason("n1").startswith("gpuwarden: failure gpu=")
             assert saving.state("n1") == {"IDLE", "DRAIN"}
+
+
+@pytest.mark.parametrize("how", [(), ("ASAP",)])
+def test_a_node_that_a_person_wants_down_after_its_reboot_stays_down(
+    host: SwitchedHost, saving: Slurm, how: tuple[str, ...]
+) -> None:
+    """Slurm appends "reboot complete" to the reason only then. `gpuwarden restore` brings the node back."""
+    with host.acting() as daemon:
+        daemon.wait_status("healthy")
+        host.breaks()
+        daemon.wait(lambda: '"node excluded"' in daemon.lines(), "the drain")
+        saving.scontrol("reboot", *how, "nextstate=DOWN", "n1")
+        daemon.wait(lambda: calls(saving, "RebootProgram"), "RebootProgram to be called")
+    saving.stop("n1")
+    host.boots_again()
+    with host.acting() as daemon:
+        daemon.wait_status("healthy")
+        saving.start("n1", booted=True)
+        saving.wait(lambda: "REBOOT_ISSUED" not in saving.state("n1"), "the node to be back")
+        daemon.wait(lambda: "reboot complete' was added" in str(acting_of(daemon)["blocked"]), "status to say it")
+        daemon.wait_passes(10)
+        assert "DOWN" in saving.state("n1")
+        assert saving.reason("n1").startswith(REASON)
+        assert host.order("restore").returncode == 0
+        daemon.wait(lambda: saving.state("n1") == {"IDLE"}, "the node to come back")

@@ -16,13 +16,13 @@ REPAIR_REMARKS = frozenset(
         "Node unexpectedly rebooted",
         "reboot requested",
         "reboot issued",
-        "reboot complete",
         "reboot timed out",
     }
 )
 """Remarks that Slurm appends from 23.02 on while a machine is off or boots
 (src/slurmctld/{ping_nodes,controller,node_mgr,proc_req}.c). They follow from a repair or a replacement, and do not
-prevent a restoration; all other remarks do."""
+prevent a restoration; all other remarks do. "reboot complete" is among those: Slurm writes it only where a person
+ordered the reboot with nextstate=DOWN (node_mgr.c, validate_node_specs)."""
 CLOCK_APART = 1.5
 """Most seconds by which two reads of the same exclusion's time may differ, since schedulers store whole seconds."""
 
