@@ -9,20 +9,34 @@ from gpuwarden_collectors.host_files import text_or_empty
 
 
 class Capability(NamedTuple):
-    """A capability. `bit` is that of linux/capability.h. `value`: the chart's value that gives it to a pod; empty for none."""
+    """A capability. `bit` is that of linux/capability.h. `value`: the chart's value that gives it to a pod. `stronger`: the bit of a
+    capability that permits the same and more.
+    """
 
     name: str
     bit: int
     purpose: str
-    value: str = ""
+    value: str
+    stronger: int | None = None
+
+    def is_in(self, held: int) -> bool:
+        return any(held >> bit & 1 for bit in (self.bit, self.stronger) if bit is not None)
 
 
 SYSLOG = Capability("SYSLOG", 34, "read the kernel log where kernel.dmesg_restrict is 1", "kernelLog.enabled")
-DAC_READ_SEARCH = Capability("DAC_READ_SEARCH", 2, "see mounts below folders of users")
+_DAC_OVERRIDE = 1
+DAC_READ_SEARCH = Capability(
+    "DAC_READ_SEARCH",
+    2,
+    "see mounts below folders of users, and the environment of their processes, which says whether one may be signalled",
+    "jobs.signal",
+    _DAC_OVERRIDE,
+)
 SYS_PTRACE = Capability("SYS_PTRACE", 19, "see which job a process of another user belongs to", "jobs.signal")
 KILL = Capability("KILL", 5, "signal the processes of jobs before the machine ends", "jobs.signal")
 USED = (SYSLOG, DAC_READ_SEARCH, SYS_PTRACE, KILL)
-FOR_SIGNALS = (KILL, SYS_PTRACE)
+FOR_SIGNALS = (KILL, SYS_PTRACE, DAC_READ_SEARCH)
+"""/proc/PID/environ has mode 0400: to open that of another user takes DAC_READ_SEARCH, and to read it then SYS_PTRACE."""
 
 
 def lacking(wanted: tuple[Capability, ...] = USED, status: Path = Path("/proc/self/status")) -> tuple[Capability, ...]:
@@ -30,7 +44,7 @@ def lacking(wanted: tuple[Capability, ...] = USED, status: Path = Path("/proc/se
     for line in text_or_empty(status).splitlines():
         if line.startswith("CapEff:"):
             held = int(line.split()[1], 16)
-            return tuple(each for each in wanted if not held >> each.bit & 1)
+            return tuple(each for each in wanted if not each.is_in(held))
     return ()
 
 

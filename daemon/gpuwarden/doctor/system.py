@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpuwarden import __version__
-from gpuwarden.base.capabilities import USED, lacking
+from gpuwarden.base.capabilities import lacking
 from gpuwarden.config.model import Config
 from gpuwarden.config.sources import in_pod
 from gpuwarden.doctor.row import Row, fail, ok, warn
@@ -146,11 +146,9 @@ def _rights(who: str, config: Config) -> Row:
         return ok("rights", f"{who} has all capabilities that gpuwarden uses")
     if config.mode != "enforce":
         return ok("rights", f"{who}, mode observe; it cannot {'; cannot '.join(purposes)}")
-    values = ", ".join(dict.fromkeys(each.value for each in missing if each.value))
     to_do = "choose the profile for the tasks of this node: see docs/use/systemd.md"
     if in_pod():
-        every = ", ".join(each.name for each in USED)  # a list of a values file replaces the chart's
-        to_do = f"values of the chart: {values or f'securityContext.capabilities.add=[{every}]'}"
+        to_do = f"values of the chart: {', '.join(dict.fromkeys(each.value for each in missing))}"
     return warn("rights", f"{who} cannot {'; cannot '.join(purposes)}", to_do)
 
 

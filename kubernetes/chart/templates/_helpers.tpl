@@ -48,7 +48,7 @@ seccompProfile:
   type: RuntimeDefault
 capabilities:
   drop: [ALL]
-  {{- with concat (.Values.kernelLog.enabled | ternary (list "SYSLOG") list) (.Values.jobs.signal | ternary (list "KILL" "SYS_PTRACE") list) }}
+  {{- with concat (.Values.kernelLog.enabled | ternary (list "SYSLOG") list) (.Values.jobs.signal | ternary (list "KILL" "SYS_PTRACE" "DAC_READ_SEARCH") list) }}
   add: [{{ join ", " . }}]
   {{- end }}
 {{- end }}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden.base.capabilities import KILL, SYS_PTRACE, Capability
+from gpuwarden.base.capabilities import FOR_SIGNALS, KILL, SYS_PTRACE, Capability
 from gpuwarden.features.evacuation.acknowledge import Acknowledged
 from gpuwarden.features.evacuation.acknowledgements import Acknowledgements
 from gpuwarden.features.evacuation.active_notices import ActiveNotices
@@ -412,23 +412,37 @@ NOBODY = 65_534
 
 
 @pytest.mark.needs("root")
-@pytest.mark.parametrize(("lost", "name"), [(KILL, "CAP_KILL"), (SYS_PTRACE, "CAP_SYS_PTRACE")])
+@pytest.mark.parametrize("lost", FOR_SIGNALS, ids=lambda lost: str(lost.name))
 async def test_that_processes_of_others_cannot_be_signalled_is_reported_with_what_is_missing(
-    lost: Capability, name: str, tmp_path: Path
+    lost: Capability, tmp_path: Path
 ) -> None:
     with rank(uid=NOBODY) as other:
-        with without(lost.bit):
+        with without(*(bit for bit in (lost.bit, lost.stronger) if bit is not None)):
             async with running(Rig(tmp_path, other)) as rig:
                 rig.committed.set()
                 rig.acts(ending())
                 await rig.wait(lambda: rig.departing.shown().error, "the error")
                 error = rig.departing.shown().error
-                assert f"cannot signal processes of other users: no {name}: give it to the service" in error
+                assert f"cannot signal processes of other users: no CAP_{lost.name}: give it to the service" in error
                 assert "jobs.signal of the chart" in error
                 if lost is KILL:
                     assert "may not signal it" in str((await rig.writes(EventKind.SIGNALLED)).data)
         if lost is KILL:
             assert other.received_all() == []
+
+
+@pytest.mark.needs("root")
+async def test_a_rank_of_another_user_is_signalled_with_no_other_rights_than_those_that_are_named(
+    tmp_path: Path,
+) -> None:
+    named = {right.bit for right in FOR_SIGNALS}
+    with rank(uid=NOBODY) as other:
+        with without(*(bit for bit in range(41) if bit not in named)):  # root of a pod that drops ALL
+            async with running(Rig(tmp_path, other)) as rig:
+                rig.committed.set()
+                rig.acts(ending())
+                assert (await rig.writes(EventKind.SIGNALLED)).data["count"] == 1
+        other.received_all()
 
 
 @pytest.mark.needs("root")

@@ -12,6 +12,7 @@ import yaml
 
 import gpuwarden
 from chart import CHART, FOLDER, files
+from gpuwarden.base.capabilities import FOR_SIGNALS
 from gpuwarden.config.model import Config, load
 from gpuwarden.config.sources import Sources
 from gpuwarden.features.kubernetes.options import KubernetesOptions
@@ -109,7 +110,7 @@ ON_GKE = {
 """Nobody sets NVIDIA's label there."""
 OTHERS = [
     ("kernelLog.enabled=false", (*CONTAINER, "securityContext", "capabilities"), {"drop": ["ALL"]}),
-    ("jobs.signal=true", (*CONTAINER, "securityContext", "capabilities", "add"), ["SYSLOG", "KILL", "SYS_PTRACE"]),
+    ("jobs.signal=true", (*CONTAINER, "securityContext", "capabilities", "add"), ["SYSLOG", *(right.name for right in FOR_SIGNALS)]),
     ("runtimeClassName=", (*POD, "runtimeClassName"), None),
     ("platform=gke", (*POD, "runtimeClassName"), None),
     ("platform=gke", (*CONTAINER, "securityContext", "privileged"), True),

@@ -18,7 +18,7 @@ pytestmark = DOCKER
 ASK = "import sys, urllib.request; page = urllib.request.urlopen(sys.argv[1]); print(page.status, page.read().decode())"
 EFFECTIVE = 'print([line.split()[1] for line in open("/proc/self/status") if line.startswith("CapEff")][0])'
 PYTHON = "/opt/gpuwarden/bin/python3"
-SYSLOG, KILL, SYS_PTRACE = 34, 5, 19
+SYSLOG, KILL, SYS_PTRACE, DAC_READ_SEARCH = 34, 5, 19, 2
 """Of capabilities(7)."""
 
 
@@ -46,7 +46,7 @@ def reads_the_kernel_log(running: Container, address: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("values", "rights"),
-    [((), {SYSLOG}), (("hostMounts.enabled=true", "jobs.signal=true"), {SYSLOG, KILL, SYS_PTRACE})],
+    [((), {SYSLOG}), (("hostMounts.enabled=true", "jobs.signal=true"), {SYSLOG, KILL, SYS_PTRACE, DAC_READ_SEARCH})],
     ids=["defaults", "all that needs no cluster"],
 )
 def test_the_pod_of_the_chart_reads_the_gpus_of_its_node(

@@ -329,5 +329,5 @@ def _why_nobody(job: LocalJob, chosen: tuple[Aim, ...], signalled: Iterable[Proc
     if left:
         return "it wants no signal"
     if any(process.role is Role.RANK for process in job.processes):
-        return "its ranks here do not answer to the kernel, or run under another user than the job"
+        return "its ranks here may not be read, do not answer to the kernel, or run under another user than the job"
     return "no rank of it is found here" if job.processes else "no process of it is here"
