@@ -30,6 +30,7 @@ def test_an_xid_may_be_written_in_each_way_that_it_is_met(written: str) -> None:
     assert text.startswith("Xid 79: GPU has fallen off the bus\n  class:           failure")
     assert "to do:           Drain the node and power-cycle the machine." in text
     assert f"runbook:         {RUNBOOKS}/gpu.md#xid" in text
+    assert "advice:          reboot" in text
     assert "from:            NVIDIA Xid catalogue" in text
 
 
@@ -62,6 +63,7 @@ def test_every_condition_is_explained_with_what_to_do_and_the_address_of_its_run
     assert text.startswith(f"{row.code}: {row.title}\n")
     words = " ".join(text.split())
     assert f" to do: {' '.join(of_condition(row.code, row.advice).split())} " in words
+    assert f" advice: {row.advice} " in words  # a key of kubernetes.conditions
     assert f" runbook: {RUNBOOKS}/{place(row.code)}" in words
 
 

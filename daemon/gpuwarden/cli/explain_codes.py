@@ -65,6 +65,7 @@ def xid(number: int, rules: Rules, read: LineFacts | None = None) -> Explained:
         "repeated": CLASSES[row.repeated] if row.repeated is not None and worse else "",
         **_here(ruling, rules.xids.get(str(number)), f"xids.{number}", Advice.RESET_GPU),
         "to do": read.to_do or of_xid(number, ruling.advice),
+        "advice": ruling.advice,
         "if it recurs": _then(read.escalation or row.escalation, ruling.advice),
         "note": row.note,
         "vendor's action": row.action,
@@ -89,6 +90,7 @@ def sxid(number: int, rules: Rules, *, fatal: bool | None = None) -> Explained:
         "class": f"{_TRAFFIC[row.fatal or fatal is True]}; {CLASSES[klass]}",
         **_here(ruling, rules.sxids.get(str(number)), f"sxids.{number}", Advice.REBOOT),
         "to do": of_sxid(ruling.advice),
+        "advice": ruling.advice,
         "a failure": AGAIN if row.fatal and klass is XidClass.WARNING else "",
         "if it recurs": _then(row.escalation, ruling.advice),
         "note": row.note,
@@ -126,6 +128,7 @@ def dcgm_facts(row: DcgmCode) -> Explained:
     facts = {
         "class": judged(row),
         "to do": of_condition(row.condition, row.advice),
+        "advice": row.advice,
         "note": row.note,
         "vendor's class": f"{row.severity}, {row.category}",
         "vendor's action": row.action,

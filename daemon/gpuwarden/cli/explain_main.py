@@ -141,6 +141,7 @@ def _condition(row: Condition, rules: Rules) -> Iterator[str]:
         "severity": f"{row.severity} at worst" + ", in shadow: reported, and nothing follows" * row.shadow,
         **codes.site_checks(rules, row.code),
         "to do": of_condition(row.code, row.advice),
+        "advice": row.advice,
         "why": row.why,
         "raised": raised,
         "ends when": row.ends or f"{ENDS_WHEN[row.latch]}{gone}",

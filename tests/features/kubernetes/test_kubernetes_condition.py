@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import re
+import tomllib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import fields, replace
@@ -18,6 +20,7 @@ from gpuwarden.features.kubernetes.condition import OSMO_TYPE, TYPE, ConditionWr
 from gpuwarden.features.kubernetes.node import written_at
 from gpuwarden.features.kubernetes.node_actuator import KubernetesActuator
 from gpuwarden.features.kubernetes.options import ConditionTypes, KubernetesOptions, misfits
+from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.model import NODE, Advice, Health, Severity, gpu
 from gpuwarden.policy.model import Act, Intent, NodeState, Owner, Why
 from gpuwarden.policy.situation import excluded
@@ -213,6 +216,21 @@ async def test_a_repair_is_asked_for_while_the_node_is_out_for_a_failure_with_th
         assert condition(server, "AcceleratedHardwareReady")["status"] == accelerated
         if reboot == "True":
             assert condition(server, "GpuNeedsReboot")["reason"] == "xid"
+        if reboot == "False":  # not "no repair": another one may be asked for
+            assert condition(server, "GpuNeedsReboot")["message"] == "no failure has the advice reboot or reset_gpu"
+
+
+def test_the_example_of_the_page_asks_for_a_repair_of_each_failure_of_hardware() -> None:
+    page = (Path(__file__).parents[3] / "docs/use/kubernetes.md").read_text()
+    (example,) = re.findall(r"```toml\n(\[kubernetes\][^`]*\[kubernetes\.conditions\][^`]*)```", page)
+    types = tomllib.loads(example)["kubernetes"]["conditions"]
+    hardware = [
+        row
+        for row in CONDITIONS.values()
+        if row.severity is Severity.FAILURE and row.advice in KEYS and row.advice != "restart_service"
+    ]
+    assert {row.code for row in hardware} >= {"gpu_missing", "row_remap_failed"}
+    assert {row.code: row.advice for row in hardware if row.advice not in types} == {}
 
 
 def test_the_advices_that_can_ask_for_a_repair_are_advices_of_findings() -> None:

@@ -45,7 +45,7 @@ class RepairCondition:
             return Condition(self.bad, asking[0].key.code, text[:LONGEST])
         if snapshot.health(now) is Health.UNKNOWN:
             return Condition("Unknown", "unknown", "gpuwarden does not know the state of this node")
-        return Condition(_GOOD[self.bad], "no_repair", "gpuwarden asks for no repair")
+        return Condition(_GOOD[self.bad], "no_repair", f"no failure has the advice {' or '.join(sorted(self.advices))}")
 
     def _asks(self, finding: Finding) -> bool:
         return finding.severity is Severity.FAILURE and not finding.shadow and finding.advice in self.advices
