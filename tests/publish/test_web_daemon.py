@@ -6,13 +6,16 @@ import base64
 import http.client
 import json
 import socket
+import subprocess
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.commands import COMMAND, environment, gpuwarden
 from support.daemons import FakeHost, RunningDaemon, listening_port
+from support.disposable import require_disposable_host
 from support.web_certificates import Site, trusting, users
 
 LOGIN = {"Authorization": f"Basic {base64.b64encode(b'alice:hunter2').decode()}"}
@@ -135,3 +138,44 @@ def test_the_doctor_shows_what_is_served_and_until_when(host: FakeHost, site: Si
     assert [(check, grade) for check, grade, _ in rows()] == [("web", "ok"), ("certificate", "warn"), ("web", "warn")]
     site.write("tls_server_config: {cert_file: a, key_file: b}")
     assert [(check, grade) for check, grade, _ in rows()] == [("web", "fail"), ("web", "fail")]
+
+
+WITHOUT_IPV6 = """
+ip link set lo up
+sysctl -qw net.ipv6.conf.all.disable_ipv6=1
+printf '127.0.0.1 localhost\\n::1 localhost\\n' >"$1"
+mount --bind "$1" /etc/hosts
+shift
+exec "$@"
+"""
+"""A host with the /etc/hosts of Debian and RHEL."""
+
+
+def inside(tmp_path: Path) -> tuple[str, ...]:
+    """Return what begins a command on such a host."""
+    require_disposable_host()
+    return ("unshare", "--net", "--mount", "sh", "-ec", WITHOUT_IPV6, "sh", str(tmp_path / "hosts"))
+
+
+@pytest.mark.disposable
+@pytest.mark.parametrize("name", ["localhost", "127.0.0.1"])
+def test_a_name_is_listened_on_at_the_addresses_that_this_host_has(name: str, tmp_path: Path) -> None:
+    folders = ("--run-dir", str(tmp_path / "run"), "--state-dir", str(tmp_path / "state"))
+    command = (*inside(tmp_path), *COMMAND, "run", "--simulate", "1", "--listen", f"{name}:9840", *folders)
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment(tmp_path)
+    ) as daemon:
+        assert daemon.stdout is not None
+        events = (json.loads(line) for line in daemon.stdout if line.startswith("{"))
+        first = next(event for event in events if event["event"] in ("serving", "cannot start"))
+        daemon.terminate()
+    assert first.get("listen") == [["127.0.0.1", 9840]], first
+
+
+@pytest.mark.disposable
+def test_the_doctor_asks_for_the_addresses_that_this_host_has(tmp_path: Path) -> None:
+    words = ("doctor", "--json", "--run-dir", tmp_path / "run")
+    more = {"GPUWARDEN_PUBLISH__LISTEN": "localhost:9840"}
+    done = gpuwarden(*words, temporary=tmp_path, more=more, command=(*inside(tmp_path), *COMMAND))
+    (row,) = (row for row in json.loads(done.stdout)["rows"] if row["check"] == "port")
+    assert (row["grade"], row["found"]) == ("ok", "localhost:9840 is free")

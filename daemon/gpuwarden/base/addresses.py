@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
 
 ADDRESS = 'host:port or [v6]:port, such as "0.0.0.0:9839"'
+ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+"""What the kernel says of an address of IPv6 where that is switched off; /etc/hosts may give it to localhost all the same."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuwarden import __version__
+from gpuwarden.base.addresses import ABSENT
 from gpuwarden.base.durations import format_duration
 from gpuwarden.config.model import Config
 from gpuwarden.config.sources import in_pod
@@ -87,16 +88,24 @@ def port(running: Running, config: Config) -> Iterator[Row]:
 
 
 def _bound(host: str, number: int) -> int:
-    """0, or why it cannot be. Raises OSError if `host` is no address."""
-    (family, kind, _, _, address), *_ = socket.getaddrinfo(host, number, type=socket.SOCK_STREAM)
-    with socket.socket(family, kind) as talk:
-        talk.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            talk.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        try:
+    """0, or why it cannot be. The daemon leaves out what this host does not have of a name's addresses. Raises OSError if `host` is no address."""
+    error = 0
+    for family, kind, _, _, address in socket.getaddrinfo(host, number, type=socket.SOCK_STREAM):
+        error = _bound_to(family, kind, address)
+        if error not in ABSENT:
+            return error
+    return error
+
+
+def _bound_to(family: int, kind: int, address: Any) -> int:
+    try:
+        with socket.socket(family, kind) as talk:
+            talk.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                talk.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             talk.bind(address)
-        except OSError as error:
-            return error.errno or errno.EINVAL
+    except OSError as error:
+        return error.errno or errno.EINVAL
     return 0
 
 

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from gpuwarden.base.accepting import accepted
+from gpuwarden.base.addresses import ABSENT
 from gpuwarden.publish.web import http as web
 from gpuwarden.publish.web.connections import Connection, Connections, Refusals, Server, source_of
 from gpuwarden.publish.web.guard import Guard
@@ -96,7 +97,7 @@ class Listener:
         self._accepting = [asyncio.create_task(self._accept(listener, server)) for listener in self._listening]
 
     async def _listen(self, host: str, port: int) -> None:
-        """Listen on every address that `host` resolves to. Raises OSError or OverflowError."""
+        """Listen on every address that `host` resolves to and this host has. Raises OSError, also if it has none of them, or OverflowError."""
         if port not in range(1 << 16):
             raise OverflowError("a port is 0 to 65535")
         # For a name as text Python loads the tables of internationalised names, 0.1 MiB.
@@ -104,14 +105,23 @@ class Listener:
         addresses = await asyncio.get_running_loop().getaddrinfo(
             name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
+        absent: OSError | None = None
         for family, _, _, _, address in dict.fromkeys(addresses):
-            listener = socket.create_server((address[0], port, *address[2:]), family=family, backlog=BACKLOG)
+            try:
+                listener = socket.create_server((address[0], port, *address[2:]), family=family, backlog=BACKLOG)
+            except OSError as error:
+                if error.errno not in ABSENT:
+                    raise
+                absent = error
+                continue
             self._listening.append(listener)
             listener.setblocking(False)
             # what is accepted inherits all three
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._limits.deadline * 1000))
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
+        if absent is not None and not self._listening:
+            raise absent
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
