@@ -96,10 +96,15 @@ def test_a_fault_in_the_file_at_a_start_closes_the_port_until_it_is_mended(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("started_by", ["systemd", "kubelet"])
 def test_a_service_whose_port_another_process_has_judges_and_serves_once_it_is_free(
-    host: FakeHost, tmp_path: Path
+    host: FakeHost, tmp_path: Path, started_by: str
 ) -> None:
-    """A job shares the network of its host: with the port it must not take the node out of sight."""
+    """A job shares the network of its host, and a pod may, too: with the port it must not take the node out of sight."""
+    service = {
+        "systemd": {"NOTIFY_SOCKET": str(tmp_path / "notify")},
+        "kubelet": {"KUBERNETES_SERVICE_HOST": "192.0.2.1"},
+    }[started_by]
 
     def status() -> str:
         return host.order("status").stdout
@@ -108,7 +113,7 @@ def test_a_service_whose_port_another_process_has_judges_and_serves_once_it_is_f
         manager.bind(str(tmp_path / "notify"))
         address = f"127.0.0.1:{job.getsockname()[1]}"
         host.config.write_text(host.config.read_text().replace("127.0.0.1:0", address))
-        running = RunningDaemon(host, more={"NOTIFY_SOCKET": str(tmp_path / "notify")})
+        running = RunningDaemon(host, more=service)
         try:
             running.wait(lambda: "output_failed.port@node" in status(), "the finding")
             host.plug(1, missing=frozenset({0}))

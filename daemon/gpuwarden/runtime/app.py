@@ -21,6 +21,7 @@ from gpuwarden.base.threads import detached
 from gpuwarden.collect.collectors import Readers
 from gpuwarden.collect.termination_sources import NoticeSources
 from gpuwarden.config.model import Config
+from gpuwarden.config.sources import in_pod
 from gpuwarden.control.handlers import Verbs
 from gpuwarden.engine.enforcement import Enforcement
 from gpuwarden.engine.engine import Engine
@@ -158,7 +159,7 @@ class Daemon:
         )
 
     async def start(self) -> None:
-        """Raises ControlError, and ListenError but under systemd, if another process is in the way, OSError where simulated GPUs have no directory.
+        """Raises ControlError, and ListenError but under systemd or kubelet, if another process is in the way, OSError where simulated GPUs have no directory.
 
         A run directory that cannot be written is reported by those that need it: heartbeat and metrics do not.
         """
@@ -172,7 +173,7 @@ class Daemon:
             await self.readers.hold_gpu_passes()
         self.readers.run(self._observed)  # first, since a driver takes its time
         listen = self._site.config.publish.listen
-        await self._web.start(listen.host, listen.port, or_later=self.manager.present)
+        await self._web.start(listen.host, listen.port, or_later=self.manager.present or in_pod())
         await self._control.start()
         await self._jobs.start()
         memory = await self.ledger.open(LEDGER_OPENS_WITHIN)
