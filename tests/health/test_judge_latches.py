@@ -58,6 +58,34 @@ def test_a_reading_that_asked_after_the_line_and_asks_no_more_does(restart: Call
     assert host.health is Health.HEALTHY
 
 
+@pytest.mark.parametrize("restart", RESTARTS)
+@pytest.mark.parametrize("days", [-400, 400])
+def test_a_clock_that_is_set_by_more_than_the_uptime_hides_no_reset(days: int, restart: Callable[[Host], None]) -> None:
+    host = Host(2)
+    host.change(1, recovery_action=1)
+    host.step(host.xid(1, 95), asks_for_reset(host))
+    host.run(60)
+    host.booted += days * 86_400.0
+    restart(host)
+    host.run(60)
+    host.change(1, recovery_action=0)
+    host.run(60)
+    assert host.health is Health.HEALTHY
+
+
+def test_what_asked_for_a_reset_before_a_reboot_and_asks_no_more_after_it_shows_none() -> None:
+    host = Host(2)
+    host.change(1, recovery_action=1)
+    host.step(host.xid(1, 95), asks_for_reset(host))
+    host.run(60)
+    host.reboot()
+    host.change(1, recovery_action=0)
+    host.step(host.xid(1, 95))
+    host.run(60)
+    assert host.state.resets == {}
+    assert (host.health, host.codes) == (Health.FAILURE, ["xid"])
+
+
 @pytest.mark.parametrize("outcome", [PassOutcome.FAILED, PassOutcome.TIMED_OUT])
 def test_a_pass_that_fails_after_a_reset_confirms_none(outcome: PassOutcome) -> None:
     host = Host(2)

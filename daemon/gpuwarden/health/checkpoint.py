@@ -40,7 +40,7 @@ def checkpoint(state: State, now: Stamp, call: Call = lambda _, function: functi
         *(_given_up(slot, now, boot) for slot in sorted(state.given_up)),
         *(event for record in state.records.values() for event in _record(record)),
         *(event for track in released for event in _track(track, boot)),  # the boot that follows releases them again
-        Event(kind=EventKind.BOOT, at=now, boot_id=boot),
+        Event(kind=EventKind.BOOT, at=state.booted or now, boot_id=boot),
         Event(kind=EventKind.HEALTH, at=now, boot_id=boot, data=write(HealthSet(to=state.health))),
         *(pin_event(EventKind.GPU_PINNED, pin.first_seen, boot, pin) for pin in state.pins.values()),
         *host_events(state.host, now, boot),

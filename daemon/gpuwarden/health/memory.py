@@ -193,6 +193,8 @@ class State:
 
     boot_id: str = ""
     """The boot that is judged."""
+    booted: Stamp | None = None
+    """When it was first judged."""
     health: Health = Health.UNKNOWN
     """The node's, as of the last step."""
     pins: Mapping[str, Pin] = field(default_factory=dict)

@@ -204,6 +204,7 @@ def _booted(state: State, event: Event) -> State:
     state = replace(
         state,
         boot_id=event.boot_id,
+        booted=event.at,
         resets={},
         raises={},
         tracks=tracks,
