@@ -81,7 +81,7 @@ class _Writer:
             raise NotPlain(f"{type(value).__module__}.{type(value).__qualname__}")
         tag = b"a" if type(value) is numpy.ndarray else b"y" if isinstance(value, numpy.dtype) else b"g"
         array = numpy.empty(0, value) if tag == b"y" else numpy.asarray(value)
-        if array.dtype.hasobject or not _is_named_in_ascii(array.dtype):
+        if array.dtype.hasobject or not _is_named_in_ascii(array.dtype) or not _is_numpys(numpy, array.dtype):
             raise NotPlain(f"an array of {array.dtype}")
         self._file.write(tag)
         numpy.lib.format.write_array(self._file, array, allow_pickle=False)
@@ -91,6 +91,12 @@ def _is_named_in_ascii(dtype: Any) -> bool:
     """True if all field names are ASCII; others need version 3.0 of the format."""
     base = dtype.base
     return base.names is None or all(name.isascii() and _is_named_in_ascii(base[name]) for name in base.names)
+
+
+def _is_numpys(numpy: Any, dtype: Any) -> bool:
+    """True if numpy's format gives back the type itself. Of one that is not numpy's (bfloat16 of ml_dtypes, which JAX uses) it has the size alone."""
+    names = numpy.lib.format
+    return bool(names.descr_to_dtype(names.dtype_to_descr(dtype)) == dtype)
 
 
 def _flat(pairs: Iterable[tuple[Any, Any]]) -> list[Any]:

@@ -83,6 +83,8 @@ def _refusal(path: tuple[Any, ...], value: Any) -> str:
     owner = f"the part {path[1]}" if named else "the state"
     where = "".join(f"[{key!r}]" for key in path[2 if named else 0 :])
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    if kind == "numpy.ndarray":
+        kind = f"{kind} of {value.dtype}"
     return (
         f"{owner} holds a {kind}{where and f' at {where}'}, which a restart could not load: let its state_dict give tensors, "
         f"numbers, text, lists and dictionaries, or trust the folder and pass dump={_trusting_dump()}, load=load_trusted"

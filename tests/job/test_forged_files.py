@@ -218,3 +218,18 @@ def test_arrays_of_numpy_come_back_as_they_were_and_objects_are_refused(
     for objects in (numpy.array([object()]), numpy.zeros(1, [("x", [("y", "O", (2,))])])):
         with pytest.raises(Refused):
             store.save(objects, 2)
+
+
+def test_an_array_of_a_type_that_is_not_numpy_s_is_refused_at_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NumPy's format would keep bytes without a type, as of bfloat16 in a state of JAX: no restart could use them."""
+    numpy = pytest.importorskip("numpy", reason="NumPy is not installed")
+    rational = pytest.importorskip("numpy._core._rational_tests", reason="NumPy before 2").rational
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    store = CheckpointStore(tmp_path, ranks=Ranks())
+    aligned = numpy.dtype([("a", "i1"), ("b", ">f4", (2,)), ("c", "M8[s]")], align=True)
+    store.save([numpy.zeros(2, aligned), numpy.zeros(2, "f2"), numpy.longdouble(1)], 1)
+    for value in (numpy.zeros(2, rational), numpy.dtype(rational), numpy.zeros(2, [("a", rational)])):
+        with pytest.raises(Refused, match=r"rational.* at \['weights'\]"):
+            store.save({"weights": value}, 2)
