@@ -48,6 +48,16 @@ def test_a_file_that_would_hold_the_reader_up_is_no_secret(tmp_path: Path) -> No
             SecretFile(f"{tmp_path}/{name}").read()
 
 
+def test_a_folder_in_the_place_of_a_secret_uses_up_no_descriptors(tmp_path: Path) -> None:
+    """A container engine makes one where a file that is to be mounted does not exist, and a webhook reads its token for each connection."""
+    (tmp_path / "token").mkdir()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(5):
+        with pytest.raises(SecretError, match="Is a directory"):
+            SecretFile(str(tmp_path / "token")).read()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
 def test_a_file_that_others_can_read_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(SECRET)

@@ -202,10 +202,13 @@ def _file(file: Path, *, required: bool) -> Iterator[Layer | Fault]:
 def read_regular(file: Path, most: int) -> bytes:
     """The first bytes of a regular file. Raises OSError, also for a pipe or a device: nobody waits for what writes into one."""
     descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as opened:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file", str(file))
-        return opened.read(most)
+    try:
+        with os.fdopen(descriptor, "rb", closefd=False) as opened:  # which raises for a folder, and would not close it
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise OSError(errno.EINVAL, "it is no regular file", str(file))
+            return opened.read(most)
+    finally:
+        os.close(descriptor)
 
 
 def _parsed(file: Path, data: bytes) -> Layer | Fault:
