@@ -1,12 +1,13 @@
-"""A file is replaced as a whole, or not at all."""
+"""A file is replaced as a whole, or not at all; what is no file is not waited for."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from gpuwarden.base.files import replace_file
+from gpuwarden.base.files import read_regular, replace_file
 
 
 @pytest.mark.parametrize("synced", [False, True])
@@ -39,3 +40,25 @@ def test_after_an_error_the_old_content_stays_and_nothing_else(tmp_path: Path) -
 def test_a_folder_that_is_missing_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         replace_file(tmp_path / "nowhere/verdict", "new", mode=0o600)
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo], ids=["folder", "pipe"])
+def test_what_is_no_regular_file_is_refused_at_once_and_leaves_no_descriptor_open(tmp_path: Path, make: object) -> None:
+    """A container engine makes a folder where a secret that is to be mounted does not exist; it is read for each connection."""
+    path = tmp_path / "token"
+    assert callable(make)
+    make(path)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(5):
+        with pytest.raises(OSError, match=r"Is a directory|not a regular file"):
+            read_regular(path, 100)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_link_is_followed_only_where_it_may_be(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"0123456789")
+    link = tmp_path / "link"
+    link.symlink_to("file")
+    assert read_regular(link, 4) == b"0123"
+    with pytest.raises(OSError, match="symbolic link"):
+        read_regular(link, 4, follow=False)

@@ -432,7 +432,7 @@ def test_a_pipe_in_the_place_of_a_file_is_a_fault_and_is_not_waited_for(tmp_path
     os.mkfifo(tmp_path / where)
     if where != "gpuwarden.toml":
         (tmp_path / "gpuwarden.toml").touch()
-    with pytest.raises(ConfigError, match=f"{where}: cannot be read: it is no regular file"):
+    with pytest.raises(ConfigError, match=f"{where}: cannot be read: not a regular file"):
         load(Sources(file=tmp_path / "gpuwarden.toml", required=True))
 
 

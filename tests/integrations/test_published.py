@@ -104,8 +104,8 @@ def test_nothing_waits_for_a_pipe_follows_a_link_or_reads_without_end(tmp_path: 
     os.mkfifo(path)
     os.mkfifo(tmp_path / "verdict")
     published = reader(tmp_path).read()
-    assert "not a file" in published.doubt
-    assert "not a file" in published.missing
+    assert "not a regular file" in published.doubt
+    assert "not a regular file" in published.missing
     path.unlink()
     path.symlink_to("/dev/zero")
     assert reader(tmp_path).read().doubt
@@ -123,8 +123,8 @@ def test_a_folder_in_the_place_of_a_file_is_reported_and_uses_up_no_descriptors(
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(5):
         published = reader(tmp_path).read()
-        assert "not a file" in published.doubt
-        assert "not a file" in published.missing
+        assert "Is a directory" in published.doubt
+        assert "Is a directory" in published.missing
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpuwarden_collectors.dataclass import dataclass
-from gpuwarden_collectors.host_files import read_bytes
-from gpuwarden_collectors.slurm.jobs_text import numbers
+from gpuwarden_collectors.host_files import printable, read_bytes
+from gpuwarden_collectors.slurm.jobs_text import NAME_MOST, numbers
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _ENVIRON_MAX = 256 * 1024  # bytes
@@ -109,7 +109,7 @@ def claimed(variables: Mapping[str, str]) -> Claim | None:
     in_batch = variables.get("SLURM_STEP_ID", _BATCH_STEP) == _BATCH_STEP
     if not gpus and (in_batch or variables.get("SLURM_JOB_NUM_NODES") == "1"):
         gpus = variables.get("SLURM_JOB_GPUS", "")  # of the batch host: a step on another node has inherited it
-    name = "".join(char if char.isprintable() else "?" for char in variables.get("SLURM_JOB_NAME", "")[:200])
+    name = printable(variables.get("SLURM_JOB_NAME", ""), NAME_MOST)
     return Claim(
         int(job),
         tuple(numbers(gpus)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from gpuwarden_collectors.host_files import printable
 from gpuwarden_collectors.slurm.hostlist import in_hostlist
 from gpuwarden_collectors.slurm.jobs_facts import Job
 
@@ -20,6 +21,8 @@ ENDING = (
     "BOOT_FAIL",
     "DEADLINE",
 )
+NAME_MOST = 200
+"""Characters of the name of a job."""
 _JOBS_MAX = 10_000
 _NUMBERS_MAX = 4096
 _DETAIL = re.compile(r"^\s*Nodes=(\S+) .*?GRES=(\S*)", re.MULTILINE)
@@ -34,7 +37,9 @@ def squeue(text: str) -> list[Job]:
         columns = line.split("|", 4)
         if len(columns) == 5 and _is_number(columns[0]) and _is_number(columns[1]) and columns[3] not in ENDING:
             number = int(columns[0])
-            jobs[number] = Job(id=number, uid=int(columns[1]), user=columns[2], job_name=_printable(columns[4]))
+            jobs[number] = Job(
+                id=number, uid=int(columns[1]), user=columns[2], job_name=printable(columns[4], NAME_MOST)
+            )
     return list(jobs.values())
 
 
@@ -73,7 +78,3 @@ def numbers(text: str) -> list[int]:
 
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) < 12
-
-
-def _printable(text: str) -> str:
-    return "".join(char if char.isprintable() else "?" for char in text[:200])

@@ -1,10 +1,27 @@
-"""Replacing a file as a whole, and writing it to disk."""
+"""Reading a file that is one, replacing it as a whole, and writing it to disk."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import stat
 from pathlib import Path
+
+
+def read_regular(path: Path, most: int, *, follow: bool = True) -> bytes:
+    """Return the first bytes of a regular file. Raises OSError, also for a pipe or a device: nobody waits for what writes into one.
+
+    `follow`: a link may lead to it.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
+    try:
+        with os.fdopen(descriptor, "rb", closefd=False) as opened:  # which raises for a folder, and would not close it
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise OSError(errno.EINVAL, "not a regular file", str(path))
+            return opened.read(most)
+    finally:
+        os.close(descriptor)
 
 
 def replace_file(path: Path, content: str | bytes, *, mode: int, synced: bool = False) -> None:

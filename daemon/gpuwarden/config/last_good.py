@@ -13,9 +13,9 @@ import stat
 from dataclasses import replace
 from pathlib import Path
 
-from gpuwarden.base.files import replace_file
+from gpuwarden.base.files import read_regular, replace_file
 from gpuwarden.base.paths import STATE_DIR, beside_for_slurm
-from gpuwarden.config.sources import Layer, Sources, environment_layers, merge, read_regular
+from gpuwarden.config.sources import Layer, Sources, environment_layers, merge
 
 NAME = "last-good-configuration.json"
 FORMAT = 1

@@ -12,7 +12,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpuwarden.config.sources import read_regular
+from gpuwarden.base.files import read_regular
 from gpuwarden_collectors.dataclass import dataclass
 
 VARIABLE = "CREDENTIALS_DIRECTORY"

@@ -8,17 +8,17 @@ replaced. Nothing is judged here but whether a file can be read and is TOML.
 
 from __future__ import annotations
 
-import errno
 import os
 import re
-import stat
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from gpuwarden.base.files import read_regular
 from gpuwarden.base.paths import CONFIG_FILE, RUN_DIR_VARIABLE
+from gpuwarden.base.printable import clean
 from gpuwarden.config.lines import hint, lines_of
 
 Tree = dict[str, Any]
@@ -51,13 +51,8 @@ class Fault:
     line: int = 0
 
     def __str__(self) -> str:
-        text = ": ".join(_on_one_line(part) for part in (self.source, self.key, self.message) if part)
+        text = ": ".join(clean(part) for part in (self.source, self.key, self.message) if part)
         return f"{text} (at line {self.line})" if self.line else text
-
-
-def _on_one_line(text: str) -> str:
-    """Names of files and keys may hold anything."""
-    return text if text.isprintable() else text.encode("unicode_escape").decode()
 
 
 def with_line(fault: Fault, path: KeyPath) -> Fault:
@@ -197,18 +192,6 @@ def _file(file: Path, *, required: bool) -> Iterator[Layer | Fault]:
         yield Fault(str(file), "", f"cannot be read: {error.strerror}")
     else:
         yield _parsed(file, data)
-
-
-def read_regular(file: Path, most: int) -> bytes:
-    """The first bytes of a regular file. Raises OSError, also for a pipe or a device: nobody waits for what writes into one."""
-    descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        with os.fdopen(descriptor, "rb", closefd=False) as opened:  # which raises for a folder, and would not close it
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise OSError(errno.EINVAL, "it is no regular file", str(file))
-            return opened.read(most)
-    finally:
-        os.close(descriptor)
 
 
 def _parsed(file: Path, data: bytes) -> Layer | Fault:

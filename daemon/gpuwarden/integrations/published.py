@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import stat
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gpuwarden.base.files import read_regular
 from gpuwarden.base.paths import marker_path
 
 FORMAT = "1"
@@ -158,14 +157,8 @@ def _text(value: object) -> str:
 
 
 def _read(path: Path, most: int) -> bytes:
-    """Raises OSError, and ValueError if it is not a file or has more than `most` bytes. Never waits."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ValueError(f"{path} is not a file")
-        data = os.read(descriptor, most + 1)
-    finally:
-        os.close(descriptor)
+    """Raises OSError, and ValueError if it has more than `most` bytes. Never waits."""
+    data = read_regular(path, most + 1, follow=False)
     if len(data) > most:
         raise ValueError(f"{path} has more than {most} bytes")
     return data

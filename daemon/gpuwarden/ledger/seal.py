@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from dataclasses import asdict
 from pathlib import Path
 
-from gpuwarden.base.files import replace_file
+from gpuwarden.base.files import read_regular, replace_file
 from gpuwarden_collectors.codec import from_wire
 from gpuwarden_collectors.dataclass import dataclass
 
@@ -58,9 +57,7 @@ def write(ledger: Path, seal: Seal) -> None:
 def read(ledger: Path) -> Seal | None:
     """Read the seal. None if there is none, or it cannot be read or parsed: then nothing is checked."""
     try:
-        descriptor = os.open(path_of(ledger), os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            seal = from_wire(Seal, json.loads(file.read(_SIZE)))
+        seal = from_wire(Seal, json.loads(read_regular(path_of(ledger), _SIZE, follow=False)))
         return seal if isinstance(json.loads(seal.machine or "{}"), dict) else None
     except (OSError, ValueError, RecursionError):
         return None

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from gpuwarden.base.files import read_regular
 from gpuwarden.cli.explain_codes import LINE
 from gpuwarden.cli.explain_main import explanation
 from gpuwarden.cli.parser import CommandError
-from gpuwarden.config.sources import read_regular
 from gpuwarden.health.view import Rules
 from gpuwarden_collectors.kernel_log.lines import parse_record
 
