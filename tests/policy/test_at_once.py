@@ -1,11 +1,8 @@
-"""How many nodes are tested at once: the first by (since, name) go on, marks end by themselves."""
+"""How many nodes are tested at once: the first by (since, name) go on."""
 
 from __future__ import annotations
 
-import pytest
-
-from gpuwarden.features.active_test.at_once import asked_again, mark, marked_since, refusal
-from gpuwarden.policy.fleet_marks import is_free
+from gpuwarden.features.active_test.at_once import asked_again, refusal
 from gpuwarden.policy.model import Held
 
 NOW = 1_772_366_400.0
@@ -24,25 +21,6 @@ def test_a_node_that_is_not_visible_yet_comes_behind_all_others() -> None:
 
 def test_a_node_that_is_visible_twice_is_one() -> None:
     assert not refusal(2, [Held(NOW, "n1"), Held(NOW - 5, "n1")], "n2")
-
-
-@pytest.mark.parametrize(
-    ("text", "counts"),
-    [
-        (mark(NOW - 10, NOW + 10), True),
-        (mark(NOW - 100, NOW - 30), True),
-        (mark(NOW - 100, NOW - 61), False),
-        (mark(NOW, NOW + 1e9), False),
-        (mark(NOW + 1e6, NOW + 1e6 + 60), False),
-        ("gpuwarden: test from=x to=y", False),
-        ("gpuwarden: The driver reported an Xid", False),
-        ("new fan", False),
-        ("", False),
-    ],
-)
-def test_a_mark_counts_until_its_end_and_a_text_of_others_never(text: str, counts: bool) -> None:
-    assert (marked_since(text, NOW) is not None) is counts
-    assert is_free(text) or not counts
 
 
 def test_a_node_that_waits_asks_ever_less_often_and_never_less_than_each_quarter_of_an_hour() -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden.features.active_test.at_once import mark
+from gpuwarden.features.active_test.at_once import TEST
 from gpuwarden.features.active_test.gate.slurm_mark import gate_turn
+from gpuwarden.policy.fleet_marks import Mark
 from gpuwarden_collectors.slurm.client import SlurmClient
 from gpuwarden_collectors.slurm.options import SlurmOptions
 from support.slurm import SLURM_PARTS, Slurm
@@ -64,7 +65,7 @@ def test_texts_of_others_stay_and_where_both_fields_are_taken_it_is_tested_uncou
 @pytest.mark.slow
 def test_a_mark_that_a_killed_daemon_left_counts_until_its_end_and_its_node_may_go_on(slurm: Slurm) -> None:
     now = time.time()
-    slurm.scontrol("update", "NodeName=n1", f"Comment={mark(now - 30, now + 600)}")
+    slurm.scontrol("update", "NodeName=n1", f"Comment={Mark(TEST, now - 30, now + 600)}")
     assert "test.at_once allows 1" in asyncio.run(entered(slurm, "n2", at_once=1))["n2"]
     assert asyncio.run(entered(slurm, "n1", at_once=1))["n1"] == ""
 

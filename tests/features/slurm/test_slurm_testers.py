@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from gpuwarden.features.active_test.at_once import mark
+from gpuwarden.features.active_test.at_once import TEST
 from gpuwarden.features.active_test.testers import JOB_NAME, FleetTests, read_testers
-from gpuwarden.policy.fleet_marks import LASTS_MOST
+from gpuwarden.policy.fleet_marks import LASTS_MOST, Mark
 from gpuwarden_collectors.slurm.client import SlurmClient
 from support.slurm import SLURM_PARTS, Slurm
 
@@ -35,8 +35,8 @@ def test_jobs_that_run_and_marks_are_counted_pending_jobs_apart_and_users_jobs_o
 ) -> None:
     now = time.time()
     assert counted(slurm) == FleetTests((), 0)
-    slurm.scontrol("update", "NodeName=n1", f"Comment={mark(now, now + 600)}")
-    slurm.scontrol("update", "NodeName=n2", f"Extra={mark(now - 500, now - 400)}")
+    slurm.scontrol("update", "NodeName=n1", f"Comment={Mark(TEST, now, now + 600)}")
+    slurm.scontrol("update", "NodeName=n2", f"Extra={Mark(TEST, now - 500, now - 400)}")
     slurm.submit("sleep 300", "-w", "n3", "--exclusive", f"--job-name={JOB_NAME}", user="root")
     slurm.submit("sleep 300", "-w", "n3", "--exclusive", f"--job-name={JOB_NAME}", user="root")
     slurm.submit("sleep 300", "-w", "n2", "--job-name=training")

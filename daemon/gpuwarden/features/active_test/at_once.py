@@ -12,21 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gpuwarden.policy.fleet_marks import Mark, marks
 from gpuwarden.policy.model import Held, earlier
 
 TEST = "test"
 _AGAIN = (30.0, 90.0)
 _AGAIN_DOUBLED = 3
-
-
-def mark(now: float, until: float) -> str:
-    return str(Mark(TEST, now, until))
-
-
-def marked_since(text: str, now: float) -> float | None:
-    """Return since when the node is under test, by a mark that counts; None for any other text."""
-    return min((mark.since for mark in marks(text) if mark.what == TEST and mark.counts(now)), default=None)
 
 
 def asked_again(refusals: int) -> tuple[float, float]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from gpuwarden.features.active_test.at_once import marked_since
+from gpuwarden.actuators.fleet_turn import read_marks
+from gpuwarden.features.active_test.at_once import TEST
 from gpuwarden.policy.fleet_marks import LASTS_MOST
 from gpuwarden.policy.model import Held
 from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.slurm.client import Commands
-from gpuwarden_collectors.slurm.parse import TEXTS_FORMAT, sinfo_texts
 
 JOB_NAME = "gpuwarden-test"
 """Name of every job that tests an idle node. Any user may use it: only `BELIEVED` and `test.slurm_user` count."""
@@ -60,19 +58,12 @@ async def read_testers(commands: Commands, slurm_user: str, now: float) -> Fleet
     Raises SlurmError.
     """
     jobs = await read_tester_jobs(commands, slurm_user)
-    undone = "cannot read the nodes that are marked as tested"
-    nodes = await commands.ask(undone, "sinfo", "--local", "--all", "--noheader", "--Node", f"--Format={TEXTS_FORMAT}")
-    marks = dict.fromkeys(_marked(nodes, now))
+    by_node = await read_marks(commands, TEST)
+    counting = {node: [mark.since for mark in marks if mark.counts(now)] for node, marks in by_node.items()}
+    marked = [Held(min(since), node) for node, since in counting.items() if since]
     begun = [Held(_time(job.started, now), job.node) for job in jobs if not job.pending and job.node]
     running = [held for held in begun if now - held.since <= LASTS_MOST]  # one may stay COMPLETING until a reboot
-    return FleetTests((*running, *marks), sum(job.pending for job in jobs))
-
-
-def _marked(text: str, now: float) -> Iterator[Held]:
-    for node in sinfo_texts(text):
-        since = [moment for field in (node.comment, node.extra) if (moment := marked_since(field, now)) is not None]
-        if since:
-            yield Held(min(since), node.name)
+    return FleetTests((*running, *marked), sum(job.pending for job in jobs))
 
 
 def _time(text: str, now: float) -> float:
