@@ -187,7 +187,6 @@ async def test_each_source_is_a_row_and_a_silent_one_hides_no_other(tmp_path: Pa
         ("nebius", "", Grade.OK, "nebius, which only shuts down"),
         ("aws", "[termination]\nsources = []\n", Grade.OK, "the firmware names aws"),
         ("aws", '[termination]\nsources = ["shutdown"]\n', Grade.WARN, "the firmware names aws"),
-        ("aws", "[termination.aws]\nenabled = false\n", Grade.WARN, "the firmware names aws"),
     ],
 )
 async def test_without_configured_sources_the_firmware_decides(

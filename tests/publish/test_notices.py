@@ -180,8 +180,6 @@ def test_the_sources_follow_from_the_firmware_unless_they_are_configured(tmp_pat
     assert names(TerminationOptions(sources=()), tmp_path) == []
     (folder / "chassis_asset_tag").write_text("OracleCloud.com\n")
     assert names(TerminationOptions(), tmp_path) == ["shutdown"]
-    off = loaded(tmp_path, "[termination.shutdown]\nenabled = false\n").termination
-    assert names(off, tmp_path) == []
     v6 = loaded(tmp_path, '[termination.aws]\nendpoint = "http://[fd00:ec2::254]"\n').termination
     assert v6.of(CLOUDS["aws"]).endpoint.endswith("::254]")
     planned = loaded(tmp_path, '[termination]\nsources = []\nplanned_end = "2026-12-01T11:30:00Z"\n').termination

@@ -25,8 +25,6 @@ Rule = Callable[[Mapping[str, str]], bool]
 class MetadataOptions:
     """The metadata service of a cloud."""
 
-    enabled: bool = True
-    """Use this source if `sources` includes it. `false`: never."""
     endpoint: str = ""
     """Address of the service. Empty: the cloud's usual address."""
     interval: float = bounded(

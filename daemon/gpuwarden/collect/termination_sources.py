@@ -52,11 +52,11 @@ def chosen(options: TerminationOptions, sysfs: Path, clock: Clock) -> tuple[Clou
     made: list[CloudSource] = []
     for name in dict.fromkeys(named):
         cloud = CLOUDS.get(name)
-        if cloud is not None and options.of(cloud).enabled:
+        if cloud is not None:
             made.append(cloud.open(clock, options.of(cloud)))
-        elif name == CONTAINER and options.container.enabled:
+        elif name == CONTAINER:
             made.append(Container(options.container.window, clock))
-        elif name == SHUTDOWN and options.shutdown.enabled:
+        elif name == SHUTDOWN:
             made.append(
                 Shutdown(clock, path=str(options.shutdown.bus), hold=options.shutdown.hold, stop=options.shutdown.stop)
             )

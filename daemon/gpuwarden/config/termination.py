@@ -26,8 +26,6 @@ else:
 class ShutdownOptions:
     """A shutdown or reboot of this host, as announced by logind."""
 
-    enabled: bool = True
-    """Use this source if `sources` includes `shutdown`. `false`: never."""
     bus: Path = Path(SYSTEM_BUS)
     """The socket of the system bus (D-Bus)."""
     hold: float = bounded(4.0, 0.0, 600.0, "the machine will not wait longer")
@@ -42,8 +40,6 @@ class ShutdownOptions:
 class ContainerOptions:
     """SIGTERM to this daemon as a termination notice, if its container or pod ends with the machine."""
 
-    enabled: bool = True
-    """Use this source if `sources` includes `container`. `false`: never."""
     window: float = bounded(8.0, 2.0, 3_600.0, "RunPod gives 5s, Docker 10s, Kubernetes 30s")
     """Time from SIGTERM until the container ends."""
 

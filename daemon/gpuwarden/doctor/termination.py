@@ -73,7 +73,7 @@ def _not_enabled(delay: float, config: Config) -> Row:
     cloud = recognise(config.paths.sysfs)
     state = f"logind would wait {_shown(delay)}; the source shutdown is not used"
     if cloud in ONLY_SHUTS_DOWN and config.termination.sources:
-        to_do = 'add "shutdown" to termination.sources, and check that termination.shutdown is enabled'
+        to_do = 'add "shutdown" to termination.sources'
         return warn("shutdown budget", f"{state}, and {cloud} announces an end in no other way", to_do)
     return ok("shutdown budget", state)
 
@@ -115,8 +115,7 @@ def _no_source(cloud: str, options: TerminationOptions) -> Iterator[Row]:
     if cloud in CLOUDS:
         state = f"none is read; the firmware names {cloud}"
         if options.sources:
-            to_do = f'set termination.sources = ["auto"], and check that termination.{cloud} is enabled; to use no source, set []'
-            yield warn("metadata service", state, to_do)
+            yield warn("metadata service", state, 'set termination.sources = ["auto"]; to use no source, set []')
         else:
             yield ok("metadata service", f"{state}, and termination.sources is []")
     elif cloud:

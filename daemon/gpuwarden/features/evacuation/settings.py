@@ -25,7 +25,7 @@ def settings(config: Config) -> EvacuationSettings:
         final_node_state=jobs.final_node_state,
         requeue_for_gpu=jobs.failing_gpu == "requeue",
         slurm=config.slurm.enabled,
-        approve=azure.enabled and azure.approve,
+        approve=azure.approve,
         signal_again=jobs.signal_again,
     )
 
@@ -33,6 +33,6 @@ def settings(config: Config) -> EvacuationSettings:
 def approval(config: Config) -> AzureApproval | None:
     """Return the client for early approval (Azure scheduled events); None unless it is enabled."""
     azure = config.termination.of(AZURE)
-    if not (azure.enabled and azure.approve):
+    if not azure.approve:
         return None
     return AzureApproval(Metadata(azure.endpoint or AZURE.endpoint, azure.timeout))
