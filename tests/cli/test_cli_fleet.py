@@ -406,9 +406,12 @@ def test_a_certificate_is_believed_only_from_the_authority_that_was_given(tmp_pa
     first_quick(
         4,
         [
-            (("--prometheus", "http://me:pw@h:9090"), "a user or a password, which every user of the host could read"),
+            (
+                ("--prometheus", "http://me:pw@h:9090"),
+                "without user and password, which every user of the host could read",
+            ),
             (("--prometheus", "ftp://h"), "expected an address such as"),
-            (("--prometheus", "http://h:99999"), "is not an address"),
+            (("--prometheus", "http://h:99999"), "Port out of range"),
             (("--token-file", "/nowhere"), "cannot read /nowhere: No such file or directory"),
             (("--token-file", "/dev/null"), "does not hold a bearer token"),
             (("--basic-file", "/dev/null"), "expected one line USER:PASSWORD"),

@@ -10,8 +10,9 @@ from base64 import b64encode
 from dataclasses import field
 from http.client import HTTPConnection, HTTPSConnection
 from pathlib import Path
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
+from gpuwarden.base.web_address import address_fault
 from gpuwarden_collectors.dataclass import dataclass
 
 _SECRET_MAX = 64 << 10  # bytes
@@ -65,7 +66,9 @@ def access(
 
     `token` holds a bearer token, `basic` a line USER:PASSWORD, `ca` certificates (PEM). Raises AccessError.
     """
-    parts, port = _parts(url)
+    if why := address_fault(url):
+        raise AccessError(why)
+    parts = urlsplit(url)
     if token is not None and basic is not None:
         raise AccessError("a bearer token and a password are both given: give one of them")
     authorization = ""
@@ -78,28 +81,12 @@ def access(
     return Access(
         url=url.rstrip("/"),
         host=parts.hostname or "",
-        port=port,
+        port=parts.port or (443 if parts.scheme == "https" else 80),
         path=parts.path.rstrip("/"),
         tls=_tls(ca) if parts.scheme == "https" else None,
         authorization=authorization,
         hints=hints,
     )
-
-
-def _parts(url: str) -> tuple[SplitResult, int]:
-    try:
-        parts = urlsplit(url)
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-    except ValueError as error:
-        raise AccessError(f"{url[:200]!r} is not an address: {error}") from None
-    if parts.username is not None or parts.password is not None:
-        raise AccessError(
-            "the address of Prometheus holds a user or a password, which every user of the host could read: put them into a file"
-        )
-    plain = _PRINTABLE.fullmatch(url) and not parts.query and not parts.fragment
-    if parts.scheme not in ("http", "https") or not parts.hostname or not plain:
-        raise AccessError(f"expected an address such as http://prometheus.example:9090, found {url[:200]!r}")
-    return parts, port
 
 
 def _read(file: Path) -> bytes:
