@@ -1,4 +1,4 @@
-"""A file is replaced as a whole, or not at all; what is no file is not waited for."""
+"""A file is replaced as a whole, or not at all; what is no file is not waited for, and a lock is its holder's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden.base.files import read_regular, replace_file
+from gpuwarden.base.files import lock, read_regular, replace_file
 
 
 @pytest.mark.parametrize("synced", [False, True])
@@ -62,3 +62,12 @@ def test_a_link_is_followed_only_where_it_may_be(tmp_path: Path) -> None:
     assert read_regular(link, 4) == b"0123"
     with pytest.raises(OSError, match="symbolic link"):
         read_regular(link, 4, follow=False)
+
+
+def test_a_lock_has_one_holder_and_is_waited_for_as_long_as_one_says(tmp_path: Path) -> None:
+    with lock(tmp_path / "lock") as first:
+        assert first is not None
+        with lock(tmp_path / "lock", 0.12) as second:
+            assert second is None
+    with lock(tmp_path / "lock") as third:
+        assert third is not None

@@ -1,12 +1,18 @@
-"""Reading a file that is one, replacing it as a whole, and writing it to disk."""
+"""Reading a file that is one, replacing it as a whole, writing it to disk, and locking it."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import stat
+import time
+from collections.abc import Iterator
 from pathlib import Path
+
+_LOCKED_AGAIN = 0.05
+"""Seconds between two attempts to get a lock."""
 
 
 def read_regular(path: Path, most: int, *, follow: bool = True) -> bytes:
@@ -56,3 +62,29 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def lock(path: Path, within: float = 0.0) -> Iterator[int | None]:
+    """Make the file, if it is missing, and hold its lock until the end of the block, or of the process and of all that it hands the file to.
+
+    Yields the open file; None if another has the lock for so many seconds. Raises OSError.
+    """
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        yield file if _locked(file, within) else None
+    finally:
+        os.close(file)
+
+
+def _locked(file: int, within: float) -> bool:
+    end = time.monotonic() + within
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                return False
+            time.sleep(_LOCKED_AGAIN)
+        else:
+            return True

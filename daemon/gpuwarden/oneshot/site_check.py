@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import socket
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
+from gpuwarden.base.files import lock
 from gpuwarden.base.paths import CONFIG_FILE
 from gpuwarden.config.model import ConfigError, load
 from gpuwarden.config.sources import Sources
@@ -56,8 +56,8 @@ async def _question(
     check = checks.get(name)
     if check is None or not check.enabled:
         return await _answer(writer, Run(None, error=f"no site check {name[:NAME_MOST]!r} is configured"))
-    with _exclusive(locks / f"{name}.lock") as exclusive:
-        if not exclusive:
+    with lock(locks / f"{name}.lock") as held:
+        if held is None:
             return await _answer(writer, Run(None, error="was not started: an earlier run of it has not ended"))
         done = await _unless_given_up(reader, check)
         if done is None:
@@ -95,19 +95,6 @@ async def _answer(writer: asyncio.StreamWriter, done: Run) -> None:
         await writer.drain()
         writer.close()
         await writer.wait_closed()
-
-
-@contextlib.contextmanager
-def _exclusive(lock: Path) -> Iterator[bool]:
-    """Yield True if no other run of the same check has its lock. Raises OSError."""
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield True
-    except BlockingIOError:
-        yield False
-    finally:
-        os.close(descriptor)
 
 
 if __name__ == "__main__":

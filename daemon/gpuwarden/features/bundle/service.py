@@ -7,15 +7,13 @@ intruder's in it. Requests and answers: `client.py`.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import socket
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from gpuwarden.base import services
+from gpuwarden.base.files import lock
 from gpuwarden.base.paths import CONFIG_FILE, UnsafeFolder, bundles, make_private
 from gpuwarden.base.services import Document
 from gpuwarden.cli.parser import CommandError
@@ -29,10 +27,6 @@ from gpuwarden.features.bundle.order import Order
 
 _ARCHIVES = "gpuwarden-bundle-*.tar.*"
 _LOCK = ".lock"
-
-
-class Busy(Exception):  # noqa: N818 - a state of the host
-    """Another archive is being made."""
 
 
 def main() -> None:
@@ -73,11 +67,12 @@ async def _answer(config: Config, findings: tuple[str, ...], fault: str) -> Docu
         findings=findings, config=config, config_fault=fault, run_dir=config.run.dir, state_dir=config.state.dir
     )
     try:
-        with _alone(folder):
+        make_private(folder)
+        with lock(folder / _LOCK) as held:
+            if held is None:
+                return {"error": "another archive is being made", "busy": True}
             made = await make(order, folder)
             remove_old(folder, config.of(BundleOptions).keep)
-    except Busy:
-        return {"error": "another archive is being made", "busy": True}
     except (CommandError, UnsafeFolder) as error:
         return {"error": str(error)}
     except OSError as error:
@@ -88,21 +83,6 @@ async def _answer(config: Config, findings: tuple[str, ...], fault: str) -> Docu
         "not_found": list(made.not_found),
         "sha256": made.sha256,
     }
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Hold the folder for one archive. Raises Busy, UnsafeFolder, OSError."""
-    make_private(folder)
-    lock = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Busy from None
-        yield
-    finally:
-        os.close(lock)
 
 
 def remove_old(folder: Path, keep: int) -> None:

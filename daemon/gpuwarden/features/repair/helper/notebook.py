@@ -11,14 +11,12 @@ import fcntl
 import json
 import os
 import stat
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from gpuwarden.base.files import replace_file
+from gpuwarden.base.files import lock, replace_file
 from gpuwarden_collectors.dataclass import dataclass
 
 HOUR = 3600.0
@@ -32,7 +30,6 @@ As long as a node must be without an Xid after a step (`requirement.QUIET_FOR`).
 _KEPT = 64
 _BYTES_MOST = 1 << 20
 _TEXT_MOST = 500
-_AGAIN = 0.05
 
 State = Literal["running", "done", "failed"]
 Stage = Literal["before", "command", "after"]
@@ -135,18 +132,13 @@ class Notebook:
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
             raise NotebookError(f"{self._folder} is not a folder that root alone writes: remove it")
 
-    @contextmanager
-    def lock(self, name: Literal["helper", "commands"], within: float = 0.0) -> Iterator[int | None]:
+    def lock(self, name: Literal["helper", "commands"], within: float = 0.0) -> AbstractContextManager[int | None]:
         """The open file of the lock, until the end of the block; None if another has it for so many seconds."""
-        file = self._lock_file(name)
-        try:
-            yield file if _locked(file, within) else None
-        finally:
-            os.close(file)
+        return lock(self._lock_file(name), within)
 
     def is_locked(self, name: Literal["helper", "commands"]) -> bool:
         """Return True if somebody has the lock. Those who only ask do not stand in each other's way."""
-        file = self._lock_file(name)
+        file = os.open(self._lock_file(name), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -155,21 +147,8 @@ class Notebook:
             os.close(file)
         return False
 
-    def _lock_file(self, name: str) -> int:
-        return os.open(self._folder / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-
-
-def _locked(file: int, within: float) -> bool:
-    end = time.monotonic() + within
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= end:
-                return False
-            time.sleep(_AGAIN)
-        else:
-            return True
+    def _lock_file(self, name: str) -> Path:
+        return self._folder / f"{name}.lock"
 
 
 def _entry(row: dict[str, Any]) -> Entry:
