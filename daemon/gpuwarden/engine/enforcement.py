@@ -40,16 +40,16 @@ from gpuwarden_collectors.facts import Stamp
 log = get_logger()
 
 FIRST_READ = 5.0
-"""Seconds, or where that is less a twelfth of `look_often`: a scheduler that may be asked often may be asked soon, too."""
+"""Seconds within which the first read is made, or a twelfth of `look_often` if that is less."""
 
 CONFIGURED_NO_MORE = "it is configured no more: lift it there if it still stands, and `gpuwarden restore` forgets it"
-"""For an actuator that the configuration had when something was wanted or done there."""
+"""Text for an actuator that has a pending intent or a hold, but is no longer configured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnforcementOptions:
-    """Settings of enforcement. The first read comes after a random time within `first_read` seconds: a fleet may be
-    restarted at once.
+    """Settings of enforcement. The first read comes after a random time within `first_read` seconds, since a whole
+    fleet may be restarted at once.
     """
 
     settings: Settings = field(default_factory=Settings)
@@ -60,8 +60,8 @@ class EnforcementOptions:
 class Enforcement:
     """Runs policy and the actuators' tasks.
 
-    `append` is the journal's. `changed` requests a step. `committed` returns, after a short while at most, whether what
-    was recorded is on disk. `requirements`: by feature, what it demands before a restoration. `orders` are the operators'.
+    `append` is the journal's. `changed` requests a step. `committed` waits a short time at most and returns whether all
+    recorded events are on disk. `requirements`: by feature, what it demands before a restoration.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Enforcement:
         self._requirements = requirements
         self.state = PolicyState(requirements=requirements)
         self.answers: Mapping[str, Answer] = {}
-        """What the requirements of features said at the last decision."""
+        """Answers of features' requirements at the last decision."""
         self._options = options
         self._append = append
         self._changed = changed
@@ -97,7 +97,7 @@ class Enforcement:
             for actuator in actuators
         }
         self._chance = random.Random()  # noqa: S311 - spreads load, guards nothing
-        self._counts: Counter[str] = Counter()  # results that are tried again, by this process
+        self._counts: Counter[str] = Counter()  # retried results, since this process started
         self._outcomes = Outcomes()
         self.orders = Orders(
             self._boxes,
@@ -121,10 +121,8 @@ class Enforcement:
     def run(self) -> None:
         self._tasks = [asyncio.create_task(self._tend(box), name=name) for name, box in self._boxes.items()]
 
-    async def stop(self, timeout: float) -> None:  # noqa: ASYNC109 - what does not end by then is left behind
-        """Stop all tasks and close the actuators, within `timeout` seconds. Intents that are not done stay in the
-        ledger.
-        """
+    async def stop(self, timeout: float) -> None:  # noqa: ASYNC109 - tasks that do not end by then are abandoned
+        """Stop all tasks and close the actuators, within `timeout` seconds. Pending intents stay in the ledger."""
         for task in self._tasks:
             task.cancel()
         with contextlib.suppress(TimeoutError):
@@ -145,7 +143,7 @@ class Enforcement:
 
     @contextmanager
     def rebuilding(self) -> Iterator[None]:
-        """Rebuild the state as the fold of the events that come within. What spans only moments is kept."""
+        """Rebuild the state as the fold of the events folded within the context. Short-lived fields are kept."""
         old = self.state
         self.state = PolicyState(
             clean=old.clean,
@@ -171,8 +169,8 @@ class Enforcement:
     # --- a step
 
     def step(self, situation: Situation, now: Stamp) -> tuple[Event, ...]:
-        """Decide by policy once the judge's events are folded. The events returned are folded here; the caller appends
-        them before `carry_out`.
+        """Make policy's decision after the judge's events were folded. The returned events are already folded here; the
+        caller appends them before `carry_out`.
         """
         try:
             seen = replace(situation, actuators=tuple(self._boxes), node_states=self.node_states)
@@ -193,13 +191,13 @@ class Enforcement:
                 box.wake.set()
 
     def hurry(self) -> None:
-        """End pauses between two attempts, but not those of the breaker: a whole fleet may be hurried at once."""
+        """End pauses between two attempts, except those of the breaker, since a whole fleet may be hurried at once."""
         for box in self._boxes.values():
             if not box.held_back:
                 box.wake.set()
 
     def _notice_blocked(self, decision: Decision) -> None:
-        """Have actuators read afresh now if something new blocks an intent."""
+        """Make actuators read again at once if an intent is newly blocked."""
         for name in decision.blocked.keys() - self._blocked.keys():
             self._boxes[name].wake.set()
         self._blocked, self._stuck = decision.blocked, decision.stuck
@@ -242,7 +240,7 @@ class Enforcement:
 
     def _pause_after(self, box: Reconciler) -> float:
         name = box.actuator.name
-        boots = box.node_state is not None and Flag.POWER in box.node_state.flags  # what was read is soon out of date
+        boots = box.node_state is not None and Flag.POWER in box.node_state.flags  # the state will change soon
         often = name in self.state.holds or name in self._blocked or boots
         settings = self._options.settings
         seconds = settings.look_often if often else settings.look_every
@@ -266,7 +264,7 @@ class Enforcement:
         done = outcome.result is Result.DONE
         name, why, reason = intent.actuator, intent.why, intent.reason
         if intent.act is Act.EXCLUDE and (done or outcome.result is Result.ALREADY):
-            rebooted = not intended_in(intent, self._boot_id)  # it was written then, and is only seen now
+            rebooted = not intended_in(intent, self._boot_id)  # it was written then, and is confirmed only now
             hold = Hold(
                 actuator=name,
                 why=why,
@@ -290,10 +288,11 @@ class Enforcement:
     # --- termination notices
 
     def announced(self, source: str, notices: Iterable[Notice]) -> None:
-        """Take in all notices of `source` for this machine; a notice that it announced before makes no event.
+        """Record all current notices of `source` for this machine. An unchanged notice makes no event.
 
-        A shutdown that a scheduler ordered is no notice: the scheduler has drained the node and restores it. It orders one once no job
-        is left here. What was read before may be old: while a reboot is ahead, it is read again first.
+        A shutdown that a scheduler ordered is not a notice: the scheduler has drained the node, shuts it down when it
+        has no jobs, and restores it. While a scheduler shows a reboot, its state is read again before a shutdown counts
+        as a notice.
         """
         notices, rebooting = list(notices), [box for box in self._boxes.values() if _reboots(box.node_state)]
         self._undecided.pop(source, None)
@@ -323,8 +322,8 @@ class Enforcement:
     # --- what is published
 
     def error(self) -> str:
-        """Wanted or held exclusions that an actuator refuses for good, with its errors. One that does not answer is no
-        fault of this node.
+        """Errors of actuators that permanently refuse a wanted or an existing exclusion. An actuator that does not
+        answer is not counted as an error of this node.
         """
         refused = {name: box.refused for name, box in self._concerned() if box.refused}
         for name, key, outcome in self._outcomes:
@@ -339,7 +338,9 @@ class Enforcement:
         return ((name, box) for name, box in self._boxes.items() if name in wanted)
 
     def stuck(self) -> str:
-        """Actuators whose exclusion of ours stands although nothing is wrong with the node, and waits for a person."""
+        """Actuators that still exclude this healthy node because only a person may lift the exclusion, with the
+        reasons.
+        """
         return "; ".join(f"{name}: {text}" for name, text in self._stuck.items())
 
     def away(self) -> str:
@@ -377,7 +378,7 @@ class Enforcement:
 
     @property
     def breaker(self) -> str:
-        """Why the breaker defers an exclusion, with the actuator's name where there are several; "" if it defers none."""
+        """Why the breaker defers an exclusion, with the actuator's name if there are several; "" if it defers none."""
         texts = {name: box.held_back for name, box in self._boxes.items() if box.held_back}
         return "; ".join(f"{name}: {text}" if len(self._boxes) > 1 else text for name, text in texts.items())
 
@@ -391,5 +392,5 @@ class Enforcement:
 
 
 def _reboots(node_state: NodeState | None) -> bool:
-    """True if a scheduler has the node's reboot ahead of it, or under way."""
+    """True if the scheduler shows a reboot of the node, requested or in progress."""
     return node_state is not None and Flag.REBOOT in node_state.flags

@@ -1,7 +1,7 @@
-"""Where observations arrive and judgements leave: the state, the view, and what happened since the last step.
+"""The engine: takes in observations and events, and judges them in steps.
 
-No clock, no I/O, no loop: the daemon, `gpuwarden check` and a replay drive it alike. Listeners get everything that it takes in, in
-the same order, as a trace holds it.
+It has no clock, I/O or event loop, so the daemon, `gpuwarden check` and a replay use it alike. Listeners get every
+input, in order, as a trace records it.
 """
 
 from __future__ import annotations
@@ -45,14 +45,16 @@ from gpuwarden_collectors.host_facts import InfinibandFacts
 
 _SHOWN = parts("snapshot")
 MEMORY_EVENTS = "memory.events"
-"""The call for what a checkpoint has of a feature's memory."""
+"""The name of the call that returns a feature's memory for a checkpoint."""
 NO_EVENTS: list[Event] = []
 WAITING_MOST = 100_000
-"""Host events that may wait for the next step; the sources are bounded too, this is the last line."""
+"""Most host events that wait for the next step. The sources have limits of their own."""
 
 
 class Engine:
-    """`listeners` may come and go at any time. None may block; what one raises is dropped."""
+    """Holds the judge's state and the view. `listeners` may be added and removed at any time; they must not block, and
+    their exceptions are ignored.
+    """
 
     def __init__(self, boot_id: str, rules: Rules, past: Iterable[Event] = (), *, faults: Faults | None = None) -> None:
         self.rules = rules
@@ -67,18 +69,18 @@ class Engine:
         self.log_gaps = 0
         self.log_lost = 0
         self.switch = ""
-        """The leaf switch of this node, once it is known."""
-        self._domain = ""  # kept while the driver does not answer
+        """The leaf switch of this node; "" until it is known."""
+        self._domain = ""  # of the last pass that had one
         self.kernel = ""
         """The release of the kernel."""
         self._nvml_passes = NVML_PASSES
         self.discarded = 0
         self.disbelieved = 0
         self.kept_out: Mapping[str, int] = {}
-        """By reason, records that the reader of the kernel log disbelieved before they came here."""
+        """By reason, kernel log records that their reader rejected as not credible."""
         self._judged_by = rules
         self._waiting: list[HostEvent] = []
-        self._dcgm_taken: DcgmFacts | None = None  # whose Xids were judged
+        self._dcgm_taken: DcgmFacts | None = None  # their Xids were judged
         self._faults = Faults() if faults is None else faults
         self._guards = {name: Guard(self._faults, name) for name in _SHOWN}
 
@@ -92,7 +94,7 @@ class Engine:
 
     @contextmanager
     def rebuilding(self) -> Iterator[None]:
-        """Rebuild what is remembered as the fold of the events that come within. What is of the moment is kept."""
+        """Rebuild the state as the fold of the events folded within the context. Short-lived fields are kept."""
         live = self.state
         self.state = State()
         yield
@@ -100,13 +102,13 @@ class Engine:
         self.state = replace(self.state, moments=moments)
 
     def observed(self, observation: Observation[Any]) -> bool:
-        """Take in a pass of any collector. True if it differs from the one before."""
+        """Record a pass of any collector. Returns True if its outcome or facts differ from those of the pass before."""
         self._took(Passed(observation))
         before = self.view.passes.get(observation.collector, Seen())
         self.view = self.view.after(observation)
         self.note(observation)
         if observation.collector == "nvml" and observation.outcome in (PassOutcome.OBSERVED, PassOutcome.ABSENT):
-            self.sequence += 1  # both outcomes say something of the host
+            self.sequence += 1  # both outcomes describe the host
             self.observed_at = observation.finished
         after = self.view.passes[observation.collector]
         return (before.outcome, before.facts) != (after.outcome, after.facts)
@@ -136,7 +138,7 @@ class Engine:
             self.view = replace(self.view, log_read=read)
 
     def shadowed(self, event: Event) -> bool:
-        """True if the event is about a finding from which nothing follows, by the rules in force."""
+        """True if the event is about a finding that is in shadow by the rules in force."""
         of_finding = event.kind in (EventKind.RAISED, EventKind.CLEARED, EventKind.ACKNOWLEDGED)
         return of_finding and event.key is not None and in_shadow(event.key.code, self.rules)
 
@@ -145,7 +147,7 @@ class Engine:
             self._judged_by = self.rules
             self._took(RulesChanged(at=now, rules=self.rules))
         step = judge(self.state, self.view, [*self._waiting, *self._xids_of_dcgm()], self.rules, now)
-        self.state, self._waiting = step.state, []  # only now: a step that fails loses no event
+        self.state, self._waiting = step.state, []  # after `judge`, so that a failed step loses no event
         self._dcgm_taken = self.view.dcgm.facts or self._dcgm_taken
         self.disbelieved += step.disbelieved
         for event in step.events:
@@ -157,7 +159,7 @@ class Engine:
         return replace(step, verdict=replace(step.verdict, domain=self._domain))
 
     def _xids_of_dcgm(self) -> list[XidEvent]:
-        """Derive Xids from the last DCGM pass. Called once the ledger is recalled, so that Xids it holds are not
+        """Derive Xids from the last DCGM pass. Called after the ledger was recalled, so that Xids in it are not
         reported again.
         """
         seen = self.view.dcgm
@@ -174,13 +176,15 @@ class Engine:
         return event
 
     def accept_inventory(self, now: Stamp) -> list[Event]:
-        """Events that accept what is in the machine, for the caller to fold. Raises ValueError while that is not known."""
+        """Events that accept the GPUs in the machine as its inventory, for the caller to fold. Raises ValueError if
+        they are unknown.
+        """
         events = accept(self.state, Sight.of(self.view, self.rules, now))
         self._took(Accepted(at=now))
         return events
 
     def active_tested(self, events: Iterable[Event], now: Stamp) -> tuple[Event, ...]:
-        """Take in that an active test runs, or what it found. Returns the events for the caller to fold."""
+        """Record events of an active test: that it runs, or its results. Returns the events for the caller to fold."""
         events = tuple(events)
         self._took(ActiveTested(at=now, events=events))
         return events
@@ -191,16 +195,16 @@ class Engine:
                 listener(record)
 
     def undecided(self, now: Stamp) -> bool:
-        """True while an Xid 79 waits for what the bus and NVML report about it."""
+        """True while an Xid 79 waits for the readings of PCI bus and NVML that classify it."""
         return undecided(self.state, now)
 
     def away(self, now: Stamp) -> set[str]:
-        """Slots of expected GPUs that NVML does not list although the bus still does, as far as was seen."""
+        """Slots of expected GPUs that NVML does not list although the PCI bus still does, by the last passes."""
         where = presences(self.state, Sight.of(self.view, self.rules, now))
         return {slot for slot, (presence, _) in where.items() if presence is Presence.UNLISTED}
 
     def inventory(self, now: Stamp) -> list[dict[str, object]]:
-        """Return a document for each GPU that belongs here or was seen here."""
+        """Return a document for each GPU that is expected or present."""
         sight = Sight.of(self.view, self.rules, now)
         where = presences(self.state, sight)
         rows = []

@@ -1,9 +1,10 @@
-"""The journal: the one way in which events change what this daemon knows.
+"""The journal: the only way in which events change the state of the daemon.
 
-    append --> every projection folds --> recent events --> ledger --> log lines, notifications, what a notice begins --> perhaps a step
+    append --> every projection folds --> recent events --> ledger --> outputs --> perhaps a step
 
-A projection is a state that is a fold of events: health, policy, those of features. All of them fold all events in one order, so that
-at any cut each is the fold of what the ledger holds; a start, or a ledger that was opened late, folds that again.
+A projection is a state that is computed as a fold of events: health, policy, features. All of them fold all events in
+the same order, so each always equals the fold of the ledger. A start, or a ledger that is opened late, folds the ledger
+again.
 """
 
 from __future__ import annotations
@@ -30,23 +31,23 @@ log = get_logger()
 
 class Projection(Protocol):
     def fold(self, event: Event) -> None:
-        """Take one event into the state."""
+        """Fold one event into the state."""
 
     def rebuilding(self) -> AbstractContextManager[None]:
-        """Start over with nothing but what no event carries; the events that come within are folded."""
+        """Reset the state, except what no event contains; the events folded within the context rebuild it."""
 
     def checkpoint(self, now: Stamp) -> list[Event]:
         """The shortest list of events whose fold gives the state."""
 
 
 class Step(Enum):
-    """When the engine is to make a step because of what was appended. While a step is under way there is no other."""
+    """When the engine makes a step after an append. A step that is in progress is completed first."""
 
     NONE = auto()
     SOON = auto()
-    """Together with the events of the next moment: for events that may come in storms."""
+    """At once, but at most one step in `STEP_SPACING`: for events that may come in storms."""
     NEXT = auto()
-    """In the next turn of the loop: for notices, which outputs act on first."""
+    """In the next iteration of the event loop: for notices, so that the outputs act first."""
     NOW = auto()
     """Before `append` returns: for events that an operator waits for."""
 
@@ -58,11 +59,11 @@ class Append(Protocol):
 
 
 class Journal:
-    """Takes events in, in one order, for the ledger, the projections and the outputs.
+    """Passes events, in one order, to the projections, the ledger and the outputs.
 
-    `outputs` get all events and must not block; an output may append what follows from them at once. `projections` fold
-    and are checkpointed in the order health, policy, features. Both are set once all are made. `request_step` is
-    called with the step that is wanted, if any is.
+    `outputs` get all events and must not block; an output may append events that follow. `projections` fold and are
+    checkpointed in the order health, policy, features. Both are set after all of them were created. `request_step` is
+    called with the requested step, unless it is NONE.
     """
 
     projections: tuple[Projection, ...] = ()
@@ -77,12 +78,12 @@ class Journal:
     ) -> None:
         self.recent: deque[Event] = deque(maxlen=RECENT_MOST)
         self.recalled = False
-        """Whether what the ledger holds from before this start is part of the state."""
+        """Whether the events from before this start, which the ledger has, are folded into the state."""
         self._ledger = ledger
         self._request_step = request_step
         self._clock = clock
         self.recorded: Callable[[], bool] = lambda: True
-        """Whether a checkpoint has all that projections must remember. While it has not, the ledger keeps the events instead."""
+        """Returns whether checkpoints are complete. An incomplete one is not written: the ledger keeps the events."""
         self._since_start: list[Event] = []  # events to fold again once the ledger is recalled
         self._position: LogPosition | None = None
 
@@ -94,8 +95,8 @@ class Journal:
         position: LogPosition | None = None,
         step: Step = Step.NONE,
     ) -> None:
-        """Append events and hand them to the outputs. `by` has folded them while it decided on them. `position`: how
-        far the kernel log was taken in, these events included.
+        """Append events and pass them to the outputs. `by`: the projection that has folded them already. `position`:
+        how far the kernel log was read, these events included.
         """
         events = tuple(events)
         self._fold(events, [projection for projection in self.projections if projection is not by])
@@ -107,17 +108,17 @@ class Journal:
         if events or position is not None:
             self._ledger.append(events, position=position)
             self._position = position or self._position
-        for output in self.outputs:  # while the ledger writes: a signal may wait for it
+        for output in self.outputs:  # while the ledger writes in its thread
             try:
                 output(events)
-            except Exception:  # the events are recorded: the other outputs, and the step, go on
+            except Exception:  # the events are recorded: continue with the other outputs and the step
                 log.exception("events not handed on", output=getattr(output, "__qualname__", repr(output)))
         if events and step is not Step.NONE:
             self._request_step(step)
 
     def tend(self) -> None:
-        """Write a checkpoint if one is due, else try again what could not be written. Called once in each step, after
-        its events.
+        """Write a checkpoint if one is due, otherwise retry failed writes. Called once in each step,
+        after its events.
         """
         if self.recalled and self._ledger.checkpoint_due(self._clock()):
             self.write_checkpoint()
@@ -125,9 +126,8 @@ class Journal:
             self._ledger.tend()
 
     def recall(self, memory: Memory, *, late: bool = False) -> None:
-        """Rebuild every projection as the fold of what the ledger holds and of what happened since the start.
-
-        `late`: the ledger was opened, or begun again, under the running daemon, and lacks what happened before.
+        """Rebuild every projection as the fold of the ledger's events and those since the start. `late`: the ledger was
+        opened or recreated while the daemon was running, and lacks earlier events.
         """
         if not memory.begun:
             with ExitStack() as rebuilding:
@@ -140,7 +140,7 @@ class Journal:
 
     def write_checkpoint(self) -> None:
         checkpoint = self.checkpoint(self._clock())
-        if self.recorded():  # asked only now: it may have failed just then
+        if self.recorded():  # after the checkpoint was made, which may have failed
             self._ledger.append(checkpoint=checkpoint)
         else:
             self._ledger.tend()
@@ -149,7 +149,7 @@ class Journal:
         return [event for projection in self.projections for event in projection.checkpoint(now)]
 
     def _fold(self, events: Iterable[Event], projections: Sequence[Projection]) -> None:
-        """Fold events into these projections. An event that one projection cannot take in is lost to that one alone."""
+        """Fold events into these projections. If one projection raises, the others still fold the event."""
         for event in events:
             for projection in projections:
                 try:

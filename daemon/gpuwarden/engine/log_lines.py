@@ -1,4 +1,6 @@
-"""Log lines of events: one for each, in a storm one a minute; ledger and metrics count them all."""
+"""Log lines of events: one for each event; for repeated errors of one subject one a minute, while ledger and metrics
+count all.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,14 @@ from gpuwarden.ledger.rows import Memory
 STORMING = (EventKind.XID, EventKind.TEST_XID, EventKind.SXID, EventKind.AER, EventKind.KERNEL_LINE, EventKind.OOM_KILL)
 LINE_SPACING = 60.0
 SPACED_MOST = 4096
-"""Subjects whose last line is remembered. GPUs and links are fewer; jobs and containers, which the kernel kills, are new ones each day."""
+"""Most subjects whose last line is remembered. GPUs and links are fewer, but killed jobs and containers are new
+subjects every day."""
 
 log = get_logger()
 
 
 class EventLines:
-    """Writes a log line for each event. `shadowed` is true for an event from which nothing follows."""
+    """Writes a log line for each event. `shadowed` returns True for events of findings in shadow."""
 
     def __init__(self, shadowed: Callable[[Event], bool] = lambda _: False) -> None:
         self._shadowed = shadowed
@@ -91,18 +94,18 @@ LINES: dict[EventKind, Line | Callable[[Event], Line]] = {
     EventKind.LEDGER_MOVED: ("error", "ledger corrupt: moved aside, begun again"),
     EventKind.LEDGER_LOST: ("error", "ledger lost its last events"),
 } | {kind: line for feature in parts("log_lines").values() for kind, line in feature.LINES.items()}
-"""The log line of each kind of event, or what makes it of the event."""
+"""The log line of each kind of event, or a function that returns it."""
 HIDDEN = (*OF_TESTS, *OF_GATES, *OF_FINDINGS)
 
 SEEN = ("healthy", "warning", "failure")
-"""Health of a node that can be judged. A node that was never judged, as at a start, has lost nothing."""
+"""Health of a judged node: only a change from one of these to unknown is logged as a warning."""
 
 _OTHER_NAMES = {"level": "test_level", "id": "try_id"}
-"""Names in log lines for keys of events that a log line has already: a level, and the id of what the event is about."""
+"""Other names for event keys that every log line already has: `level` and `id`."""
 
 
 def write_line(event: Event, *, shadow: bool = False) -> None:
-    """Write one line for the event. A pass that changes nothing writes none."""
+    """Write the log line of one event."""
     line = LINES[EventKind(event.kind)]
     level, text = line(event) if callable(line) else line
     if is_bookkeeping(event.kind, str(event.key), event.data):

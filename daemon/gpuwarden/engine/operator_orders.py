@@ -45,11 +45,11 @@ class Outcomes:
         self._last.pop(name, None)
 
     def settled(self) -> None:
-        """Wake the orders that wait: all that followed from the last outcome is recorded."""
+        """Wake waiting orders: all events of the last outcome are recorded."""
         self._settled.set()
 
     async def wait(self, keys: Mapping[str, str], within: float) -> None:
-        """Wait until all these intents, by actuator, have an outcome, but at most `within` seconds."""
+        """Wait until all these intents, by actuator, have an outcome, for at most `within` seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within):
                 while any(self.of(name, key) is None for name, key in keys.items()):
@@ -137,7 +137,7 @@ class Orders:
         return f"announced: this machine ends in {within:g} s; {effect}"
 
     def call_off(self, by: str) -> None:
-        """Call off the announced end. Raises ValueError where there is nothing to call off."""
+        """Call off the announced end. Raises ValueError if there is nothing to call off."""
         called_off = orders.call_off(self._state(), by, self._boot_id, self._clock(), self._settings().horizon)
         self._append([called_off], step=Step.NEXT)
 
@@ -149,13 +149,13 @@ class Orders:
         return "; ".join(answers) or self._no_request(act)
 
     async def _outcomes_of(self, events: Sequence[Event], act: Act) -> dict[str, Outcome | None]:
-        """Append these events. Returns, by actuator, the outcomes that come within SETTLES_WITHIN of the intents that
-        follow from them; None where there is none yet.
+        """Append these events. Returns, by actuator, the outcomes of the resulting intents within SETTLES_WITHIN; None
+        if there is none yet.
         """
         self._append(events, step=Step.NOW)
         pending = self._state().pending
         keys = {name: pending[name].key for name in self._boxes if name in pending and pending[name].act is act}
-        for name in keys:  # the reason of an earlier refusal may be mended by now
+        for name in keys:  # the cause of an earlier refusal may be fixed by now
             self._outcomes.forget(name)
             self._boxes[name].wake.set()
         await self._outcomes.wait(keys, SETTLES_WITHIN)

@@ -9,7 +9,7 @@ from gpuwarden.health.model import Finding, Verdict
 
 FORCE = "gpuwarden restore --force"
 _SHOWN = 8
-"""Findings that are listed; a node all of whose links are down has more than a hundred."""
+"""Most findings that are listed; a node all of whose links are down has more than a hundred."""
 _NO_GPU_WORKS = frozenset({"driver_unresponsive", "driver_not_loaded", "driver_library_mismatch", "nvml_unavailable"})
 
 
@@ -20,7 +20,9 @@ def refusal(failures: Sequence[Finding], verdict: Verdict, *, enforce: bool) -> 
 
 
 def stays_out(failures: Sequence[Finding], verdict: Verdict, outcomes: Iterable[str], *, done: bool) -> str:
-    """Return what was done, and why the node stays out. `done`: each scheduler has done its part; else the node may be open."""
+    """Return what was done, and why the node stays excluded. `done`: every scheduler has applied it; otherwise jobs may
+    still start.
+    """
     stays = "stays" if done else "is to stay"
     summary = "; ".join(
         (f"the operator's exclusion has ended, and the node {stays} out for active failures", *outcomes)
@@ -58,10 +60,10 @@ def _listed(failures: Sequence[Finding], verdict: Verdict) -> Iterator[str]:
 
 
 def effect_on_jobs(finding: Finding, verdict: Verdict) -> str:
-    """Return what jobs have to expect on a node with this failure."""
+    """Return how this failure affects jobs on the node."""
     row, subject = condition(finding.key.code), finding.key.subject
     gpu = next((gpu for gpu in verdict.gpus if gpu.slot == subject.slot), None)
-    if finding.key.code in _NO_GPU_WORKS:  # before `jobs_go_on`, which is of jobs that run already
+    if finding.key.code in _NO_GPU_WORKS:  # before `jobs_go_on`, which is about running jobs
         return "no job can use any GPU of this node"
     if row is not None and row.jobs_go_on:
         return "jobs run, worse at most"

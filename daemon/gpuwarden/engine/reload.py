@@ -1,6 +1,6 @@
-"""A changed configuration under a running daemon: what is taken over at once, and what waits for a restart.
+"""Reload of the configuration: which keys take effect in the running daemon, and which need a restart.
 
-It is read as a whole and judged as a whole: with a fault anywhere nothing of it is taken over, and the old one stays.
+The new configuration is checked as a whole: if it has any fault, none of it is used, and the old one stays in force.
 """
 
 from __future__ import annotations
@@ -22,17 +22,19 @@ _VALUES: Mapping[str, tuple[str, ...]] = {
     "jobs": ("stalled_after",),
     "breaker": (*(key.name for key in keys(Budget)), "recount_after"),
 }
-"""What the judge, policy and the breaker get at once: whole tables, and of other tables these keys. Nothing else is read again."""
+"""Keys of other tables that the judge, policy and the breaker get at once. All other keys need a restart."""
 TAKEN_OVER = (*_TABLES, *(f"{table}.{name}" for table, names in _VALUES.items() for name in names))
 
 
 class ReloadError(Exception):
-    """The configuration cannot be used, or not be read. The message names every fault."""
+    """The configuration cannot be read or used. The message names every fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
-    """`taken` and `waiting` are keys: what holds from now on, and what will after a restart."""
+    """The result of a reload. `taken`: changed keys that are in force from now on; `waiting`: those that need a
+    restart.
+    """
 
     rules: Rules
     taken: tuple[str, ...]
@@ -45,7 +47,9 @@ class Reloaded:
 
 
 def reloaded(rules: Rules, running: Config, latest: Config) -> Reloaded:
-    """`running`: the configuration that is in force, `latest`: the one just read."""
+    """Return the new rules, and which changed keys are taken over. `running`: the configuration in force, `latest`: the
+    new one.
+    """
     changed = tuple(_differences(running, latest))
     taken = tuple(key for key in changed if key.partition(".")[0] in _TABLES or key in TAKEN_OVER)
     new = replace(
@@ -62,7 +66,7 @@ def reloaded(rules: Rules, running: Config, latest: Config) -> Reloaded:
 
 
 def in_force(running: Config, latest: Config) -> Config:
-    """The configuration after a reload: of the new one only what was taken over."""
+    """The configuration after a reload: `running`, with the keys that were taken over from `latest`."""
     values = {table: _with(getattr(running, table), getattr(latest, table), names) for table, names in _VALUES.items()}
     tables = {table: getattr(latest, table) for table in _TABLES}
     return replace(running, **values, **tables, fault=latest.fault)
@@ -73,7 +77,7 @@ def _with(old: Any, new: Any, names: Iterable[str]) -> Any:
 
 
 def _differences(old: Any, new: Any, path: str = "") -> Iterator[str]:
-    """The keys, as far down as there are tables on both sides, at which the two differ."""
+    """The dotted keys at which the two differ, down to the level at which both have tables."""
     if old == new:
         return
     if type(old) is type(new) and is_dataclass(old):
