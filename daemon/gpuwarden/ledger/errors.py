@@ -1,10 +1,10 @@
-"""The errors of the ledger, and whose fault each is.
+"""The errors of the ledger, and the cause of each.
 
 LedgerError
-├── LedgerUnavailable   the disk's or the host's: read-only, full, no permission, locked. Try again later.
-├── LedgerCorrupt       the file's: it must be moved aside before another is begun.
-└── LedgerRefused       the operator's: the file is intact but not a ledger of gpuwarden. It is left where it is.
-    └── LedgerOfAnotherMajor    a ledger of a version that this one cannot read: nothing starts on it
+├── LedgerUnavailable   disk or host: read-only, full, no permission, locked. It is retried.
+├── LedgerCorrupt       the file is damaged: it must be moved aside before a new one is created.
+└── LedgerRefused       the file is intact but not a ledger of gpuwarden; an operator must move it.
+    └── LedgerOfAnotherMajor    a ledger of a version that this one cannot read; the daemon does not start
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class LedgerOfAnotherMajor(LedgerRefused):
     pass
 
 
-# SQLite's primary result codes (sqlite.org/rescode.html); the file is damaged. The statements are constant: one that does not fit
-# the tables (ERROR), or breaks a rule of theirs, has met altered tables.
+# SQLite's primary result codes (sqlite.org/rescode.html) for a damaged file, then for altered tables: all statements
+# are constant, so one that does not match the tables (ERROR) or violates a constraint means that somebody altered them.
 _CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _MISFITTING = {
     sqlite3.SQLITE_ERROR,
@@ -47,7 +47,7 @@ _MISFITTING = {
     sqlite3.SQLITE_FORMAT,
 }
 
-# ... and what the operator can do about the others.
+# Advice to the operator for the other codes.
 _ADVICE = {
     sqlite3.SQLITE_READONLY: "the filesystem, directory or file is read-only: remount it or correct its permissions",
     sqlite3.SQLITE_CANTOPEN: "check that its directory exists, that its filesystem is not read-only and has room",
@@ -63,7 +63,7 @@ _UNREAD = re.compile(r"error code=(\d{1,9})")
 def is_damage(error: Exception) -> bool:
     """Return True if the error means a damaged SQLite file, rather than a disk that is full or missing."""
     code = getattr(error, "sqlite_errorcode", None)
-    if code is None:  # Python's own: a text in the file that is no UTF-8
+    if code is None:  # raised by Python: a text in the file is not UTF-8
         return isinstance(error, sqlite3.OperationalError) and "decode" in str(error)
     return _means_damage(code)
 
@@ -88,7 +88,7 @@ def check_verdict(verdict: str, path: Path) -> None:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Works like `translated`, for code that only reads: values that are not as they were written are damage, too."""
+    """Translate errors as `translated` does, for code that only reads: unexpected values count as damage, too."""
     try:
         with translated(path):
             yield
@@ -98,7 +98,7 @@ def reading(path: Path) -> Iterator[None]:
 
 @contextmanager
 def translated(path: Path) -> Iterator[None]:
-    """Turn what SQLite and the system raise into a LedgerError about `path`."""
+    """Turn errors of SQLite and the operating system into a LedgerError about `path`."""
     try:
         yield
     except sqlite3.Error as error:

@@ -1,7 +1,7 @@
-"""The ledger as the daemon's loop sees it: nothing here waits for a disk.
+"""The ledger's interface for the event loop: no call waits for the disk.
 
-What is appended stays in memory, bounded, until the writer thread has committed it. While the disk cannot take it the
-thread tries again, ever more rarely, and `error` is the reason.
+Entries stay in a bounded queue until the writer thread has committed them. While it cannot, the thread retries with
+growing pauses, and `error` returns the reason.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _CHECKPOINT_AFTER = 1_000  # events
 _CHECKPOINT_EVERY = 86_400.0  # seconds
 _DAMAGE_SHOWN = 3_600.0  # seconds for which damage found is reported
 COMMITS_WITHIN = 2.0
-"""Seconds that an exclusion, or a signal, waits for its record to be on disk; after that a dead GPU counts for more."""
+"""Seconds that an exclusion or a signal waits until its record is on disk. After that it proceeds: a dead GPU matters
+more."""
 
 
 class Ledger:
@@ -39,8 +40,8 @@ class Ledger:
         self._path = path
         self._clock = clock
         self._boot_id = boot_id
-        self._carried: tuple[Event, ...] = ()  # what only a newer version understands
-        self._late = False  # the events of earlier runs were not read in time, and are not yet
+        self._carried: tuple[Event, ...] = ()  # events that only a newer version can fold
+        self._late = False  # the events of earlier runs are still unread
         self._uncovered = 0  # events since the last checkpoint
         self._covered_at = clock().boottime
         self._waiting = WriteQueue(capacity)
@@ -51,18 +52,19 @@ class Ledger:
 
     @property
     def dropped(self) -> int:
-        """Events that are in no ledger, since too many waited to be written."""
+        """Number of events that are not written because too many were waiting."""
         return self._waiting.dropped
 
     @property
     def unwritten(self) -> int:
-        """Events that wait to be written."""
+        """Number of events that wait to be written."""
         return self._waiting.events
 
     async def open(self, deadline: float) -> Memory | None:
-        """The events remembered of this machine; None if they are not read within `deadline` seconds (see `error`).
+        """Open the ledger and return this machine's events; None if they are not read within `deadline` seconds (see
+        `error`).
 
-        Then `tend` goes on trying, and `recall` returns them once they are read.
+        `tend` then continues to try, and `recall` returns the events once they are read.
         """
         self._writer.submit(self._ledger_writer.work)
         await self._writer.flush(deadline)
@@ -71,9 +73,10 @@ class Ledger:
         return memory
 
     def recall(self) -> Memory | None:
-        """Return what the ledger holds, once after each time that it was opened late or begun again; else None.
+        """Return the ledger's events once each time it was opened late or recreated; otherwise None.
 
-        Fold it in, unless it was `begun`; then append a checkpoint, so that it knows this run's state too.
+        The caller folds them, unless the ledger was just `begun`, and then appends a checkpoint with the state of this
+        run.
         """
         if not self._ledger_writer.memories:
             return None
@@ -90,27 +93,29 @@ class Ledger:
         position: LogPosition | None = None,
         checkpoint: Iterable[Event] | None = None,
     ) -> None:
-        """Have this committed, all of it or nothing (see `Entry`)."""
+        """Queue an entry, which is committed as a unit (see `Entry`)."""
         covered = None if checkpoint is None else with_unknown_events(self._carried, checkpoint, self._boot_id)
         entry = Entry(events=tuple(events), position=position, checkpoint=covered)
         fits = self._waiting.add(entry)
         if covered is not None:
             self._uncovered, self._covered_at = 0, self._clock().boottime
         else:
-            self._uncovered += len(entry.events) if fits else _CHECKPOINT_AFTER  # a loss is made good soon
+            self._uncovered += len(entry.events) if fits else _CHECKPOINT_AFTER  # after a loss a checkpoint is due
         self._writer.submit(self._ledger_writer.work)
 
     def checkpoint_due(self, now: Stamp) -> bool:
-        """Return True if the next `append` should bring a checkpoint: it bounds what a start must fold, and lets old events go."""
+        """Return True if the next `append` should have a checkpoint. It limits what a start folds, and lets old events
+        be pruned.
+        """
         late = now.boottime - self._covered_at >= _CHECKPOINT_EVERY
         return self._uncovered >= _CHECKPOINT_AFTER or (late and self._uncovered > 0)
 
     def tend(self) -> None:
-        """Try again what failed, and prune when it is time. Call it once in each pass."""
+        """Retry failed writes, and prune if it is due. Called in each step."""
         self._writer.submit(self._ledger_writer.work)
 
     def error(self, now: Stamp) -> str:
-        """Why nothing can be written, or that a corrupt ledger was moved aside lately; empty if all is well."""
+        """Why nothing can be written, or that the ledger was recently damaged; "" if neither."""
         stalled = self._writer.stalled_for(now.boottime)
         if stalled > _STALLED:
             return f"ledger {self._path}: the disk has not responded for {stalled:.0f} s; is its filesystem frozen?"
@@ -124,7 +129,9 @@ class Ledger:
         return ""
 
     async def flush(self, timeout: float) -> bool:  # noqa: ASYNC109 - returns False at the deadline, which is no error here
-        """Try at once to commit everything appended so far; whether it is, after at most `timeout` seconds."""
+        """Try at once to commit everything appended so far. Returns after at most `timeout` seconds whether that is
+        done.
+        """
         committed = self._begin_commit()
         await self._writer.flush(timeout)
         return committed()
@@ -143,7 +150,7 @@ class Ledger:
         return lambda: self._waiting.settled >= target
 
     async def close(self, timeout: float) -> bool:  # noqa: ASYNC109 - as in `flush`
-        """Flush and close; False if something could not be committed in time. A thread that hangs is left behind."""
+        """Flush and close. Returns False if not all was committed in time. A thread that hangs is abandoned."""
         deadline = time.monotonic() + timeout
         committed = await self.flush(timeout)
         self._writer.submit(self._ledger_writer.close)

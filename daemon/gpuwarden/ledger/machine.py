@@ -1,4 +1,4 @@
-"""Whether a ledger is this machine's: it may have come with a cloned image, or with a disk from another machine."""
+"""Which machine a ledger belongs to: it may have come with a cloned image, or with a disk from another machine."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ def of_text(text: str) -> MachineIdentity:
 
 
 def same_machine(first: MachineIdentity, second: MachineIdentity) -> bool:
-    """Equal in the DMI UUID, or in the machine id where one has no DMI UUID; and in the instance where both have one.
-
-    True if they have no name in common.
+    """Return True if both are the same machine: equal DMI UUIDs, or equal machine ids if one has no DMI UUID, and equal
+    instances. A pair of identifiers of which one is missing counts as equal.
     """
     boards = (first.dmi, second.dmi) if first.dmi and second.dmi else (first.machine_id, second.machine_id)
     return all(
@@ -30,7 +29,7 @@ def same_machine(first: MachineIdentity, second: MachineIdentity) -> bool:
 
 
 def completed(machine: MachineIdentity, recorded: MachineIdentity) -> MachineIdentity:
-    """The names of `machine`, missing ones taken from `recorded`: a name that cannot be read once is not forgotten."""
+    """The identifiers of `machine`, with missing ones taken from `recorded`, so that one failed read loses none."""
     return MachineIdentity(
         dmi=machine.dmi or recorded.dmi,
         machine_id=machine.machine_id or recorded.machine_id,

@@ -1,4 +1,4 @@
-"""Reading the ledger: what the daemon's store and the command line share, and the way in that writes nothing."""
+"""Reading the ledger: the queries that the daemon's store and the command line share, and read-only access."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _SEALED = f"{_EVENTS} AND id > :through AND id <= :last ORDER BY id"
 
 
 class Reader:
-    """An open ledger; of its rows, those of the current era. Every method may raise LedgerError.
+    """An open ledger, restricted to rows of the current era. Every method may raise LedgerError.
 
-    `begun`: it or its era was begun when this was opened.
+    `begun`: the ledger or its era was created when it was opened.
     """
 
     begun = False
@@ -65,10 +65,10 @@ class Reader:
         limit: int = 1_000,
         newest: bool = False,
     ) -> list[Recorded]:
-        """The first `limit` events, or the `newest`, in order, with wall time >= `since`, id > `after`, one of these kinds and of these
-        subjects (none: any).
+        """Return, in order, the first `limit` events, or the last if `newest`, with wall time >= `since`, id > `after`,
+        and a kind and a subject among those passed (none: any).
 
-        To read on or to follow, call again with the last id as `after`.
+        To continue or to follow, call again with the last id as `after`.
         """
         names = {f"kind{number}": str(kind) for number, kind in enumerate(kinds)}
         of_kind = f"AND kind IN ({','.join(f':{name}' for name in names)})" if kinds else ""
@@ -99,7 +99,7 @@ class Reader:
             return LogPosition(boot_id, int(sequence)) if boot_id and sequence else None
 
     def machine(self) -> MachineIdentity:
-        """The machine this ledger was last used on; without any name if none is recorded."""
+        """The machine that last used this ledger; without any identifier if none is recorded."""
         with reading(self.path):
             return of_text(self._meta("machine"))
 
@@ -108,12 +108,14 @@ class Reader:
             return int(self._meta("era") or 1)
 
     def _through(self) -> int:
-        """The id of the last event that the checkpoint covers. A new era has no checkpoint, and its events come later."""
+        """The id of the last event that the checkpoint covers. In an era without a checkpoint all events have higher
+        ids.
+        """
         with reading(self.path):
             return int(self._meta("checkpoint_through") or 0)
 
     def sealed(self, through: int | None = None, last: int | None = None) -> Seal:
-        """Seal of what this ledger holds now, or held when its checkpoint went through `through` and its events up to `last`."""
+        """Compute the seal of the ledger now, or as of the checkpoint through `through` and the events up to `last`."""
         with reading(self.path), self._one_view():
             (newest,) = self._db.execute("SELECT max(id) FROM events").fetchone()
             era, at = self.era(), self._through() if through is None else through
@@ -132,9 +134,10 @@ class Reader:
             )
 
     def lost(self, seal: Seal | None) -> int:
-        """Count the events that this ledger had when it was sealed and that are missing at its end. Raises LedgerCorrupt if others changed.
+        """Count events that the ledger had when it was sealed and that are missing at its end. Raises LedgerCorrupt if
+        others changed.
 
-        An era or a checkpoint that was begun after the seal shows only that nothing is missing.
+        If the era or the checkpoint is newer than the seal, nothing is missing.
         """
         if seal is None:
             return 0
@@ -159,7 +162,7 @@ class Reader:
         try:
             yield
         finally:
-            # An error of the disk has ended it already, and that error is the one to report.
+            # A disk error has ended the transaction already, and is the error to report.
             with contextlib.suppress(sqlite3.Error):
                 self._db.execute("ROLLBACK")
 
@@ -170,10 +173,10 @@ class Reader:
 
 
 def read_only(path: Path) -> Reader:
-    """Open the ledger for reading while a daemon writes it or none does, as any user who may read the file.
+    """Open the ledger for reading, with or without a daemon that writes it, as any user who may read the file.
 
-    No file is written or made, not even the index of the log. Raises LedgerUnavailable, LedgerCorrupt or LedgerRefused.
-    Open it again for every query: a ledger that no daemon had open is taken as unchanging.
+    No file is written or created, not even the index of the WAL. Raises LedgerUnavailable, LedgerCorrupt or
+    LedgerRefused. Open it again for every query: a ledger that no daemon had open is read as immutable.
     """
     path = path.absolute()
     with translated(path):

@@ -21,7 +21,7 @@ _MOVED_MAX = 20  # a disk that damages every ledger must not be filled with them
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opener:
-    """The machine and boot that open the ledger, and when: part of the events that opening it may cause."""
+    """The machine and boot that open the ledger, and the time, for the events that opening it may cause."""
 
     machine: MachineIdentity
     boot_id: str
@@ -35,7 +35,8 @@ class Opener:
 class Opened:
     """An open ledger.
 
-    `store`: settled in on this machine. `moved`: the name that a corrupt file was moved to. `lost`: events missing at its end.
+    `store`: bound to this machine. `moved`: the new name of a corrupt file. `lost`: number of events missing at its
+    end.
     """
 
     store: Store
@@ -44,7 +45,7 @@ class Opened:
 
 
 def open_ledger(path: Path, opener: Opener) -> Opened:
-    """Open the ledger, or begin a new one in place of one that is corrupt. Raises LedgerUnavailable or LedgerRefused."""
+    """Open the ledger, or replace a corrupt one by a new one. Raises LedgerUnavailable or LedgerRefused."""
     store = None
     existed = path.exists()
     try:
@@ -53,7 +54,7 @@ def open_ledger(path: Path, opener: Opener) -> Opened:
         lost = store.lost(sealed)
         if sealed is not None:
             _check_machine(store, sealed, opener.machine)
-        store.memory()  # what cannot be read is found now, while the file can still be set aside
+        store.memory()  # fails on unreadable rows now, while the file can still be moved aside
     except LedgerCorrupt as error:
         return replace_corrupt(path, opener, error, store)
     if lost:
@@ -63,14 +64,15 @@ def open_ledger(path: Path, opener: Opener) -> Opened:
 
 
 def replace_corrupt(path: Path, opener: Opener, error: LedgerCorrupt, broken: Store | None = None) -> Opened:
-    """Move the corrupt ledger aside and begin another, whose first event records it. `broken`: the store that has it open.
+    """Move the corrupt ledger aside and create a new one, whose first event records that. `broken`: the store that has
+    it open.
 
     Raises LedgerUnavailable.
     """
     try:
         moved = move_aside(path, opener.at.wall).name
     finally:
-        # Only now: closing removes the log beside the file under the name it was opened with.
+        # After the rename: closing deletes the WAL under the name with which the database was opened.
         if broken is not None:
             with contextlib.suppress(LedgerError):
                 broken.close()
@@ -81,9 +83,9 @@ def replace_corrupt(path: Path, opener: Opener, error: LedgerCorrupt, broken: St
 
 
 def move_aside(path: Path, now: float) -> Path:
-    """Rename the ledger and its side files to free names under which they are a database again.
+    """Rename the ledger and its side files to free names that still form a database.
 
-    The file itself goes last: a new ledger must not find, and discard, the log of the old one.
+    The database file comes last: a new ledger must not find, and discard, the WAL of the old one.
     """
     with translated(path):
         earlier = {
@@ -116,7 +118,7 @@ def _check_machine(store: Store, sealed: seal.Seal, here: MachineIdentity) -> No
 
 
 def _settle_in(store: Store, opener: Opener) -> None:
-    """Bind the ledger to this machine; what another machine left in it is set aside."""
+    """Bind the ledger to this machine. If another machine used it, its events are archived."""
     recorded, here = store.machine(), opener.machine
     if not same_machine(recorded, here):
         store.archive(here, opener.event(EventKind.MACHINE_CHANGED, was=str(recorded), now=str(here)))

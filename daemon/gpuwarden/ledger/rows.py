@@ -1,7 +1,7 @@
-"""Events and what else the ledger remembers, as values and as rows.
+"""Events and the other content of the ledger, as values and as rows.
 
-A row can always be written: text is valid UTF-8 and bounded, data is JSON. A row that was edited can always be
-read: data that is no JSON object becomes empty.
+Every row can be written: text is valid UTF-8 and bounded, data is JSON. When a row is read, data that is not a JSON
+object becomes empty; other values of a wrong type are errors.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Row = tuple[str, str, float, float, str, str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """An event as the ledger holds it; `id` grows with every event and is never used twice."""
+    """An event in the ledger; `id` grows with every event and is never reused."""
 
     id: int
     event: Event
@@ -32,10 +32,10 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """The ledger's knowledge of this machine. `begun`: it is empty, since the ledger or this machine's era has only just begun.
+    """The ledger's content for this machine. `begun`: the ledger, or this machine's era, was just created.
 
-    `events`, folded in order, give the state: the last checkpoint and all that was appended after it. `position` is None until the first
-    kernel log record was taken in.
+    `events`: the last checkpoint and all later events, which give the state if folded in order. `position`: None until
+    a kernel log record was recorded.
     """
 
     events: tuple[Event, ...] = ()
@@ -59,7 +59,9 @@ def row_of(event: Event) -> Row:
 
 
 def event_of(row: Row) -> Event:
-    """Raises ValueError for a row that was not written so: SQLite accepts any value in any column."""
+    """Return the event of a row. Raises ValueError for values of other types than were written: SQLite accepts any
+    value.
+    """
     kind, boot_id, boottime, wall, code, subject, detail, data = row
     texts = all(isinstance(text, str) for text in (kind, boot_id, code, subject, detail))
     if not texts or not all(isinstance(time, float) and math.isfinite(time) for time in (boottime, wall)):

@@ -1,13 +1,13 @@
 """The tables of the ledger and their version.
 
 Versions are `major.minor`. Within a major version changes only add (tables, columns with a default, indexes), so that
-an older daemon goes on using a newer file: statements name their columns. Another major version is refused.
-Events may get new kinds, codes and data in a minor version; what an older daemon makes of those is in `unknown_events.py`.
+an older daemon can use a newer file: statements name their columns. Another major version is refused.
+Events may get new kinds, codes and data in a minor version; how an older daemon keeps them: `unknown_events.py`.
 
-- `era` counts the machines that this file has served: only rows of the current era are this machine's.
-- `checkpoint` holds the events that make the state as it was after event `checkpoint_through` (in `meta`). What is
-  in `events` up to there is history: shown, and pruned with time.
-- No index but the ids: to scan all events that are ever kept takes 25 ms, and each index costs every write.
+- `era` counts the machines that have used this file: only rows of the current era belong to this machine.
+- `checkpoint` has the events whose fold gives the state after event `checkpoint_through` (in `meta`). Rows of `events`
+  up to there are history: shown, and pruned with time.
+- There is no index except the ids: a scan of all events takes 25 ms at most, and an index would slow every write.
 - `meta` further holds how many checkpoints were written, the kernel log position, the machine, and when the file was created (wall time).
 """
 
@@ -73,7 +73,7 @@ def check_version(db: sqlite3.Connection, path: Path) -> tuple[int, int] | None:
 
 
 def create(db: sqlite3.Connection, created: float) -> None:
-    """Make what is missing. Within a transaction of the caller."""
+    """Create missing tables and entries, within a transaction of the caller."""
     for statement in _TABLES:
         db.execute(statement)
     version = f"{MAJOR}.{MINOR}"

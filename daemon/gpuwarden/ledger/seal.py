@@ -1,8 +1,8 @@
-"""A small file beside the ledger that records how far it went and what it held, so that a loss does not pass for an empty memory.
+"""A small file next to the ledger with its extent and digest, so that lost events are detected.
 
-SQLite ignores the end of its log from the first damaged frame on, and pages carry no checksum: a flipped bit can take a
-latched failure away without an error. The seal is written after the log was moved into the database and is synced itself;
-what it covers is on the disk in two places that do not fail together.
+SQLite ignores the end of its WAL from the first damaged frame on, and pages have no checksum: a flipped bit can remove
+a latched failure without an error. The seal is written and synced after the WAL was moved into the database, so a fault
+is unlikely to damage both in the same way.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ _SIZE = 4096  # bytes
 class Seal:
     """The extent and digest of a ledger.
 
-    `machine`: as the ledger had it. `last`: id of the newest event. `checkpoints`: how many were written so far. `digest`: SHA-256 of the
-    last of them, through event `through`, and of the events after it up to `last`, row by row, of `era`.
+    `machine`: as recorded in the ledger. `last`: id of the newest event. `checkpoints`: number written so far.
+    `digest`: SHA-256 over the rows of `era`: the last checkpoint, which covers events through `through`, and the events
+    after it up to `last`.
     """
 
     schema: str
@@ -50,12 +51,12 @@ def digest(rows: list[tuple[object, ...]]) -> str:
 
 
 def write(ledger: Path, seal: Seal) -> None:
-    """Replaces it atomically; it is on disk when this returns. Raises OSError."""
+    """Replace the seal atomically; it is on disk when this returns. Raises OSError."""
     replace_file(path_of(ledger), json.dumps(asdict(seal)), mode=0o640, synced=True)
 
 
 def read(ledger: Path) -> Seal | None:
-    """Read the seal. None if there is none, or it cannot be read or parsed: then nothing is checked."""
+    """Read the seal. None if there is none, or it cannot be read or parsed; the ledger is then not checked."""
     try:
         seal = from_wire(Seal, json.loads(read_regular(path_of(ledger), _SIZE, follow=False)))
         return seal if isinstance(json.loads(seal.machine or "{}"), dict) else None

@@ -1,8 +1,8 @@
-"""Writing the ledger. Everything here may block for as long as the disk does: it belongs on a writer thread.
+"""Writing the ledger. Every call may block for as long as the disk does, so it belongs in a writer thread.
 
-SQLite in WAL mode with `synchronous=NORMAL`: what was committed survives the death of the process at any point; a
-power cut may take the last transactions, whole and from the end. An event and the kernel log position that it came
-with are one transaction, so that after a restart no line is lost and none is taken in twice.
+SQLite in WAL mode with `synchronous=NORMAL`: committed transactions survive the death of the process at any point; a
+power cut may lose the last ones, each as a whole. An event and its kernel log position are one transaction, so after a
+restart no line is lost or read twice.
 """
 
 from __future__ import annotations
@@ -48,9 +48,8 @@ _PRUNE = """
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A unit that is committed together. `position`: up to where the kernel log was taken in, these events included.
-
-    `checkpoint`: the events that make the state as it is after these `events`.
+    """What is committed as a unit. `position`: how far the kernel log was read, these events included. `checkpoint`:
+    events whose fold gives the state after `events`.
     """
 
     events: tuple[Event, ...] = ()
@@ -59,13 +58,13 @@ class Entry:
 
 
 class Store(Reader):
-    """The one writing connection."""
+    """The only connection that writes the ledger."""
 
     @classmethod
     def open(cls, path: Path, *, now: float, synchronous: Literal["NORMAL", "FULL"] = "NORMAL") -> Self:
-        """Open or begin the ledger; `now` is wall time.
+        """Open or create the ledger; `now` is wall time.
 
-        Raises LedgerCorrupt, LedgerRefused (neither changes anything) or LedgerUnavailable.
+        Raises LedgerCorrupt or LedgerRefused, without any change, or LedgerUnavailable.
         """
         with reading(path):
             _create_file(path)
@@ -95,7 +94,7 @@ class Store(Reader):
     def append(self, entries: Iterable[Entry]) -> None:
         """Commit all of them, in order, or none."""
         with translated(self.path), self._transaction():
-            # The file may have been moved away: what is written into it then is lost.
+            # The file may have been moved away: anything written into it would be lost.
             if not os.path.samestat(os.stat(self.path), self._file):  # noqa: PTH116 - compared with samestat
                 raise LedgerUnavailable(f"ledger {self.path} was replaced by another file; it is opened again")
             for entry in entries:
@@ -107,7 +106,9 @@ class Store(Reader):
                     self._replace_checkpoint(entry.checkpoint)
 
     def archive(self, machine: MachineIdentity, event: Event) -> None:
-        """Set everything known aside (pins, latches and acknowledgements are events): a new era begins with `event`."""
+        """Begin a new era with `event`. Events of earlier eras no longer count, including pins, latches and
+        acknowledgements.
+        """
         with translated(self.path), self._transaction():
             self._db.execute("DELETE FROM meta WHERE key IN ('kernel_log_boot_id', 'kernel_log_sequence')")
             self._set_meta("era", str(self.era() + 1))
@@ -120,7 +121,9 @@ class Store(Reader):
             self._set_meta("machine", as_text(machine))
 
     def seal(self) -> bool:
-        """Move the log into the database and record what that holds (`seal.py`), both synced. False while a reader holds it up."""
+        """Move the WAL into the database and write the seal (`seal.py`), both synced. False while a
+        reader prevents it.
+        """
         with translated(self.path):
             _, in_log, moved = self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
             if moved < in_log:
@@ -133,7 +136,7 @@ class Store(Reader):
     ) -> int:
         """Delete at most `most` events that are too old or too many, the oldest first; returns how many.
 
-        What is not in the checkpoint yet stays.
+        Events that no checkpoint covers are kept.
         """
         surplus = "SELECT id FROM events ORDER BY id DESC LIMIT 1 OFFSET ?"
         with translated(self.path), self._transaction():
@@ -175,6 +178,6 @@ class Store(Reader):
 def _create_file(path: Path) -> None:
     """Create the file and its folder with their modes. SQLite gives the files beside it the mode of the file."""
     path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-    # What exists is not opened here: closing it would end the locks that SQLite may hold on it in this process.
+    # An existing file is not opened: closing it would release the locks that SQLite may hold on it in this process.
     with contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640))

@@ -1,8 +1,8 @@
-"""Events that only a newer version can read, carried along by an older one.
+"""Events that only a newer version can fold, kept by an older one.
 
-After a downgrade the fold leaves out what it does not know: a condition that came with the newer version, a kind of event.
-The checkpoint that the older daemon writes would lose them for good. So it takes them along, as they were, and the newer
-daemon finds them again after the next upgrade.
+After a downgrade, the fold skips events of kinds and conditions that the older version does not have, and its next
+checkpoint would lose them for good. So they are copied unchanged into each checkpoint, and the newer version folds them
+after the next upgrade.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gpuwarden.health.conditions import condition
 from gpuwarden.health.model import Event, EventKind
 
 MOST = 1_000
-"""The newest are kept: more than any node has findings, and a bound on whatever the file holds."""
+"""Most events that are kept, the newest: more than any node has findings."""
 
 _OF_CONDITIONS = frozenset(
     (
@@ -40,6 +40,8 @@ def _is_unknown(event: Event) -> bool:
 
 
 def with_unknown_events(carried: tuple[Event, ...], checkpoint: Iterable[Event], boot_id: str) -> tuple[Event, ...]:
-    """The checkpoint with them in it: those of earlier boots come first, so that its boot counts for them too."""
+    """The checkpoint with the carried events. Those of earlier boots come first, so that its BOOT event applies to
+    them, too.
+    """
     earlier = tuple(event for event in carried if event.boot_id != boot_id)
     return (*earlier, *checkpoint, *(event for event in carried if event.boot_id == boot_id))

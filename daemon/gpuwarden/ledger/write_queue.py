@@ -1,4 +1,4 @@
-"""What waits to be written to the ledger: filled by the event loop, emptied by the writer thread, bounded."""
+"""The bounded queue from the event loop to the ledger's writer thread."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from gpuwarden.ledger.store import Entry
 
 
 class WriteQueue:
-    """Entries that wait to be written, with at most `capacity` events. An entry that does not fit loses its events, counted in `dropped`;
-    its position and checkpoint are kept.
+    """Entries that wait to be written, with at most `capacity` events. An entry that does not fit loses its events,
+    which are counted in `dropped`; its position and checkpoint are kept.
 
-    `added` and `settled` number the entries that came in and those that are written, in the same order.
+    `added` and `settled` count the entries that were queued and those that are written, in the same order.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -27,7 +27,7 @@ class WriteQueue:
         self._lock = threading.RLock()  # never held while the disk is used
 
     def add(self, entry: Entry) -> bool:
-        """False if its events were dropped."""
+        """Queue an entry. Returns False if its events were dropped."""
         with self._lock:
             fits = self.events + len(entry.events) <= self._capacity
             if not fits:
@@ -44,7 +44,7 @@ class WriteQueue:
             return fits
 
     def take(self, most: int) -> list[Entry]:
-        """The oldest entries, which count as waiting until `done`."""
+        """Return the oldest entries, which count as waiting until `done`."""
         with self._lock:
             self._in_hand = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
             return self._in_hand

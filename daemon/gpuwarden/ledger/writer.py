@@ -1,4 +1,4 @@
-"""The writer thread's part of the ledger: opens, writes, prunes, and tries again after whatever went wrong."""
+"""The writer thread's part of the ledger: it opens, writes and prunes, and retries after any error."""
 
 from __future__ import annotations
 
@@ -24,19 +24,20 @@ from gpuwarden_collectors.host import MachineIdentity
 _RETRY_FIRST, _RETRY_MAX = 1.0, 60.0  # seconds between attempts, doubling
 _BATCH = 500  # entries in one transaction
 _PRUNE_EVERY = 3_600.0  # seconds
-_PRUNE_FROM = 3_600.0  # ... of uptime: before that the clock may be years ahead, as hardware clocks are at times until a time server was reached
-_SEAL_EVERY = 30.0  # seconds for which what is no latch may be in the log alone
-_SEAL_SOON = 1.0  # ... an exclusion: with it often comes a signal to a job, the outcome of which must not wait for two syncs of the disk
-_SEAL_HELD_UP = 15.0  # seconds for which a reader, or a disk, may hold it up before that is an error
+_PRUNE_FROM = 3_600.0  # ... of uptime: before that the wall clock may be years ahead, until a time server has set it
+_SEAL_EVERY = 30.0  # seconds for which events other than latches may be only in the WAL
+_SEAL_SOON = 1.0  # ... exclusions: a signal to a job often follows, whose record must not wait for two syncs
+_SEAL_HELD_UP = 15.0  # seconds for which a reader or the disk may delay the seal before that is an error
 _LOST = "its log was damaged, or a power cut came before it was on disk; latched failures may be forgotten, see `gpuwarden events`"
-_PRUNE_AFTER = 1_000  # ... or so many events: half of what one call of `Store.prune` takes away
+_PRUNE_AFTER = 1_000  # ... or this many events: half of what one call of `Store.prune` deletes
 
 
 class LedgerWriter:
-    """Writes the ledger. `work` and `close` run in the writer thread, `failed` gets what they raise. The attributes may be read anywhere.
+    """Writes the ledger. `work` and `close` run in the writer thread, and `failed` gets their errors. Any thread may
+    read the attributes.
 
-    `memories` gets one when the ledger was opened for the first time, and whenever it was begun again. `error` is why nothing can be
-    written; `damage` is when the ledger was found damaged, and what was done about it.
+    `memories` gets an item when the ledger is first opened, and each time it is recreated. `error`: why nothing can be
+    written. `damage`: when the ledger was found damaged, and what was done.
     """
 
     def __init__(self, path: Path, waiting: WriteQueue, machine: MachineIdentity, boot_id: str, clock: Clock) -> None:
@@ -60,7 +61,7 @@ class LedgerWriter:
         self._unsealed_since: float | None = None
 
     def hurry(self) -> None:
-        """Let the next `work` try at once, whatever failed before."""
+        """Make the next `work` try at once, without the pause after a failure."""
         self._retry_at = 0.0
 
     def work(self) -> None:
@@ -102,7 +103,7 @@ class LedgerWriter:
             os.close(claim)
 
     def _claimed(self) -> None:
-        """Lock the ledger, which one daemon writes: two would each judge by what the other remembers. The lock ends with its holder."""
+        """Lock the ledger, since two daemons would judge by each other's events. The lock ends with its process."""
         if self._claim is not None:
             return
         with translated(self._path):
@@ -170,7 +171,7 @@ class LedgerWriter:
 
 
 def _is_urgent(entry: Entry) -> bool:
-    """True if the entry holds a checkpoint, or a latch, which a restart must not forget."""
+    """True if the entry has a checkpoint or a latch, which a restart must not lose."""
     return entry.checkpoint is not None or any(
         event.kind == EventKind.LATCHED
         or (event.kind == EventKind.RAISED and event.data.get("latch", Latch.NONE.value) != Latch.NONE.value)

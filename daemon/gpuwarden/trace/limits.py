@@ -1,5 +1,5 @@
-"""What no host has so much of that a trace of it could be honest: a reader that is given more refuses it, lest the judge be
-kept busy for hours, or learn a million GPUs, because of one file.
+"""Limits on the content of a trace, above what any host has. The reader refuses a trace that exceeds them, so that one
+file cannot keep the judge busy for hours or add a million GPUs.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from gpuwarden_collectors.codec import CodecError
 
 ITEMS_MOST = {"gpus": 64, "links": 64, "devices": 256}
 OTHERS_MOST = 1024
-"""Items of any other list within the facts of one pass: ports, mounts, incidents, processes."""
+"""Most items of any other list in the facts of one pass: ports, mounts, incidents, processes."""
 LINK_MOST = 63
 SLOTS_MOST = 1024
-"""PCI addresses in one trace, however many passes it has."""
+"""Most PCI addresses in one trace, whatever its number of passes."""
 MEMORY_MOST = 16_384
-"""Events that a trace begins with: 4,096 records, and what else a checkpoint holds."""
+"""Most events that a trace begins with: 4,096 records, and the rest of a checkpoint."""
 
 
 def bounded(change: Any, name: str = "") -> None:
-    """Raises CodecError for facts, or a change of some, that are more than any host has. `name` is of the field."""
+    """Raise CodecError if facts, or a change of facts, exceed these limits. `name`: the field that has this value."""
     if isinstance(change, list):
         most = ITEMS_MOST.get(name, OTHERS_MOST)
         if len(change) > most:
@@ -43,7 +43,7 @@ class Slots:
         self._known: set[str] = set()
 
     def add(self, slots: Iterable[str]) -> None:
-        """Raises CodecError when there are more than any host ever had."""
+        """Record PCI addresses. Raises CodecError if there are more than any host ever had."""
         self._known.update(slots)
         if len(self._known) > SLOTS_MOST:
             raise CodecError(f"more than {SLOTS_MOST} PCI addresses, and no host has had as many")

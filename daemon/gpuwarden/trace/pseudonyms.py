@@ -1,7 +1,7 @@
-"""Other names for all that identifies the machine, board, process or person of a trace.
+"""Pseudonyms for all names in a trace that identify a machine, board, process or person.
 
-The same name gives the same pseudonym throughout one trace. The key of the hash is made for the trace and kept nowhere:
-pids and serial numbers are few enough to be tried one by one against a hash without a key.
+A name has the same pseudonym throughout one trace. The key of the hash is random and not stored: without one, pids and
+serial numbers could be recovered by trying all of them.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ _V4 = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.]*\w)")
 _V6 = re.compile(r"(?<![\w:.])[0-9a-fA-F:]*:[0-9a-fA-F:]*:[0-9a-fA-F:.]*(?![\w:])")
 _SITE_CHECK = "plugin_"
 _WORDS = "text"
-"""The key of what a site check says: it is any text of the host."""
+"""The key of a site check's text, which may be any text of the host."""
 
 
 class Pseudonyms:
-    """Called with the JSON of a line, it returns the JSON to be written instead. `hosts`: names of this machine."""
+    """Replaces names: called with the JSON of a line, it returns the JSON to write instead. `hosts`: names of this
+    machine.
+    """
 
     def __init__(self, hosts: Iterable[str], key: bytes | None = None) -> None:
         self._key = key or secrets.token_bytes(32)
@@ -77,7 +79,9 @@ class Pseudonyms:
         return content
 
     def _identified(self, content: Any) -> Any:
-        """Replace names in jobs, containers and workloads, in whose facts `id` and `name` are what other lines call them by."""
+        """Replace names in facts of jobs, containers and workloads, whose `id` and `name` are the names that other
+        lines use.
+        """
         match content:
             case dict():
                 pairs = ((name, value, isinstance(value, dict | list)) for name, value in content.items())
@@ -121,7 +125,9 @@ class Pseudonyms:
         return "-".join((digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:32]))
 
     def _address(self, text: str) -> str:
-        """Replace an IP address, but not what only looks like one, as a PCI address, nor one of every host."""
+        """Replace an IP address, but neither text that only looks like one (a PCI address) nor loopback and unspecified
+        addresses.
+        """
         try:
             address = ipaddress.ip_address(text.rstrip(".:") if not text.endswith("::") else text)
         except ValueError:
@@ -135,7 +141,7 @@ class Pseudonyms:
         return 1 + int.from_bytes(self._digest(str(pid))) % (_PIDS - 1)
 
     def _job(self, name: int | str) -> int | str:
-        """Replace the number of a job, the id of a container, or either behind its kind, as in `slurm/7`."""
+        """Replace the number of a job or the id of a container, also after its kind, as in `slurm/7`."""
         if isinstance(name, int):
             return self._pid(name)
         return " ".join(map(self._job_name, name.split()[:64]))
@@ -153,7 +159,7 @@ class Pseudonyms:
         return " ".join(str(self._pid(int(word))) for word in text.split() if word.isdecimal())
 
     def _pods(self, text: str) -> str:
-        """A name in facts; in the evidence of a finding several, each behind its namespace."""
+        """Replace the name of a pod; in the evidence of a finding also several names, each after its namespace."""
         return " ".join("/".join(map(self._pseudonym, word.split("/"))) for word in text.split()[:64])
 
     def _bursts(self, text: str) -> str:
@@ -164,11 +170,13 @@ class Pseudonyms:
         return f"x{self._digest(name).hex()[:8]}"
 
     def _comm(self, name: str) -> str:
-        """The driver's own processes keep their names: they are judged by them."""
+        """Replace a process name, except names of the driver's own processes, which detectors use."""
         return name if name.startswith("nvidia") else self._pseudonym(name)
 
     def _source(self, name: str) -> str:
-        """Replace the source of a mount, which names a server, but not that of an Xid, which is one of gpuwarden's."""
+        """Replace the source of a mount, which names a server, but not the source of an Xid, which is one of
+        gpuwarden's.
+        """
         return name if name in _OUR_SOURCES else self._pseudonym(name)
 
     def _digest(self, name: str) -> bytes:
@@ -176,7 +184,7 @@ class Pseudonyms:
 
 
 def _is_of_site_check(content: Mapping[str, Any]) -> bool:
-    """Return True for a pass of the site checks, and for what is about one of them: a finding, an event."""
+    """Return True for a pass of the site checks, and for a finding or event of one of them."""
     names = (content.get(key) for key in ("id", "key"))
     return content.get("pass") == PluginFacts.collector or any(
         str(name or "").startswith(_SITE_CHECK) for name in names

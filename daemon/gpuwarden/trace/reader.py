@@ -1,4 +1,6 @@
-"""Lines become records. What is held is one line and the newest facts of each collector, however long the trace is."""
+"""Reading a trace: lines become records. Only one line and the newest facts of each collector are in
+memory at a time.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ from gpuwarden_collectors.facts import NvmlFacts, Stamp
 from gpuwarden_collectors.pci_facts import PciFacts
 
 LINE_MAX = 4 << 20
-"""Bytes. Sixteen GPUs given whole are 60 KB, ten thousand host events handed over together 2 MB."""
+"""Most bytes of a line. Complete facts of 16 GPUs are 60 KB, ten thousand host events in one line 2 MB."""
 BOOTTIME_MAX, WALL_MAX = 1e10, 2e11
 """Seconds: three hundred years of uptime, and a date that has four digits."""
 _DIGITS_MAX = 20  # of 2^64 - 1
@@ -46,7 +48,7 @@ Line = dict[str, Any]
 
 
 class TraceError(Exception):
-    """The trace cannot be read on from `line`. The message names file and line, what is wrong there and what to do."""
+    """The trace cannot be read beyond `line`. The message names file, line and problem, and what to do."""
 
     def __init__(self, name: str, line: int, problem: str) -> None:
         super().__init__(f"{name}, line {line}: {problem}")
@@ -60,11 +62,11 @@ class _Last:
 
 
 class TraceReader:
-    """An open trace; iterating gives its records, and raises TraceError at the first line that cannot be read.
+    """An open trace; iterating yields its records, and raises TraceError at the first line that cannot be read.
 
-    The constructor raises OSError, and TraceError for what is no trace or one of a newer format.
-    Several traces one after another are read as one. `version`: of the gpuwarden that wrote the first. `skipped`: lines so far of kinds
-    that this version does not know. `box`: of a frozen black box, what it says of itself.
+    The constructor raises OSError, and TraceError for a file that is not a trace or has a newer format. Several traces
+    in one file are read as one. `version`: that of the gpuwarden that wrote the first. `skipped`: number of lines so
+    far of kinds that this version does not know. `box`: the description in the first line of a frozen black box.
     """
 
     def __init__(self, path: Path) -> None:
@@ -100,7 +102,7 @@ class TraceReader:
 
     def __iter__(self) -> Iterator[Record]:
         while (line := self._next()) is not None:
-            if "trace" in line:  # another one follows, as in a black box
+            if "trace" in line:  # another trace follows, as in a black box
                 self._header(line)
                 continue
             try:
@@ -114,12 +116,16 @@ class TraceReader:
         self._whole()
 
     def _goes_on(self, began: Began) -> bool:
-        """True if the record only begins the next part of what was read until here. The facts of its passes count from now on."""
+        """True if the record begins the next part of the same recording. Later differences refer to the facts of its
+        passes.
+        """
         before, self._part = self._part, (began.life, began.part)
         return bool(began.life) and before == (began.life, began.part - 1)
 
     def _whole(self) -> None:
-        """Raises TraceError for a black box that has less than it was frozen with: a cut between two flushes looks like a proper end."""
+        """Raise TraceError if a black box ends before the time it was frozen: a file cut between two flushes has a
+        valid end.
+        """
         frozen = None if self.box is None else self.box.get("ends")
         if frozen is not None and not (isinstance(frozen, float | int) and abs(self._until - frozen) < 0.001):
             raise self._error("the black box ends before the time at which it was frozen: its copy was cut short")
@@ -138,7 +144,7 @@ class TraceReader:
         return written_by
 
     def _next(self) -> Line | None:
-        """The next line, None at a proper end."""
+        """Return the next line; None at a valid end."""
         self._number += 1
         try:
             line = self._file.readline(LINE_MAX + 1)
@@ -269,7 +275,7 @@ def _active_tested(line: Line, at: Stamp) -> ActiveTested:
 
 _OF_TESTS = frozenset({EventKind.TEST_BEGUN, EventKind.TEST_ENDED, EventKind.TESTED, EventKind.RELEASED})
 TESTED_MOST = 512
-"""Events of one active test: two for each GPU."""
+"""Most events of one active test, which makes two for each GPU."""
 
 
 _KINDS: Mapping[str, Callable[[Line, Stamp], Record]] = {
@@ -280,7 +286,7 @@ _KINDS: Mapping[str, Callable[[Line, Stamp], Record]] = {
     "accepted": lambda _, at: Accepted(at=at),
     "tested": _active_tested,
 }
-"""The kinds of line that depend on no other line."""
+"""The kinds of lines that do not depend on other lines."""
 
 
 def _event(line: object) -> Event:
@@ -337,4 +343,4 @@ def _int(text: str) -> int:
 
 
 _JSON = json.JSONDecoder(parse_constant=_no_number, parse_float=_float, parse_int=_int)
-"""Made once: `json.loads` would make one for every line."""
+"""Created once, since `json.loads` would create one for every line."""

@@ -1,7 +1,7 @@
-"""Recording beside a daemon's work: records are handed over, and a thread of its own writes them.
+"""Recording a trace while the daemon works: records are queued, and a separate thread writes them.
 
-Differences are taken in that thread from what is written, so that a record which had to be dropped leaves no hole in what
-follows. A kill loses what came after the last flush.
+That thread computes differences from what it has written, so a dropped record does not affect later ones. If the
+process is killed, records since the last flush are lost.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 class Recording:
-    """Writes a trace to `file`. Nothing raises or blocks, but `close`.
+    """Writes a trace to `file`. No method raises, and only `close` blocks.
 
-    `error`: why nothing more is written, "" while all is well; `dropped` counts records that came too fast.
+    `error`: why nothing more is written, or ""; `dropped`: number of records that came too fast.
     """
 
     def __init__(self, file: BufferedIOBase, *, names: Callable[[Any], Any] | None = None) -> None:
@@ -64,7 +64,7 @@ class Recording:
 
 
 class Recorder(Recording):
-    """Writes a new trace at `path`. The constructor raises OSError, also if there is one."""
+    """Writes a new trace at `path`. The constructor raises OSError, also if the file exists."""
 
     def __init__(self, path: Path, *, names: Callable[[Any], Any] | None = None) -> None:
         self._file, self._zipped = new_trace(path)
@@ -83,6 +83,8 @@ class Recorder(Recording):
 
 
 def new_trace(path: Path) -> tuple[BufferedIOBase, gzip.GzipFile]:
-    """The file, which is its owner's alone (it shows what runs here), and what zips into it. Raises OSError, also if there is one."""
+    """Create the file, readable by its owner only since it shows what runs here, and a gzip stream into it. Raises
+    OSError, also if the file exists.
+    """
     file = os.fdopen(os.open(path, _NEW, 0o600), "wb")
     return file, gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0)

@@ -1,4 +1,4 @@
-"""What a trace holds, one value for each line."""
+"""The records of a trace, one for each line."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _JUDGED: tuple[type[NamedFacts], ...] = (
     PodsFacts,
 )
 COLLECTORS: Mapping[str, Any] = {facts.collector: facts for facts in _JUDGED}
-"""The collectors that are judged, and what each of them finds."""
+"""The collectors that are judged, with the type of their facts."""
 FACTS: Mapping[str, Any] = {name: facts | None for name, facts in COLLECTORS.items()}
-"""The collectors whose passes a trace holds, and what each of them finds."""
+"""The collectors whose passes are in a trace, with the type of their facts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,13 +50,15 @@ class Began:
     rules: Rules = field(default_factory=Rules)
     """The rules in force."""
     memory: tuple[Event, ...] | None = None
-    """The events of its ledger; None: those before, in this trace."""
+    """The events of its ledger; None: the events of this trace so far."""
     passes: tuple[Observation[Any], ...] = ()
-    """Of a recording that begins while the daemon runs: the newest pass of each collector, after the one that its facts are of."""
+    """If the recording began while the daemon was running: the newest pass of each collector, after the pass of its
+    facts."""
     life: str = ""
-    """Of a part of a recording that is made in parts: its name, the same for all parts."""
+    """The name of a recording that is made in parts, the same for all parts; otherwise empty."""
     part: int = 0
-    """The number of this part. A reader that has just read the part before it passes over this record: nothing began."""
+    """The number of this part. A reader that has just read the part before skips this record, since no
+    daemon started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ class ErrorsChanged:
     """The errors of the daemon's own components, in force until the next such record."""
 
     at: Stamp
-    """From when on."""
+    """When they came into force."""
     errors: Mapping[str, str]
     """Error by component, as in the judge's view; empty when all work."""
 
@@ -96,7 +98,7 @@ class RulesChanged:
     """The configuration was read again: other rules are in force."""
 
     at: Stamp
-    """From when on."""
+    """When they came into force."""
     rules: Rules
     """The new rules."""
 

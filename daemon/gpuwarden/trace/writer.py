@@ -1,4 +1,4 @@
-"""Records become lines."""
+"""Writing a trace: records become lines."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from gpuwarden_collectors.facts import GpuFacts, MigInstance, NvmlFacts
 from gpuwarden_collectors.gpu_readings import GpuReadings
 
 TELEMETRY_EVERY, JUDGED_EVERY = 60.0, 15.0
-"""Seconds between two that are written: of TELEMETRY, and of JUDGED, of which a minute then has four."""
+"""Seconds between two writes of TELEMETRY, and of JUDGED, which a minute then has four times."""
 _TELEMETRY_OF = (
     "power_usage",
     "power_instant",
@@ -58,8 +58,8 @@ _TELEMETRY_OF = (
     "gpm_",
 )
 TELEMETRY = tuple(name for name in GpuReadings.__dataclass_fields__ if name.startswith(_TELEMETRY_OF))
-"""Readings that change with every pass and that no condition depends on for less than minutes: nine tenths of a trace, if it held them
-all."""
+"""Readings that change with every pass, and that no condition uses at a resolution below minutes. If every pass were
+written with them, they would be nine tenths of a trace."""
 JUDGED = (
     "power_usage_mw",
     "clock_sm_mhz",
@@ -82,23 +82,23 @@ Reading = TypeVar("Reading", GpuReadings, MigInstance)
 
 @dataclass(frozen=True, slots=True)
 class _Last:
-    """What a trace has of a collector."""
+    """What the trace has from a collector."""
 
     facts: Any = None
-    """Of its newest pass. What the trace has of TELEMETRY is in the others."""
+    """The facts of its newest pass. The TELEMETRY in the trace is that of `seldom` and `judged`."""
     worker: WorkerReport | None = None
     seldom: Any = None
-    """The facts of which it has TELEMETRY without JUDGED."""
+    """The facts whose TELEMETRY, except JUDGED, is in the trace."""
     seldom_at: float = float("-inf")
     judged: Any = None
-    """The facts of which it has JUDGED."""
+    """The facts whose JUDGED readings are in the trace."""
     judged_at: float = float("-inf")
 
 
 class TraceWriter:
-    """Writes to `file`, which stays its maker's to close. `names` may put other names into a line before it is written.
+    """Writes a trace to `file`, which the caller closes. `names` may replace names in a line before it is written.
 
-    `write` takes records in order of time, and raises OSError.
+    `write` expects records in order of time, and raises OSError.
     """
 
     def __init__(self, file: BufferedIOBase, *, version: str, names: Callable[[Any], Any] | None = None) -> None:
@@ -188,7 +188,7 @@ def _single_key(record: ErrorsChanged | RulesChanged | Acknowledged | Accepted) 
 
 
 def _with_times_of_counters(facts: Any) -> Any:
-    """Keep only the read times that the judge asks for: the others change with every pass."""
+    """Keep only the read times that the judge uses, since the others change with every pass."""
     if not isinstance(facts, NvmlFacts) or not any(gpu.read_at for gpu in facts.gpus):
         return facts
     times = [{name: gpu.read_at[name] for name in COUNTERS if name in gpu.read_at} for gpu in facts.gpus]
@@ -197,7 +197,9 @@ def _with_times_of_counters(facts: Any) -> Any:
 
 
 def _alike(old: Any, new: Any) -> bool:
-    """Return True if both are of the same GPUs and instances, with the same answers: only then is TELEMETRY left out."""
+    """Return True if both have the same GPUs and instances, with the same answers: TELEMETRY may be left
+    out only then.
+    """
     return isinstance(old, NvmlFacts) and isinstance(new, NvmlFacts) and _all(old) == _all(new)
 
 
@@ -206,7 +208,7 @@ def _all(facts: NvmlFacts) -> list[Any]:
 
 
 def _with(facts: Any, other: Any, readings: Sequence[str], of_instances: Sequence[str] = ()) -> Any:
-    """Return the facts with these readings of others that are alike."""
+    """Return the facts with these readings of `other`, or unchanged if the two are not alike."""
     if not _alike(facts, other):
         return facts
     gpus = zip(facts.gpus, other.gpus, strict=True)
