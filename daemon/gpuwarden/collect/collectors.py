@@ -44,9 +44,9 @@ from gpuwarden_collectors.worker.life import WorkerLimits
 from gpuwarden_collectors.worker.worker import Worker
 
 HISTORY_AFTER = 600.0
-"""Seconds: older kernel lines are history when a ledger is begun (no daemon ran then)."""
+"""Seconds: older kernel lines are history if the ledger is new, since no daemon ran then."""
 BUS_READ_WITHIN = 1.0
-"""Seconds. After that the kernel log is read without the bus as witness, and every line of it counts."""
+"""Seconds to wait for the PCI bus. After that the kernel log is read without known slots, and all its lines count."""
 KERNEL_LOG_RETRY = 30.0
 WATCHED_EVERY, WATCHED_DEADLINE = 15.0, 20.0
 """Seconds, as those of Slurm's jobs."""
@@ -58,9 +58,9 @@ WORKLOADS_EVERY, WORKLOADS_DEADLINE = 5.0, 10.0
 class Sources:
     """Sources to read, and how often.
 
-    `kmsg` None: the kernel log is not followed. `gpus_alone`: nothing but NVML, bus and kernel log. `watched_containers`: the socket that
-    labels of containers are read from; None: none is watched for stalls. `of_features`: make what is read for
-    each feature; None: nothing.
+    `kmsg`: None does not follow the kernel log. `gpus_alone`: only NVML, PCI bus and kernel log. `watched_containers`:
+    the socket for container labels; None watches no container for stalls. `of_features`: functions that return the
+    source of a feature, or None if it has none.
     """
 
     collectors: Collectors
@@ -81,12 +81,14 @@ class Sources:
         return self.collectors.nvml
 
     def in_full(self) -> Sources:
-        """The same, with every reading of each GPU in the first pass."""
+        """Return the sources with every reading of each GPU in the first pass."""
         return replace(self, collectors=replace(self.collectors, nvml=replace(self.nvml, in_full=True)))
 
 
 class Readers:
-    """All collectors of the daemon. `on_events` gets host events as they come; `run`'s function gets the observations."""
+    """All collectors of the daemon. `on_events` gets host events as they arrive; the function passed to `run` gets
+    observations.
+    """
 
     def __init__(
         self, sources: Sources, boot_id: str, on_events: Callable[[Sequence[HostEvent]], None], clock: Clock
@@ -172,7 +174,7 @@ class Readers:
                 yield source
 
     def run(self, deliver: Deliver) -> None:
-        """Read from now on, until `close`. The NVML worker is started at once, that of DCGM when there is a DCGM."""
+        """Read from now on, until `close`. The NVML worker is started at once, the DCGM worker once DCGM is present."""
 
         def took(observation: Observation[Any]) -> None:
             if observation.collector == NvmlFacts.collector:
@@ -201,10 +203,11 @@ class Readers:
 
     @asynccontextmanager
     async def off_the_gpus(self, why: str) -> AsyncIterator[bool]:
-        """Keep the reader off the GPUs, and yield whether no process of it has one open. All else is read meanwhile.
+        """Keep the reader off the GPUs, and yield True if none of its processes has one open. Other sources are still
+        read.
 
-        Passes go on, and say that nothing was asked: what was read before grows old, and no failure follows from it. Cancelled, it stays off: the
-        daemon ends, and what it keeps the GPUs free for goes on without it.
+        NVML passes continue as PAUSED: earlier readings become stale, and no failure follows. If cancelled, the reader
+        stays off: the daemon is ending, and the step that needs the GPUs free continues without it.
         """
         self._kept_off, ends = why, False
         try:
@@ -220,7 +223,7 @@ class Readers:
                 self.read_gpus.set()
 
     async def hold_gpu_passes(self) -> None:
-        """Begin no pass of the GPUs until `let_go`."""
+        """Start no GPU pass until `let_go`."""
         await self._gpu_pass.acquire()
 
     def let_go(self) -> None:
@@ -252,14 +255,18 @@ class Readers:
         return list(await asyncio.gather(*map(one, self._running)))
 
     async def bus_read(self) -> None:
-        """Wait for the first pass of the bus, for a moment: the slots that it shows decide which lines of the kernel log count."""
+        """Wait at most BUS_READ_WITHIN for the first pass of the PCI bus: its slots decide which lines of the kernel
+        log count.
+        """
         if self._sources.collectors.pci.enabled and self._sources.kmsg is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(BUS_READ_WITHIN):
                     await self._bus_read.wait()
 
     def follow_kernel_log(self, resume: LogPosition | None, *, first: bool) -> None:
-        """Follow it from `resume` on; `first`: the ledger is new, so old lines are history. Never raises."""
+        """Follow the kernel log from `resume` on; `first`: the ledger is new, so old lines are history.
+        Never raises.
+        """
         if self._sources.kmsg is None:
             return
         history_before = self._clock().boottime - HISTORY_AFTER if first else None
@@ -276,17 +283,19 @@ class Readers:
 
     @property
     def paces(self) -> dict[str, float]:
-        """Seconds between two passes at most, whatever its source does, of each collector that runs."""
+        """The most seconds between two passes, by running collector, even if its source hangs."""
         return {source.name: source.pace for source in self._running}
 
     @property
     def log_position(self) -> LogPosition | None:
-        """Position up to which the kernel log was read; everything before it has been handed over."""
+        """Position up to which the kernel log was read; the events before it were delivered."""
         return None if self._kernel_log is None else self._kernel_log.position
 
     @property
     def log_read(self) -> bool:
-        """Return True if the kernel log was read to its end without a gap; also where it is not followed, so that nothing waits for it."""
+        """Return True if the kernel log was read to its end without a gap, or is not followed, so that nothing waits
+        for it.
+        """
         return self._sources.kmsg is None or (self._kernel_log is not None and self._kernel_log.complete)
 
     @property
@@ -300,7 +309,7 @@ class Readers:
 
     @property
     def events_dropped(self) -> int:
-        """Events of NVML that came faster than anything but a fault would send them."""
+        """Number of NVML events that were dropped because they came faster than any healthy driver sends them."""
         return self._nvml.events_dropped
 
     def kernel_log_observation(self, now: Stamp) -> Observation[None] | None:
@@ -324,7 +333,9 @@ class Readers:
             timer.cancel()
 
     def _take_events(self, events: Sequence[HostEvent]) -> None:
-        """Hand them over; bus and NVML, which can deny an Xid 79, are read at once, and it is judged after their passes."""
+        """Deliver host events. For an Xid 79, bus and NVML, which may disprove it, are read at once, and it is judged
+        after that.
+        """
         self._hand_over(events)
         if any(isinstance(event, XidEvent) and str(event.xid) == FALLEN for event in events):
             self.read_gpus.set()
@@ -337,7 +348,7 @@ class Readers:
         self._tasks.append(asyncio.create_task(work))
 
     async def _keep_following(self, log: KernelLog) -> None:
-        """Opens it, again and again until it can be: after that the reader itself handles errors."""
+        """Retry until the kernel log is open; after that the reader itself handles errors."""
         while True:
             try:
                 log.start()

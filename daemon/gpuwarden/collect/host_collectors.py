@@ -1,7 +1,7 @@
-"""The collectors of the host beside its GPUs, each as a source that the daemon runs.
+"""The collectors of the host other than its GPUs, each as a source that the daemon runs.
 
-All but the site checks read in threads of their own: whatever hangs, hangs there. Site checks are processes, and their
-results are delivered again every `REPEATED_EVERY`, since the next run of one may be a day away.
+All but the site checks read in their own threads, so that a read that hangs blocks no other. Site checks are processes,
+and their results are delivered again every `REPEATED_EVERY`, since the next run of a check may be a day away.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CLOSED_WITHIN = 2.0
 
 
 def host_sources(collectors: Collectors, host: Host) -> Iterator[Source]:
-    """A source for each collector that is enabled."""
+    """Yield a source for each collector that is enabled."""
     for spec in HOST_COLLECTORS:
         options = collectors.of(spec)
         if options.enabled:
@@ -37,7 +37,7 @@ def host_sources(collectors: Collectors, host: Host) -> Iterator[Source]:
 
 
 def _closing(source: Source, close: Callable[[], None]) -> Source:
-    """The same, with something to be done when it ends, in a thread, since it may take its time."""
+    """Return the source with a function that is called when it ends, in a thread, since it may block."""
 
     async def closed() -> None:
         await asyncio.wait((detached(source.name, close),), timeout=_CLOSED_WITHIN)
@@ -60,7 +60,9 @@ def _closing(source: Source, close: Callable[[], None]) -> Source:
 def site_checks(
     options: PluginOptions, plugins: Mapping[str, SiteCheck], clock: Clock, environment: Mapping[str, str] = os.environ
 ) -> Source:
-    """A source also without checks: then the findings of removed checks end. `environment`: of which they are given a part."""
+    """Return the source of the site checks. It exists also without checks, so that findings of removed checks end.
+    `environment`: the checks get a part of it.
+    """
     checks = {name: check for name, check in plugins.items() if check.enabled and options.enabled}
     runner = PluginRunner(
         checks,

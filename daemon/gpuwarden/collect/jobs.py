@@ -20,7 +20,7 @@ from gpuwarden_collectors.slurm.options import SlurmOptions, conf_path
 
 DEADLINE = 20.0
 CONF_FOUND_WITHIN = 2.0
-"""Seconds for whether there is a slurm.conf: it may lie on a file server."""
+"""Seconds to check whether slurm.conf exists, which may be on a file server."""
 
 
 def gpu_users(facts: NvmlFacts) -> Mapping[int, tuple[str, ...]]:
@@ -33,7 +33,7 @@ def gpu_users(facts: NvmlFacts) -> Mapping[int, tuple[str, ...]]:
 
 
 def jobs_by_process(facts: JobsFacts | None) -> Mapping[int, int]:
-    """The number of the job of each process that is more than a guess by its user."""
+    """The job number of each process, unless it is only inferred from the process's user."""
     processes = () if facts is None else facts.processes
     return {
         process.pid: process.job for process in processes if process.job is not None and process.known_from != "user"
@@ -51,7 +51,9 @@ def jobs_source(
     wake: asyncio.Event | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Source:
-    """Reads in a thread of its own. Where the folder of the prolog's notes cannot be made there are none, that is all."""
+    """The source of Slurm's jobs, read in its own thread. If the folder of the prolog's notes cannot be made, there are
+    no notes.
+    """
     calls = _Calls(client.routine)
     notes = job_notes(run_dir)
     conf = conf_path(options, environment)
@@ -78,7 +80,7 @@ def jobs_source(
 async def _name_or_hostname(client: SlurmClient) -> str:
     """Name of this node in Slurm.
 
-    If it is not found, the short name of this machine, as of most nodes, until another part of the daemon finds it.
+    If it is not found, the short hostname, which most nodes use, until another part of the daemon finds the name.
     """
     try:
         return await client.routine.node_name()
@@ -87,7 +89,7 @@ async def _name_or_hostname(client: SlurmClient) -> str:
 
 
 def _make(notes: Path) -> None:
-    """Make the folder if the package has not. The scripts do not use a folder made by another user than theirs."""
+    """Create the folder if the package has not. The scripts use only a folder of their own user."""
     with contextlib.suppress(OSError):
         notes.parent.mkdir(mode=0o700, exist_ok=True)
         notes.mkdir(mode=0o700, exist_ok=True)

@@ -11,11 +11,10 @@ from gpuwarden_collectors.worker.worker import Worker
 
 
 class OnDemandWorker(Generic[Facts]):
-    """A worker for a source that may appear late. `presence` returns when the source is there and raises SourceAbsent or CollectorError
-    until then.
+    """A worker for a source that may appear late. `presence` returns when the source is present; until then it raises
+    SourceAbsent or CollectorError.
 
-    Up to that pass an observation is what `presence` raised; from then on every pass is the worker's, also when the source is gone again:
-    the worker has seen it.
+    Until then a pass reports that error. Afterwards every pass is the worker's, even if the source disappears again.
     """
 
     def __init__(self, presence: ThreadCollector[None], worker: Worker[Facts]) -> None:

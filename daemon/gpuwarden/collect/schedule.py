@@ -1,7 +1,7 @@
-"""When collectors read: each at its own interval, one pass at a time, whatever the others do.
+"""When collectors read: each at its own interval, one pass at a time, independent of the others.
 
-A synchronous collector reads in a daemon thread of its own with a deadline. A read that misses it is left to its
-thread, and no second one is begun beside it: a file that hangs costs one thread, not one a pass.
+A synchronous collector reads in its own daemon thread, with a deadline. A read that misses it stays in its thread, and
+no second one is started meanwhile: a file that hangs occupies one thread, not one per pass.
 """
 
 from __future__ import annotations
@@ -81,9 +81,7 @@ class ThreadCollector(_Reads[Facts]):
         if not self._reading.done():
             error = f"{self.name} has not responded within {self._deadline:g} s; the read is left to hang in its thread"
             return self._observation(started, PassOutcome.TIMED_OUT, error=error)
-        started = (
-            self._begun
-        )  # a read that was left to hang began before this pass, perhaps before the event in question
+        started = self._begun  # a read left over from an earlier pass began before this one
         reading, self._reading = self._reading, None
         try:
             return self._observation(started, PassOutcome.OBSERVED, reading.result())
@@ -97,9 +95,9 @@ async def every(
     deliver: Callable[[Observation[Facts]], None],
     wake: asyncio.Event | None = None,
 ) -> None:
-    """A pass each `interval` seconds, and one more at once when `wake` is set, for ever.
+    """Make a pass every `interval` seconds, and one at once when `wake` is set, forever.
 
-    A pass that takes longer delays the next; none is made up for.
+    A pass that takes longer delays the next; missed passes are not made up for.
     """
     loop = asyncio.get_running_loop()
     wake = wake or asyncio.Event()
@@ -107,7 +105,7 @@ async def every(
     while True:
         wake.clear()
         deliver(await observe())
-        if loop.time() >= due:  # else it was woken, and the next one stays due when it was
+        if loop.time() >= due:  # otherwise it was woken, and the next regular pass keeps its time
             due = max(due + interval, loop.time())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(due):
@@ -119,9 +117,9 @@ Deliver = Callable[[Observation[Any]], None]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One collector as the daemon runs it. `run` delivers passes for ever; `once` makes a single one.
+    """One collector as the daemon runs it. `run` delivers passes forever; `once` makes a single one.
 
-    `pace`: seconds between two passes at most, whatever its source does.
+    `pace`: the most seconds between two passes, even if its source hangs.
     """
 
     name: str
@@ -137,5 +135,5 @@ def polled(
     observe: Callable[[], Awaitable[Observation[Any]]],
     wake: asyncio.Event | None = None,
 ) -> Source:
-    """A source that is read each `interval` seconds, and at once when `wake` is set; a pass ends within `deadline`."""
+    """A source that is read every `interval` seconds, and at once when `wake` is set; a pass ends within `deadline`."""
     return Source(name, partial(every, interval, observe, wake=wake), observe, interval + deadline)

@@ -1,7 +1,7 @@
-"""A GPU host that does not exist: its PCI bus, its kernel log, and the faults that an operator injects.
+"""A simulated GPU host: its PCI bus, its kernel log, and the faults that an operator injects.
 
-Only the host is simulated. The collectors, the worker process, the judge and everything after them are the real ones;
-they are pointed at this folder instead of /sys, /dev/kmsg and the vendor's library.
+Only the host is simulated. The collectors, the worker process, the judge and everything after them are the real ones,
+and read this folder instead of /sys, /dev/kmsg and the vendor's library.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gpuwarden_collectors.simulated_pci import h100, write_tree
 
 
 class Simulation:
-    """A simulated host with `gpus` GPUs, in `directory`, which belongs to this simulation alone."""
+    """A simulated host with `gpus` GPUs. No other simulation uses `directory`."""
 
     def __init__(self, directory: Path, gpus: int) -> None:
         self.directory = directory
@@ -28,7 +28,7 @@ class Simulation:
         self._gpus = gpus
 
     def prepare(self) -> None:
-        """A healthy host; faults of an earlier run are gone. Raises OSError."""
+        """Create a healthy host, without the faults of an earlier run. Raises OSError."""
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.kmsg.touch()
         faults.save(self.directory, ())
@@ -48,7 +48,7 @@ class Simulation:
         return f"injected into {where}: {' '.join(arguments)}{''.join(f', and {each.name}' for each in both[1:])}"
 
     def _plug(self, held: Sequence[Fault]) -> None:
-        """The PCI bus with the faults: a lost GPU no longer responds there either."""
+        """Write the PCI bus with these faults: a lost GPU does not respond there either."""
         write_tree(self.sysfs, [_device(number, held) for number in range(self._gpus)])
 
 

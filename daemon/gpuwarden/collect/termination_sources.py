@@ -1,7 +1,7 @@
-"""The sources of termination notices, polled all the time; their notices take the same way as an operator's.
+"""Polling of the sources of termination notices, whose notices are handled like an operator's.
 
-Each source and each of its questions is independent: an unknown of one changes nothing of another.
-On a machine of no known cloud there is no source, no task and no packet.
+Sources and their questions are independent: an unknown answer to one does not affect another. On a machine of no known
+cloud there is no source, no task and no network traffic.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ PATIENCE = 10.0
 """Seconds without a good answer, beyond three intervals, after which a source is not up."""
 
 Changed = Callable[[str, Sequence[Notice]], None]
-"""(source, all its notices in force)."""
+"""Called with a source and all its notices in force."""
 
 
 def chosen(options: TerminationOptions, sysfs: Path, clock: Clock) -> tuple[CloudSource, ...]:
-    """The sources that are configured, or fit this machine."""
+    """The sources that are configured, or match this machine."""
     named: list[str] = [name for name in options.sources if name != "auto"]
     if "auto" in options.sources:
         here = recognise(sysfs)
@@ -92,8 +92,11 @@ class NoticeSources:
         self._tasks: list[asyncio.Task[None]] = []
 
     def remember(self, notices: Iterable[Notice]) -> None:
-        """Keep notices from before the daemon started in force until their source withdraws them; those of an earlier boot do not count.
-        What a source announced that is configured no more would stand until the boot: it is withdrawn.
+        """Keep notices from before the daemon started in force until their source withdraws them; those of an earlier
+        boot do not count.
+
+        Notices of a source that is no longer configured are withdrawn, since nothing else would end them before the
+        next boot.
         """
         current = [notice for notice in notices if notice.boot_id == self._boot_id]
         for notice in current:
@@ -114,7 +117,7 @@ class NoticeSources:
         await asyncio.gather(*(source.close() for source in self._sources.values()), return_exceptions=True)
 
     def ends_in(self) -> float:
-        """After SIGTERM: seconds until the container, or the machine, ends with it; 0 where SIGTERM is no notice."""
+        """Called on SIGTERM: seconds until the container or the machine ends; 0 if SIGTERM is not a notice."""
         container, shutdown = self._sources.get(CONTAINER), self._sources.get(SHUTDOWN)
         if isinstance(container, Container) and container.ends():
             return container.window
@@ -122,7 +125,9 @@ class NoticeSources:
 
     @property
     def machine_type(self) -> str:
-        """Type of this machine as the cloud names it, such as `Azure/` and its size; "" where it is not known, or the firmware names it."""
+        """Type of this machine as named by the cloud, such as `Azure/` and its size; "" if unknown, or if the firmware
+        names it.
+        """
         machine_types = [
             source.machine_type for source in self._sources.values() if isinstance(source, NamesMachineType)
         ]
@@ -147,7 +152,7 @@ class NoticeSources:
         if polled.good:
             polled.answered = now
         before, polled.held = polled.held, follow(polled.held, answer, now)
-        if before or polled.held:  # each time: the receiver compares, and may have missed the last one
+        if before or polled.held:  # on every answer: the receiver compares, and may have missed the last call
             self._changed(source, self._announced(source))
 
     def _announced(self, source: str) -> list[Notice]:

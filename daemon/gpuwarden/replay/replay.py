@@ -1,8 +1,7 @@
-"""A trace through the engine: the same judge, at full speed, with the verdicts that a daemon would have given.
+"""Replay of a trace: the same judge, at full speed, with the verdicts that a daemon would have given.
 
-A step is made wherever the daemon's loop makes one: after each GPU pass, when the bus shows something else than before, when
-there are host events, and when there was nothing for a while. A restart forgets what a daemon forgets: everything but the events
-that its ledger holds.
+A step is made wherever the daemon's loop makes one: after each GPU pass, after a changed pass of another collector,
+after host events, and during silence. A restart keeps only what a daemon keeps: the events in its ledger.
 """
 
 from __future__ import annotations
@@ -33,18 +32,18 @@ from gpuwarden_collectors.facts import Stamp
 SILENT_STEP = 5.0
 """Seconds between the steps that the daemon makes by itself while nothing comes in."""
 SILENCE = 1.5 * SILENT_STEP
-"""Seconds without a step that are silence, and not a pass that took a little longer than the last."""
+"""Seconds without a step that count as silence, rather than as a slow pass."""
 SILENT_STEPS_MOST = 120
-"""Steps in one gap: ten minutes. Whatever silence does to a verdict it has done by then."""
+"""Most steps in one gap, which cover ten minutes: by then silence has had its full effect on a verdict."""
 SILENT_STEPS_OVERALL = 20_000
-"""Steps in a whole trace: 28 hours of silence, which take ten seconds. A trace may have a gap between any two of its records; beyond this each is
-judged by one step, at its end."""
+"""Most such steps in a whole trace: 28 hours of silence, which take ten seconds. Beyond that, each gap between two
+records is judged by one step, at its end."""
 EVENTS_KEPT = 4096
-"""Events remembered for a restart; beyond it they are summed up, as the ledger does."""
+"""Most events kept for a restart; a checkpoint replaces more, as in the ledger."""
 
 
 class Replay:
-    """Takes one record after another. `rules` None: those in the trace."""
+    """Judges a trace record by record. `rules`: None uses those in the trace."""
 
     def __init__(self, rules: Rules | None = None) -> None:
         self._rules = rules
@@ -61,7 +60,9 @@ class Replay:
         return self._silent_steps > SILENT_STEPS_OVERALL
 
     def take(self, record: Record) -> list[Step]:
-        """The judge's steps for this record, with the events that the record itself makes, and for the silence before it."""
+        """Return the judge's steps for the silence before this record, and for the record, with the events that the
+        record itself makes.
+        """
         if isinstance(record, Began):
             return [self._begin(record)]
         steps = list(self._silence(record.at))
@@ -80,7 +81,7 @@ class Replay:
         return self._step(record.at)
 
     def _arrives(self, record: Record) -> bool:
-        """Hand it to the desk; whether it asks for a step."""
+        """Pass the record to the engine. Returns True if it requires a step."""
         match record:
             case Passed(observation):
                 differs = self.engine.observed(observation)
@@ -116,7 +117,9 @@ class Replay:
             yield self._step(Stamp(ahead, ahead + (self._now.wall - self._now.boottime)))
 
     def _step(self, at: Stamp) -> Step:
-        """Time never goes back: of two collectors the later may have begun the earlier pass."""
+        """Make a step. Its time is never earlier than the last one's, although collectors finish passes
+        out of order.
+        """
         self._now = max(at, self._now)
         step = self.engine.step(self._now)
         self._events += step.events
@@ -143,7 +146,7 @@ class Tally:
             case HostEventsSeen(events=events):
                 self.host_events += len(events)
             case Began():
-                self.last = None  # the time without observation is not known
+                self.last = None  # the time without a daemon is not counted
         for step in steps:
             self._count(step)
 

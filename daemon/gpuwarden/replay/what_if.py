@@ -1,7 +1,7 @@
-"""What would have been asked of a scheduler, had the trace been lived through: policy decides on every step, nothing is done.
+"""What policy would have requested of a scheduler during a trace: it decides on every step, and nothing is carried out.
 
-The scheduler is one without any exclusion, and the pool is this node alone: a trace of one node knows no others. So each
-decision is of the kind that mode observe shows, and of the breaker only its configuration counts.
+The scheduler is assumed to have no exclusion, and the pool to be this node alone, since a trace shows no other nodes.
+So the decisions are those of mode observe, and the breaker depends only on its configuration.
 """
 
 from __future__ import annotations
@@ -32,14 +32,16 @@ class Rehearsal:
         self._state = PolicyState()
 
     def take(self, record: Record, steps: Iterable[Step], engine: Engine) -> Iterator[tuple[Event, ...]]:
-        """Yields for each step what policy wants because of it. `engine` has taken `record` in."""
+        """Yield, for each step, the events of policy's decision. `engine` has processed `record` already."""
         if isinstance(record, Began):
             self._begin(record)
         for step in steps:
             yield tuple(self._wanted(step, engine))
 
     def _begin(self, record: Began) -> None:
-        """A start of the daemon: what it counted from pass to pass begins again; what its ledger holds does not."""
+        """Handle a start of the daemon: short-lived fields are reset, and the ledger's events, if recorded, replace the
+        state.
+        """
         if record.memory is None:
             self._state = replace(self._state, clean=0, sequence=0, unknown_since=None)
         else:
@@ -67,7 +69,9 @@ class Rehearsal:
         return (self._refused(event) for event in decision.events)
 
     def _refused(self, event: Event) -> Event:
-        """Add to an exclusion for a failure why the breaker would have deferred it; any other event is returned as it is."""
+        """Add to an exclusion for a failure why the breaker would have deferred it; return any other
+        event unchanged.
+        """
         out = event.data.get("intent") == Act.EXCLUDE.value and event.data.get("why") == Why.FAILURE.value
         if event.kind == EventKind.INTENDED and out and self._refusal:
             return replace(event, data={**event.data, "breaker": self._refusal})

@@ -1,7 +1,8 @@
-"""The daemon: startup, loop, shutdown. It puts everything together and decides nothing. `serve.py` runs it.
+"""The daemon: startup, loop, shutdown. It connects the parts and makes no decisions. `serve.py` runs it.
 
-Observations and host events go to the engine; each gives a step; its events go to the journal, its verdict into the published
-snapshot. A burst of events is one step: at most one in `STEP_SPACING`, the first at once.
+Observations and host events go to the engine, and each requests a step, whose events go to the journal and whose
+verdict goes into the published snapshot. Events in a burst share steps: at most one in `STEP_SPACING`, the first at
+once.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from gpuwarden_collectors.facts import Stamp
 
 STEP_SPACING = 0.05
 LEDGER_OPENS_WITHIN = 2.0
-"""Seconds. Until then nothing is judged, lest a node that was bad before the restart be called healthy for a moment."""
+"""Seconds to wait for the ledger before judging: a node that was bad before a restart must not be reported healthy."""
 LEDGER_CLOSES_WITHIN = 5.0
 ENFORCEMENT_STOPS_WITHIN = 2.0
 CONFIGURATION_READ_WITHIN = 5.0
@@ -169,9 +170,9 @@ class Daemon:
         if self._site.simulation is not None:
             self._site.simulation.prepare()
         repairs = self._site.config.repairs
-        if repairs:  # an earlier daemon may have begun a step for which no process may open a GPU: the ledger knows
+        if repairs:  # a repair step of an earlier daemon may still forbid opening a GPU, as the ledger shows
             await self.readers.hold_gpu_passes()
-        self.readers.run(self._observed)  # first, since a driver takes its time
+        self.readers.run(self._observed)  # first, since the driver is slow to initialise
         listen = self._site.config.publish.listen
         await self._web.start(listen.host, listen.port, or_later=self.manager.present or in_pod())
         await self._control.start()
@@ -180,7 +181,7 @@ class Daemon:
         if memory is not None:
             self._recall(memory)
         position = None if memory is None else memory.position
-        await self.readers.bus_read()  # and the kernel log, before anything is decided on what is remembered
+        await self.readers.bus_read()  # and then the kernel log, before remembered findings are judged
         self.readers.follow_kernel_log(position, first=position is None)
         self._judging = True
         self._step()
@@ -191,14 +192,14 @@ class Daemon:
         self._notifications.run(lambda: self.journal.checkpoint(self._clock()))
         self._switch.run()
         self._parts.run()
-        if repairs:  # after the first turn of what `run` began, which keeps the reader off
+        if repairs:  # after the tasks of `run` have had a turn to keep the reader off the GPUs
             asyncio.get_running_loop().call_soon(self.readers.let_go)
         self._notice_sources.run()
         self.manager.run()
         log.info("serving", listen=self._web.addresses, **about)
 
     async def stop(self) -> None:
-        """Stop all parts, each with its own deadline. Afterwards nothing is left running, and what happened is on disk."""
+        """Stop all parts, each with its own deadline, and write all events to the ledger."""
         self.manager.stop()
         if self._ticker is not None:
             self._ticker.cancel()
@@ -206,7 +207,7 @@ class Daemon:
         await self._notice_sources.stop()
         await self._switch.stop()
         if self._step_timer is not None:
-            self._step()  # a notice of the last moment still reaches the jobs
+            self._step()  # so that a notice that has just arrived still reaches the jobs
         await self._jobs.stop()
         await self._parts.stop()
         await self.enforcement.stop(ENFORCEMENT_STOPS_WITHIN)
@@ -225,7 +226,7 @@ class Daemon:
         log.info("stopped")
         await self._output.flush(timeout=1.0)
 
-    # --- what comes in
+    # --- input
 
     def _observed(self, observation: Observation[Any]) -> None:
         differs = self.engine.observed(observation)
@@ -242,15 +243,16 @@ class Daemon:
         self.request_step()
 
     def _somebody_is_away(self) -> bool:
-        """NVML misses a GPU: the bus is asked at once instead of at its next turn. Once for each GPU."""
+        """Return True if NVML newly misses a GPU: the PCI bus is then read at once instead of at its next interval."""
         away = self.engine.away(self._clock())
         newly_away, self._away = away - self._away, away
         return bool(newly_away)
 
     async def reload(self) -> str:
-        """Take over what changed in the configuration, and say so. Raises ReloadError, and then nothing has changed.
+        """Apply changes of the configuration, and return them as text. Raises ReloadError, and then nothing has
+        changed.
 
-        One after the other: else the older reading of two might be what stays in force.
+        Reloads run one after another, so that the configuration that was read last is in force.
         """
         async with self._reloads:
             reading = detached("configuration", self._load)
@@ -267,9 +269,8 @@ class Daemon:
         return str(changes)
 
     def reload_soon(self) -> None:
-        """Reload in the background, for SIGHUP; errors go to the log.
-
-        A request that comes during a reload is done after it, whatever that has read.
+        """Reload in the background, for SIGHUP; errors are logged. Requests during a reload cause one more reload after
+        it.
         """
 
         async def work() -> None:
@@ -278,14 +279,14 @@ class Daemon:
                 try:
                     await self.reload()
                 except ReloadError as error:
-                    log.error("configuration not reloaded", reason=str(error))  # noqa: TRY400 - it says it all
+                    log.error("configuration not reloaded", reason=str(error))  # noqa: TRY400 - no traceback needed
 
         self._reload_wanted = True
         if self._reloading is None or self._reloading.done():
             self._reloading = asyncio.create_task(work())
 
     def ends_in(self) -> float:
-        """SIGTERM came: seconds until the container ends with it, 0 where it is no notice."""
+        """Called on SIGTERM: seconds until the container or the machine ends; 0 if SIGTERM is not a notice."""
         return self._notice_sources.ends_in()
 
     def jobs_settled(self) -> bool:
@@ -295,7 +296,7 @@ class Daemon:
         return await self._parts.announced()
 
     async def saved(self) -> None:
-        """Return once all parts have saved what a step may destroy, or cannot."""
+        """Return once all parts have saved, or failed to save, what a repair step may destroy."""
         await self._parts.saved()
 
     # --- steps
@@ -321,7 +322,7 @@ class Daemon:
         self._stepped = asyncio.get_running_loop().time()
         try:
             self._judge_and_publish()
-        except Exception:  # a fault of ours must end neither the passes nor the daemon; what is published grows old
+        except Exception:  # a bug must end neither the passes nor the daemon; the published snapshot gets old
             log.exception("step failed: until one succeeds the node becomes unknown")
 
     def _judge_and_publish(self) -> None:
@@ -332,7 +333,7 @@ class Daemon:
         self.engine.switch = self._switch.known
         self.engine.set_errors(self._errors.at(now), now)
         self.engine.log_read(self.readers.log_read)
-        reached = self.readers.log_position  # what was read so far waits in the engine, and is in this step
+        reached = self.readers.log_position  # everything up to here is in the engine, and is judged in this step
         step = self.engine.step(now)
         self.verdict = step.verdict
         self.journal.append(step.events, by=self.engine, position=reached)
@@ -377,7 +378,9 @@ class Daemon:
         return self._parts.shown(snapshot, now)
 
     async def _tick(self) -> None:
-        """A step at least each interval, and once what is shown is too old: silence must become visible too."""
+        """Make a step at least once per interval, and when the snapshot gets too old, so that silence becomes visible,
+        too.
+        """
         interval = self._site.sources.nvml.interval
         while True:
             left = self.holder.snapshot.lasts(self._clock())
@@ -390,7 +393,7 @@ class Daemon:
         self._notifications.send(events, self.engine.state, self.engine.shadowed, self.enforcement.state.overridden)
 
     def _recall(self, memory: Memory, *, late: bool = False) -> None:
-        """Restore what the ledger knew before this start, and apply on top of it what happened since."""
+        """Restore the state from the ledger, and apply the events since this start on top of it."""
         self._lines.recalled(memory)
         self.journal.recall(memory, late=late)
         self._notice_sources.remember(self.enforcement.state.notices.values())

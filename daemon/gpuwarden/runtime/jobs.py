@@ -18,13 +18,15 @@ from gpuwarden_collectors.facts import Stamp
 
 
 class Service(Protocol):
-    """The daemon's knowledge of its node, as far as jobs need it."""
+    """What jobs need from the daemon."""
 
     holder: Holder
 
 
 class Jobs:
-    """Serves jobs. `verbs`: those of features on the job socket, which is made here, or is `passed` if systemd listens on it already."""
+    """Serves jobs. `verbs`: requests of features on the job socket. `passed`: that socket if systemd has created it;
+    otherwise it is created here.
+    """
 
     def __init__(
         self,
@@ -62,7 +64,7 @@ class Jobs:
         self._file.publish(body, imminent=imminent)
 
     def error(self, now: Stamp) -> str:
-        """Why jobs cannot read the notice, or not answer it."""
+        """Why jobs cannot read the notice, or cannot acknowledge it; "" if they can."""
         return self._file.error(now) or self._socket.error(now)
 
     def _status(self) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""The leaf switch of this node: what nodes may share that fail together, and nothing in the node itself names."""
+"""The leaf switch of this node, which nodes that fail together may share. Slurm's topology names it; the
+node cannot.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +11,16 @@ from gpuwarden_collectors.slurm.errors import SlurmError, Unreachable
 from gpuwarden_collectors.slurm.topology import read_leaf_switch
 
 AGAIN = 86_400.0
-"""Seconds after a request that was answered with an error: so it is each time where there is no topology, and most sites have none."""
+"""Seconds until the next request after an error, which is the usual answer: most sites have no topology."""
 SOON = 600.0
-"""Seconds after one that was not answered: a rack that comes back with its controller has its labels before it fails again."""
+"""Seconds until the next request after none was answered: a rack that comes back with its controller soon has labels
+again."""
 
 
 class LeafSwitch:
     """The leaf switch of this node.
 
-    `known` is the configured one, else that of Slurm's topology once the controller has answered, "" until then.
+    `known`: the configured switch, or that of Slurm's topology once the controller has answered; "" until then.
     """
 
     def __init__(self, configured: str, slurm: SlurmClient | None, *, soon: float = SOON) -> None:

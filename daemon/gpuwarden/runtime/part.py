@@ -1,7 +1,7 @@
-"""What a feature adds to the running daemon: the module `daemon` of a feature has `part`, which makes it.
+"""A feature's part of the running daemon. The function `part` in a feature's module `daemon` creates it.
 
-The daemon calls every part in the order of the list of features (`parts.py`). `part` returns None where the daemon does nothing for the
-feature. Whatever a part raises is an error of that feature alone.
+The daemon calls all parts in the order of the list of features (`parts.py`). `part` returns None if the daemon has
+nothing to do for the feature. An exception in a part is an error of that feature only.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gpuwarden_collectors.facts import Stamp
 
 
 class Service(Protocol):
-    """What a part may use of the daemon. All but `actuators` is there only once the daemon is made."""
+    """What a part may use of the daemon. All attributes but `actuators` exist only after the daemon was created."""
 
     actuators: tuple[Actuator, ...]
     engine: Engine
@@ -42,64 +42,68 @@ class Service(Protocol):
     def request_step(self, when: Step = Step.SOON) -> None: ...
 
     async def saved(self) -> None:
-        """Return once all parts have saved what a step may destroy."""
+        """Return once all parts have saved what a repair step may destroy."""
 
 
 class Part:
-    """A feature in the daemon. Each method does nothing here: a part has those that it needs."""
+    """A feature in the daemon. By default each method does nothing; a part overrides those that it needs."""
 
     projections: Sequence[Projection] = ()
-    """What folds events besides health and policy."""
+    """Projections in addition to those of health and policy."""
     requirements: Mapping[str, Requirement] = MappingProxyType({})
     """By feature, what it demands before the node is restored."""
     outputs: Sequence[Callable[[Iterable[Event]], None]] = ()
     """Called with the events of each append, after they are folded."""
 
     def errors(self) -> Mapping[Component, Source]:
-        """Return why a component of this part does not work, by component."""
+        """Return, by component of this part, the function that reports why it does not work."""
         return {}
 
     def verbs(self) -> Mapping[str, Verb]:
-        """Return what the control socket may be asked of this part."""
+        """Return the requests to this part on the control socket."""
         return {}
 
     def job_verbs(self) -> Mapping[str, JobVerb]:
-        """Return what the job socket may be asked of this part."""
+        """Return the requests to this part on the job socket."""
         return {}
 
     def settled(self) -> bool:
-        """Return True once nothing is left to do here for the imminent end."""
+        """Return True once this part has nothing left to do before the imminent end."""
         return True
 
     async def announced(self) -> str:
-        """Return what follows from the imminent end, for the operator who announced it; empty while none is imminent."""
+        """Return what this part does before the imminent end, for the operator who announced it; "" while none is
+        imminent.
+        """
         return ""
 
     async def saved(self) -> None:
-        """Return once what is known so far outlives a step that destroys it, as a boot does; within a bounded time, and also if it cannot be saved."""
+        """Return once the state is saved against a repair step that destroys it, such as a reboot. Returns within a
+        bounded time, also if saving fails.
+        """
 
     def run(self) -> None:
-        """Start. What the ledger knew is there by then."""
+        """Start. Called after the ledger was recalled, if it could be read in time."""
 
     def reloaded(self) -> None:
-        """Learn that the configuration was read again."""
+        """Handle a reload of the configuration."""
 
     async def stop(self) -> None:
-        """Stop. The actuators are closed after it."""
+        """Stop. Called before the actuators are closed."""
 
     async def close(self) -> None:
-        """End what writes to the end. Nothing of the daemon runs any more."""
+        """Close what is written until the end. Called when the rest of the daemon has stopped."""
 
-    def seen(self, situation: Situation, now: Stamp) -> Situation:  # noqa: ARG002 - for those that add to it
-        """Return the situation with what policy must know of this part."""
+    def seen(self, situation: Situation, now: Stamp) -> Situation:  # noqa: ARG002 - for parts that add to it
+        """Return the situation with this part's input for policy."""
         return situation
 
     def step(self) -> None:
-        """Follow the step that has been made: its verdict and its intents are there."""
+        """Act on a completed step, whose verdict and intents are available."""
 
     def shown(self, snapshot: Snapshot, now: Stamp) -> Snapshot:  # noqa: ARG002 - as above
-        """Return the snapshot with what is published of this part."""
+        """Return the snapshot with the published data of this part."""
         return snapshot
 
     def publish(self, snapshot: Snapshot) -> None:
-        """Take the snapshot, as published."""
+        """Handle the snapshot that was published."""

@@ -1,7 +1,8 @@
-"""The parts of all features in the running daemon, each called apart: what one raises stops neither the judge nor another part.
+"""The parts of all features in the running daemon. Each is called separately: its errors stop neither the judge nor
+another part.
 
-A part that acts keeps what it last wanted: no call of it is repeated, and none is undone. A part that is asked and raises does not consent:
-its requirement is not met, its jobs are not settled, and its component does not work.
+A call to act that fails is neither repeated nor undone. A query that fails counts as a refusal: the requirement is not
+met, the jobs are not settled, the component does not work.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from gpuwarden_collectors.facts import Stamp
 MADE = "part"
 CHECKPOINT = "checkpoint"
 _UNRECORDED = frozenset({MADE, CHECKPOINT, MEMORY_EVENTS, guarded.FOLD, guarded.EVENTS})
-"""Calls without which a checkpoint would forget what a feature must remember."""
+"""Calls whose failure makes a checkpoint incomplete."""
 
 
 class Parts:
-    """The parts of the features that the configuration wants. `features`: by name, the module that makes its part."""
+    """The parts of the configured features. `features`: by name, the module that creates the part."""
 
     def __init__(self, features: Mapping[str, Any], site: Site, service: Service, clock: Clock, faults: Faults) -> None:
         self._faults = faults
@@ -48,11 +49,13 @@ class Parts:
     def _each(self) -> Iterator[tuple[Part, Guard]]:
         return ((part, self._guards[name]) for name, part in self._parts.items())
 
-    # --- what the daemon is made with
+    # --- used to create the daemon
 
     @property
     def requirements(self) -> dict[str, Requirement]:
-        """Return what features demand before a return. A feature that could not be made demands something, which is not known."""
+        """Return the requirements of features. A feature that could not be created has an unknown requirement, which is
+        not met.
+        """
         demands: dict[str, Requirement] = {
             name: Guarded(None, guard) for name, guard in self._guards.items() if MADE in guard.standing()
         }
@@ -69,7 +72,7 @@ class Parts:
         return tuple(_output(output, guard) for part, guard in self._each() for output in part.outputs)
 
     def errors(self) -> Iterator[Mapping[Component, Source]]:
-        """Yield, for each part, why a component does not work."""
+        """Yield, for each part, the functions that report why its components do not work."""
         none: Mapping[Component, Source] = {}
         for part, guard in self._each():
             sources = guard.call("errors", none, part.errors)
@@ -90,7 +93,7 @@ class Parts:
         return verbs
 
     def recorded(self) -> bool:
-        """Return True if a checkpoint would have all that features must remember."""
+        """Return True if a checkpoint would be complete for all features."""
         return not self._faults.stands(_UNRECORDED)
 
     # --- life
@@ -107,7 +110,7 @@ class Parts:
         for part, guard in self._each():
             try:
                 await part.saved()
-            except Exception as error:  # noqa: BLE001 - the others save what they have
+            except Exception as error:  # noqa: BLE001 - the other parts must still save
                 guard.raised("saved", error)
             else:
                 guard.went_well("saved")
@@ -116,7 +119,7 @@ class Parts:
         for part, guard in self._each():
             try:
                 await part.stop()
-            except Exception as error:  # noqa: BLE001 - the others are stopped all the same
+            except Exception as error:  # noqa: BLE001 - the other parts must still be stopped
                 guard.raised("stop", error)
 
     async def close(self) -> None:
@@ -152,12 +155,12 @@ class Parts:
         return all(guard.call("settled", False, part.settled) for part, guard in self._each())
 
     async def announced(self) -> str:
-        """Return what follows from the imminent end, or which feature cannot say it."""
+        """Return what all parts do before the imminent end, and which features fail to answer."""
         texts = []
         for part, guard in self._each():
             try:
                 texts.append(await part.announced())
-            except Exception as error:  # noqa: BLE001 - the others reach the operator
+            except Exception as error:  # noqa: BLE001 - the operator still gets the other answers
                 guard.raised("announced", error)
                 texts.append(f"{guard.feature} fails: see journalctl -u gpuwarden")
             else:
@@ -166,7 +169,7 @@ class Parts:
 
 
 class _Projection:
-    """A projection of a feature. An event that it cannot fold is lost to it alone."""
+    """A projection of a feature. If it fails to fold an event, only this projection lacks it."""
 
     def __init__(self, projection: Projection, guard: Guard) -> None:
         self._projection = projection

@@ -18,15 +18,17 @@ from gpuwarden.runtime.shutdown import Stopping
 from gpuwarden.runtime.wiring import Site
 
 CANNOT_LISTEN = 69  # EX_UNAVAILABLE of sysexits.h
-AGAIN = 75  # EX_TEMPFAIL: the unit starts it again, which is no failure of it
+AGAIN = 75  # EX_TEMPFAIL: systemd starts the unit again and does not count a failure
 STARTED_AGAIN = "started-again"
-"""File in the run directory that names the boot in which the daemon ended once to be started again."""
+"""File in the run directory with the boot id in which the daemon has already exited once to be restarted."""
 
 log = get_logger()
 
 
 def serve(config: Config, load: Callable[[], Config]) -> int:
-    """Run until SIGTERM or SIGINT; the exit code. `load` reads the configuration again, or raises ReloadError."""
+    """Run until SIGTERM or SIGINT, and return the exit code. `load` reads the configuration again, or raises
+    ReloadError.
+    """
     manager = ServiceManager.of(os.environ)
     output = configure(config.log.level, config.log.format)
     try:
@@ -42,7 +44,7 @@ async def _serve(config: Config, load: Callable[[], Config], output: LogOutput, 
     try:
         await daemon.start()
     except (ListenError, ControlError, OSError) as error:
-        log.error("cannot start", reason=str(error))  # noqa: TRY400 - the reason is all there is to say
+        log.error("cannot start", reason=str(error))  # noqa: TRY400 - a traceback adds nothing
         return CANNOT_LISTEN
     else:
         if await stopping.wait(daemon.manager.restart):
@@ -56,7 +58,7 @@ async def _serve(config: Config, load: Callable[[], Config], output: LogOutput, 
 
 
 def _first_of_boot(mark: Path, boot_id: str) -> bool:
-    """True once for each boot, lest a driver that comes and goes keep the daemon from its work."""
+    """Return True once per boot, so that a driver that appears and disappears does not keep the daemon restarting."""
     try:
         if mark.exists() and mark.read_text() == boot_id:
             return False

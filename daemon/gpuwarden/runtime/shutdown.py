@@ -1,4 +1,6 @@
-"""When a daemon stops: at SIGTERM or SIGINT, or a little later where SIGTERM says that its container or its machine ends with it."""
+"""When the daemon stops: at SIGTERM or SIGINT, or somewhat later if SIGTERM announces the end of its container or
+machine.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from typing import Protocol
 from gpuwarden.base.log import get_logger
 
 LEAVES = 1.5
-"""Seconds before the end that are left for stopping itself."""
+"""Seconds before the end that are reserved for the daemon's own shutdown."""
 POLL = 0.1
 
 log = get_logger()
@@ -17,16 +19,16 @@ log = get_logger()
 
 class Service(Protocol):
     def ends_in(self) -> float:
-        """SIGTERM came. In how many seconds the container, or the machine, ends; 0 if it says no such thing."""
+        """Called on SIGTERM: seconds until the container or the machine ends; 0 if SIGTERM does not announce an end."""
 
     def jobs_settled(self) -> bool:
-        """Return True if no job is left to signal, or to acknowledge."""
+        """Return True if no job has to be signalled, and no acknowledgement is awaited."""
 
     def reload_soon(self) -> None: ...
 
 
 class Stopping:
-    """Catches the signals from now on. The second one stops at once, whatever is still to be done."""
+    """Handles signals from now on. A second SIGTERM, or SIGINT, stops at once, whatever is still to be done."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -38,7 +40,7 @@ class Stopping:
         loop.add_signal_handler(signal.SIGHUP, service.reload_soon)
 
     async def wait(self, other: asyncio.Event | None = None) -> bool:
-        """Wait until it is time to stop, or until `other` is set first: then True."""
+        """Wait until the daemon must stop, and return False; or until `other` is set, and return True."""
         both = [asyncio.create_task(event.wait()) for event in (self._stop, other) if event is not None]
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         for task in both:
@@ -60,6 +62,6 @@ class Stopping:
     async def _linger(self, window: float) -> None:
         loop = asyncio.get_running_loop()
         end = loop.time() + max(window - LEAVES, 0.0)
-        while loop.time() < end and not self._service.jobs_settled():  # noqa: ASYNC110 - many things, none of which signals it
+        while loop.time() < end and not self._service.jobs_settled():  # noqa: ASYNC110 - no event signals it
             await asyncio.sleep(POLL)
         self._stop.set()

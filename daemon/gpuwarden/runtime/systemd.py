@@ -1,12 +1,12 @@
-"""What the daemon says to systemd: that it is ready, what it has found, that it is alive, that it stops. Times are of the loop's clock.
+"""Messages to systemd: ready, status, watchdog, stopping. Times are of the event loop's clock.
 
-*Ready* is not *healthy*: the listeners are up, and every collector has answered, failed or missed its first deadline, at
-most `READY_WITHIN` after the start. A driver that hangs in its initialisation so becomes a verdict, not a service that
-systemd starts over and over.
+*Ready* is not *healthy*: the listeners are up, and every collector has answered, failed or missed its first deadline,
+at most `READY_WITHIN` after the start. A driver that hangs while it initialises therefore leads to a verdict, not to a
+service that systemd restarts again and again.
 
-*Alive* is sent while passes of every collector come in, of whatever outcome, and are judged and published. A pass that
-failed or timed out is such a pass: it is in the findings, and a restart would not mend it. What a restart may mend is a
-collector that reports nothing any more, and a judgement that fails.
+The watchdog is notified while passes of every collector, with any outcome, arrive and are judged and published. A pass
+that failed or timed out counts: it leads to a finding, and a restart would not repair its cause. A restart may repair a
+collector that reports nothing any more, and a judge that fails.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from gpuwarden_collectors.facts import NvmlFacts, NvmlProblem
 
 READY_WITHIN = 15.0
 POLL = 0.05
-"""Seconds between two checks whether it is ready by now."""
+"""Seconds between two checks for readiness."""
 SLACK = 20.0
-"""Seconds by which a pass may be late on a machine that is under load before it counts as none."""
+"""Seconds by which a pass may be late on a loaded machine before it is overdue."""
 SIGNS_MISSED = 4
-"""Watchdog notifications that may get lost before systemd counts the daemon as dead."""
+"""Watchdog notifications per timeout: this many may get lost before systemd kills the daemon."""
 REASONS_MOST = 300
-"""Characters of them in the line for `systemctl status`."""
+"""Most characters of the reasons in the line for `systemctl status`."""
 _PUBLISHED = "what is published"
 
 log = get_logger()
@@ -44,7 +44,9 @@ def ready(collectors: Collection[str], heard: Collection[str], waited: float) ->
 
 
 def silent(paces: Mapping[str, float], heard: Mapping[str, float], now: float) -> tuple[str, ...]:
-    """The collectors whose next pass is overdue. `paces`: seconds between two passes at most. `heard`: when the last came in."""
+    """The collectors whose next pass is overdue. `paces`: most seconds between two passes. `heard`: when the last one
+    arrived.
+    """
     return tuple(name for name, pace in paces.items() if now - heard[name] > pace + SLACK)
 
 
@@ -57,7 +59,9 @@ def status(snapshot: Snapshot) -> str:
 
 
 def restart_helps(began_without_driver: bool, observation: Observation[Any]) -> bool:
-    """The driver came after the start and may not be opened: what a unit may open was settled when it was started."""
+    """True if the driver was loaded after the start and may not be opened: systemd resolves a unit's devices when it
+    starts it.
+    """
     facts = observation.facts
     refused = isinstance(facts, NvmlFacts) and facts.problem is NvmlProblem.NO_PERMISSION
     return began_without_driver and refused
@@ -73,8 +77,8 @@ def without_driver(observation: Observation[Any]) -> bool:
 class Systemd:
     """Reports readiness and the watchdog to systemd. Without a manager it does nothing.
 
-    `paces`: of each collector that runs, the seconds between two passes at most; `pace`: the same for publishing. `restart` is set when a
-    new start would let the daemon open the GPUs.
+    `paces`: by running collector, the most seconds between two passes; `pace`: the same for publishing. `restart` is
+    set when a new start would allow the daemon to open the GPUs.
     """
 
     def __init__(self, manager: ServiceManager, paces: Mapping[str, float], pace: float) -> None:
@@ -93,7 +97,7 @@ class Systemd:
         return bool(self._manager.address)
 
     def start(self) -> None:
-        """The daemon begins: from now on it is counted how long it takes."""
+        """Record the time of the start, from which READY_WITHIN counts."""
         self._started = asyncio.get_running_loop().time()
 
     def run(self) -> None:

@@ -1,4 +1,6 @@
-"""What a configuration means on this host: the parts' arguments, each found out once and before anything starts."""
+"""What the configuration means on this host: the arguments of the daemon's parts, determined once before anything
+starts.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ from gpuwarden_collectors.registry import HOST_COLLECTORS
 from gpuwarden_collectors.slurm.client import SlurmClient
 from gpuwarden_collectors.slurm.options import SlurmOptions
 
-if TYPE_CHECKING:  # loaded where they are wanted
+if TYPE_CHECKING:  # imported where it is used
     from gpuwarden.collect.simulation import Simulation
 
 ROOT = Path("/")
@@ -45,8 +47,9 @@ ROOT = Path("/")
 class Site:
     """The configuration and the facts of this host.
 
-    `simulation` exists only with `--simulate`; then nothing here points to a real GPU or to its kernel log. `slurm` is None where there is
-    no Slurm, or the GPUs are simulated. It is the only client of a process; whoever made the site closes it.
+    `simulation` exists only with `--simulate`; no path then refers to a real GPU or to the real kernel log. `slurm`:
+    None without Slurm, and with simulated GPUs. It is the process's only client; the creator of the site closes it
+    (`close`).
     """
 
     config: Config
@@ -127,7 +130,9 @@ class Site:
         return () if self.simulation is not None else actuators(self.config, self.slurm, clock, detail)
 
     def notifications(self) -> Notifications:
-        """The configured notifications. They have no receivers with simulated GPUs: no notification reports what did not happen."""
+        """The configured notifications. Without receivers if GPUs are simulated, so that simulated faults are not
+        reported.
+        """
         options = self.config.notify if self.simulation is None else NotifyOptions()
         origin = Origin(
             node=self.config.node, mode=self.config.mode, boot_id=self.boot_id, runbooks=self.config.publish.runbooks
@@ -135,13 +140,13 @@ class Site:
         return Notifications(options, origin, self.config.run.dir, names=self.config.publish.publish_jobs)
 
     def notice_sources(self, clock: Clock) -> tuple[CloudSource, ...]:
-        """The configured notice sources. Empty with simulated GPUs: a simulation asks nobody outside."""
+        """The configured notice sources. Empty with simulated GPUs, which send no requests to a cloud."""
         if self.simulation is not None:
             return ()
         return chosen(self.config.termination, self.config.paths.sysfs, clock)
 
     async def close(self) -> None:
-        """End what is under way with Slurm."""
+        """Close the client of Slurm."""
         if self.slurm is not None:
             await self.slurm.close()
 
@@ -157,7 +162,7 @@ class Site:
 
     @property
     def instance(self) -> str:
-        """The name by which a replacement of this machine knows that it is another one."""
+        """The identifier that tells this machine from one that replaces it."""
         return self.machine.instance or self.machine.dmi or self.machine.machine_id
 
     def service(self, started: Stamp) -> Service:
