@@ -1,4 +1,4 @@
-"""Events that only keep for a restart what the judge has counted or measured: nothing has happened to the node. Pure."""
+"""Events that only record the judge's counts and measurements for a restart: nothing has happened to the node. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What of the daemon itself can fail, and the condition that each failure is. The only list of it.
+"""The components of the daemon that can fail, and the condition of each failure. The only list of them.
 
-Each component is a finding, a sample of `gpuwarden_component_up` and a line of the status: all three go by this table, and the daemon
-must report the state of each (`ComponentErrors`). The values are names in metrics and traces.
+Each component is a finding, a sample of `gpuwarden_component_up` and a line of the status, all from this table, and the
+daemon must report the state of each (`ComponentErrors`). The values are names in metrics and traces.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Component(StrEnum):
     SLURM = "slurm"  # files for Slurm's scripts and for dcgm-exporter's job mapping
     ACTUATOR = "actuator"  # refuses for good
     ACTUATOR_AWAY = "actuator_away"
-    EXCLUSION = "exclusion"  # one of gpuwarden's stands though nothing is wrong, and waits for a person
+    EXCLUSION = "exclusion"  # one of gpuwarden's on a healthy node, which waits for a person
     NOTIFY = "notify"
     WEB = "web"
     PORT = "port"  # of heartbeat and metrics

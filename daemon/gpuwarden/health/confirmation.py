@@ -21,11 +21,13 @@ Unconfirmed = Mapping[Key, float | None]
 """By finding: since when (boottime) it has been seen in this life without a pause; None: it has not."""
 
 OF_LINES = frozenset({"xid", "sxid", "pcie_aer_fatal"}) | LINE_CODES
-"""Conditions that are seen in records, which a restart remembers: to see one of these proves nothing."""
+"""Conditions that are derived from records, which a restart keeps: observing one of these confirms nothing."""
 
 
 def remembered(state: State, live: State) -> Unconfirmed:
-    """Unconfirmed findings: those raised in `state`, folded from the ledger, that `live`, the state before it, had not found itself."""
+    """Unconfirmed findings: those raised in `state`, the fold of the ledger, that `live`, the state before it, has not
+    observed.
+    """
     raised_live = {key for key, track in live.tracks.items() if track.raised and key not in live.moments.unconfirmed}
     return {key: None for key, track in state.tracks.items() if track.raised and key not in raised_live}
 
@@ -48,9 +50,9 @@ def confirmed(state: State, sight: Sight, sighted: Mapping[Key, float]) -> Uncon
 
 
 def _sources_read(track: Track, sight: Sight) -> bool:
-    """True if the sources were read that could have ended the finding.
+    """True if all sources that could have ended the finding were read.
 
-    A pass of NVML counts because a reset shows there, and because a released finding ends with one.
+    A pass of NVML counts because it shows a reset, and because a released finding ends with one.
     """
     answered = not track.key.subject.slot or (sight.nvml is not None and sight.nvml.problem is None)
     return track.released is None and sight.view.log_read and answered

@@ -21,7 +21,7 @@ new whatever its number: a log that is a file can begin again within one boot.""
 
 
 def unread(state: State, host_events: Sequence[HostEvent]) -> Sequence[HostEvent]:
-    """The host events without those that were taken in before."""
+    """The host events without those that were processed before."""
     return [event for event in host_events if not _read_before(state, event)] if host_events else host_events
 
 

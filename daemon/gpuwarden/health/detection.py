@@ -1,6 +1,6 @@
-"""The result of a detector: what it saw wrong, and which subjects it could examine.
+"""The result of a detector: the problems it observed, and the subjects it could examine.
 
-A subject that was not examined keeps what it has: a finding is never cleared by silence, and never raised by it.
+A subject that was not examined keeps its findings: missing data neither clears nor raises one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Detection:
     """What one detector found in one step."""
 
     sightings: tuple[Sighting, ...] = ()
-    """What it saw wrong."""
+    """The problems it observed."""
     examined: frozenset[Subject] = field(default_factory=frozenset)
     """The subjects that it could examine; only their findings may end."""
 
@@ -56,9 +56,9 @@ def tracked_detection(
 
 
 def in_two_passes(track: Track | None, started: Stamp | None, now: Stamp) -> bool:
-    """False while the pass that showed this first is the only one: passes may be as far apart as its rise is long.
+    """False while only one pass has shown this, since passes may be as far apart as its rise is long.
 
-    `track`: what is known of it. `started`: when the newest pass with facts began.
+    `track`: its track, if any. `started`: when the newest pass with facts began.
     """
     if track is None or track.raised or started is None or track.first_seen.boottime > now.boottime:
         return True
@@ -82,7 +82,7 @@ def gpu_detection(sightings: Sequence[Sighting], examined: Iterable[GpuFacts]) -
 
 
 def per_gpu(check: Callable[[State, Sight, GpuFacts], Sighting | None], needs: str) -> Detector:
-    """A detector that asks `check` for each answering GPU that gave the reading `needs`."""
+    """A detector that calls `check` for each answering GPU that has the reading `needs`."""
     reading = attrgetter(f"readings.{needs}")
 
     def detect(state: State, sight: Sight) -> Detection:

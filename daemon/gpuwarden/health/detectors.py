@@ -1,4 +1,4 @@
-"""Which readings make which condition: one detector for each row of `conditions.py`."""
+"""The detectors: one for each row of `conditions.py`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from gpuwarden.health.xid import recovery as xid_recovery
 
 _FEATURES = parts("detectors")
 FOLLOWERS: Mapping[str, Follower] = {name: feature.follow for name, feature in _FEATURES.items()}
-"""What each feature does in each step before the detectors run: it learns from what was read."""
+"""By feature, the function that learns from the readings of each step, before the detectors run."""
 
 _OWN: dict[str, Detector] = {
     "gpu_missing": driver_detectors.gpu_missing,
@@ -101,4 +101,4 @@ COUNTERS = (
     "slowdown_sw_thermal_ns",
     *nvlink_detectors.NVLINK_ERRORS,
 )
-"""The counters whose growth detectors ask for; the judge keeps a window of each."""
+"""The counters whose growth detectors use; the judge keeps a window of each."""

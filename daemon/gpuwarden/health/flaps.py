@@ -1,7 +1,8 @@
-"""The flap guard: what comes and goes again and again is held until it has been quiet for long.
+"""The flap guard: a condition that is raised repeatedly stays a finding until it has been quiet for long.
 
-A condition that was raised as often as its row says within `WITHIN` flaps. It then ends only after `QUIET` without a
-sighting, however short its own fall time, and gives the reason. Times are of one boot: they start over with a reboot.
+A condition flaps if it was raised within `WITHIN` as often as its row allows. It then ends only after `QUIET` without a
+sighting, whatever its own fall time, and its evidence gives the reason. Times are of one boot and restart with a
+reboot.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def flaps(raises: Raises, key: Key, most: int) -> bool:
 
 
 def evidence(raises: Raises, key: Key, most: int) -> Evidence:
-    """Evidence of it for a finding; empty while it does not flap."""
+    """Evidence of flapping for a finding; empty while it does not flap."""
     if not flaps(raises, key, most):
         return {}
     newest = raises[key][-1]

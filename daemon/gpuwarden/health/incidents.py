@@ -28,11 +28,12 @@ from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 ENDS_WITHIN = 60.0
-"""Seconds: what falls so fast and is seen no more is about to end, and no incident of its own when its cause ends first."""
+"""Seconds: a finding that falls this fast and is no longer observed is about to end, and makes no incident when its
+cause ends."""
 _GPUS = ("gpu", "link")
 _OVER_THE_FABRIC = (Where.OTHER_GPUS, Where.GPUS, Where.SWITCHES)
 _RECORDED = frozenset(name.removeprefix("xid.") for rule in RULES for name in rule.consequences if "xid." in name)
-"""Numbers of the Xids that are named as consequences also where they are recorded and no more."""
+"""Numbers of the Xids that are consequences even if they are only recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,9 @@ def _times(record: Record) -> tuple[Stamp, Stamp]:
 
 
 def _recorded(state: State) -> Iterator[_Sign]:
-    """An Xid 45 only if its line names the Xid that it followed: jobs that end leave thousands of others."""
+    """Yield signs of recorded Xids. An Xid 45 counts only if its line names the Xid before it, since jobs that end
+    cause many.
+    """
     for record in state.records.values():
         named = record.key.code == "xid" and record.key.detail in _RECORDED and record.key not in state.tracks
         if not named or record.history or not counts(state, record):
@@ -167,7 +170,7 @@ def _follows(signs: Sequence[_Sign], state: State) -> Follows:
 
 
 def _first(key: Key, direct: Follows) -> tuple[Key, bool]:
-    """The beginning of the chain, and whether a link of it ends with its cause."""
+    """Return the first cause in the chain, and whether any finding in it ends with its cause."""
     ends = False
     for _ in direct:
         if key not in direct:
@@ -190,7 +193,7 @@ def _rules(code: str, detail: str) -> tuple[Rule, ...]:
 
 
 def _cause(sign: _Sign, causes: _Causes, state: State) -> tuple[Key, bool] | None:
-    """The nearest in time of those that it can follow from, and whether it ends with it."""
+    """Return the cause that is nearest in time, and whether the finding ends with it."""
     key, severity = sign.key, sign.severity
     candidates = [
         (_apart(cause, sign), cause.key, rule.ends)

@@ -17,7 +17,7 @@ from gpuwarden.health.model import Key, Severity
 
 @lru_cache(maxsize=1024)
 def causes(code: str) -> frozenset[str]:
-    """Every condition of which `code` can be a consequence, at whatever distance."""
+    """Every condition of which `code` can be a direct or indirect consequence."""
     upstream: set[str] = set()
     ahead = [code]
     while ahead:
@@ -48,7 +48,7 @@ def _end(key: Key, direct: Mapping[Key, Key]) -> Key:
 
 
 def as_severe(cause: Severity | None, severity: Severity) -> bool:
-    """True if a cause of that severity is no milder."""
+    """True if a cause of that severity is at least as severe as `severity`."""
     return cause is Severity.FAILURE or severity is not Severity.FAILURE
 
 

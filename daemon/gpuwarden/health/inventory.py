@@ -69,7 +69,7 @@ def _on_bus(slot: str, sight: Sight) -> tuple[Presence, str] | None:
 
 
 def answers_nvml(slot: str, sight: Sight) -> bool:
-    """True if NVML, asked lately, has an answer of this GPU."""
+    """True if NVML returned valid readings for this GPU in its last fresh pass."""
     facts = sight.gpus.get(slot)
     return facts is not None and facts.answer is GpuAnswer.OK
 
@@ -125,9 +125,9 @@ def expected_count(state: State, sight: Sight) -> tuple[int | None, str]:
 
 
 def expected_of_type(state: State, sight: Sight) -> int | None:
-    """Return how many GPUs this type of machine has, without those of other owners and those that an operator gave up.
+    """Return how many GPUs this machine type has, without those of other owners and those that an operator gave up.
 
-    None where the type is not known, or the bus cannot be read: a container may have a part of the GPUs.
+    None if the type is unknown, or the bus cannot be read: a container may have only some of the GPUs.
     """
     of_type = GPUS_OF.get(sight.rules.machine_type)
     if of_type is None or sight.devices is None:
@@ -136,7 +136,7 @@ def expected_of_type(state: State, sight: Sight) -> int | None:
 
 
 def countable(sight: Sight) -> bool:
-    """Return True if all GPUs that are here can be known by now: from the bus, once NVML has answered or failed, or from NVML."""
+    """Return True if all present GPUs can be known: from the bus once NVML has answered or failed, or from NVML."""
     listed = sight.nvml is not None and sight.nvml.problem is None
     return listed or (sight.devices is not None and sight.view.nvml.outcome is not None)
 
@@ -162,7 +162,7 @@ def _newly_licensed(pin: Pin, facts: GpuFacts) -> bool:
 def learn(state: State, sight: Sight) -> Iterator[Event]:
     """Events for GPUs seen for the first time, boards that were exchanged, and what came up for the first time: links, a vGPU licence."""
     if sight.rules.expected_gpus == 0:
-        return  # no GPU that is here will be missed
+        return  # no GPU of this node is expected
     event = partial(pin_event, at=sight.now, boot_id=sight.view.boot_id)
     boards = _boards(state, sight)
     for slot, facts in sight.gpus.items():
@@ -259,7 +259,7 @@ def _slot_of(uuid: str, boards: Mapping[str, Pin], sight: Sight) -> str | None:
 
 
 def _unnamed(state: State, sight: Sight) -> int:
-    """Return how many GPUs the bus has of which it is not known, and never was, which boards they are."""
+    """Return how many GPUs are on the bus whose board is unknown, now and before."""
     named = _named(sight)
     own = [slot for slot, device in (sight.devices or {}).items() if not foreign(device) and slot not in state.given_up]
     return sum(slot not in named and not state.pins.get(slot, Pin(slot=slot)).uuid for slot in own)

@@ -52,13 +52,14 @@ from gpuwarden_collectors.facts import Stamp
 
 _SET_ASIDE = parts("set_aside")
 SUBSIDES_AFTER = 15.0
-"""Seconds without a sighting after which a rising condition starts again: three passes, so that one gap is no gap. Where passes of NVML
-are further apart, what it shows has as long as its facts count, but no more than half of its rise."""
+"""Seconds without a sighting after which a rising condition starts again: three passes, so that one missed sighting
+does not reset it. If NVML passes are further apart: as long as its facts are fresh, but at most half of the rise."""
 STILL_SEEN = 120.0
-"""Seconds after its last sighting for which a finding cannot be acknowledged. What can no longer be examined (a reading that
-went with a reboot or with another driver, a reader that hangs) has no other end."""
+"""Seconds after its last sighting during which a finding cannot be acknowledged. A condition that can no longer be
+examined (a reading that a new driver does not have, a reader that hangs) can end in no other way."""
 LATCHES_AFTER = 15.0
-"""Seconds without a sighting after which a latch is an event: lines that come now and then are not an event each time."""
+"""Seconds without a sighting after which a latch is an event, so that occasional lines do not make an
+event each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +68,13 @@ class Step:
     events: tuple[Event, ...]
     verdict: Verdict
     disbelieved: int = 0
-    """Lines of the kernel log about slots that hold nothing (`witnesses.py`)."""
+    """Number of kernel log lines that were rejected since their slot is empty (`witnesses.py`)."""
 
 
 def judge(state: State, view: View, host_events: Sequence[HostEvent], rules: Rules, now: Stamp) -> Step:
-    """Make one step. `host_events`, those since the last step, are taken before the conditions are examined."""
+    """Make one step. `host_events`: those since the last step, which are processed before the conditions
+    are examined.
+    """
     sight = Sight.of(view, rules, now)
     is_booted = view.boot_id != state.boot_id
     carried_over = replace(state, moments=Moments(unconfirmed=state.moments.unconfirmed)) if is_booted else state
@@ -117,7 +120,9 @@ def judge(state: State, view: View, host_events: Sequence[HostEvent], rules: Rul
 
 
 def _follow_features(steps: Steps, sight: Sight) -> dict[str, str]:
-    """Returns what broke, by feature: it learns nothing in this step, and the others go on."""
+    """Let each feature follow the step. Returns the errors by feature: a feature that raises learns nothing in this
+    step.
+    """
     broken: dict[str, str] = {}
     for name, follow in FOLLOWERS.items():
         try:
@@ -141,7 +146,7 @@ def _with_causes(steps: Steps, before: State, rules: Rules) -> None:
 
 
 def _counted(state: State, sight: Sight) -> State:
-    """Add to the windows what was read since it was last added."""
+    """Add to the windows the counters that were read since the last step."""
     at = sight.view.nvml.at
     if sight.nvml is None or at is None:
         return state
@@ -165,9 +170,10 @@ _counters = attrgetter(*(f"readings.{name}" for name in COUNTERS))
 
 
 def _run_detectors(steps: Steps, sight: Sight, broken: dict[str, str]) -> None:
-    """Runs the detectors of all conditions but those that the site switched off. A check that breaks blinds no other.
+    """Run the detectors of all conditions except those that the site switched off. A detector that raises stops no
+    other.
 
-    `broken`: what broke before, which is reported with what breaks here.
+    `broken`: errors from earlier in the step, which are reported with those of detectors.
     """
     off = {code for code, rule in sight.rules.checks.items() if not rule.enabled}
     for code in off:
@@ -176,7 +182,7 @@ def _run_detectors(steps: Steps, sight: Sight, broken: dict[str, str]) -> None:
         try:
             if code not in off:
                 _follow(steps, code, _without_own(steps, code, detector(steps.state, sight), sight.now), sight)
-        except Exception as error:  # noqa: BLE001 - whatever it is, a dead GPU must be seen all the same
+        except Exception as error:  # noqa: BLE001 - other detectors must still find a dead GPU
             broken[code] = _short(error)
     for name, family in FAMILIES.items():
         try:
@@ -194,7 +200,7 @@ def _run_detectors(steps: Steps, sight: Sight, broken: dict[str, str]) -> None:
 
 
 def _without_own(steps: Steps, code: str, detection: Detection, now: Stamp) -> Detection:
-    """Return the detection without what features do to the GPUs themselves; whole where one cannot say what that is."""
+    """Return the detection without the effects of features' own work on GPUs. A feature that raises removes nothing."""
     if not detection.sightings and not steps.state.tracks:
         return detection
     for name, feature in _SET_ASIDE.items():
@@ -305,7 +311,9 @@ def _subsides_after(row: Condition, rule: CheckRule, sight: Sight) -> float:
 
 
 def _quiet(state: State, track: Track, now: Stamp, clean: float) -> float:
-    """Seconds since the last line that a latch is made of, which a restart does not forget; else since it was last seen."""
+    """Seconds since the newest kernel line of a latch, which the ledger keeps; without lines, since the
+    last sighting.
+    """
     record = state.records.get(track.key)
     if record is None or record.boot_id != state.boot_id:
         return clean
@@ -313,9 +321,9 @@ def _quiet(state: State, track: Track, now: Stamp, clean: float) -> float:
 
 
 def _released(row: Condition, track: Track, sight: Sight) -> bool:
-    """True if something ended the latch, and a GPU pass that began after it did not see the condition again.
+    """True if the latch was released, and a GPU pass that began after that did not observe the condition again.
 
-    What is about the node itself is seen by other readers, and waits for no GPU: a host may have none.
+    A condition of the node is observed by other readers and needs no GPU pass: a host may have no GPU.
     """
     if track.released is None or track.latch is Latch.NONE:
         return False

@@ -1,4 +1,4 @@
-"""What the judge remembers: tracks, records and pins, and the questions that many ask of them."""
+"""The judge's state: tracks, records and pins, and queries that many modules use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 LEMON_NODE = "lemon_node"
-"""The code of the condition that is made of days alone: to acknowledge it is to forget."""
+"""The code of the condition that is derived only from days with faults; an acknowledgement clears them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +49,11 @@ class Track:
     clean_since: Stamp | None = None
     """Since when it was examined and not seen; None while it is seen."""
     released: Stamp | None = None
-    """When something ended its latch (reset, reboot, replacement): it ends with a pass after that which does not see it."""
+    """When a reset, reboot or replacement released its latch: it ends with a later pass that does not observe it."""
     count: int = 1
     """How many events it stands for."""
     counters: str = ""
-    """What the GPU had counted since driver load when the latch was raised, by which a reset is recognised."""
+    """The GPU's counters since driver load when the latch was raised, by which a reset is recognised."""
 
     def seen(self, severity: Severity, advice: Advice, evidence: Evidence, now: Stamp) -> Track:
         """The track with one more sighting. Spelled out, since it is done for every finding in every pass, and `replace` takes thrice as long."""
@@ -98,7 +98,7 @@ class Record:
     sequence: int = -1
     """Number of the newest line in the kernel log of that boot; -1: it has none."""
     acknowledged: Stamp | None = None
-    """Events until then make no finding any more."""
+    """Events up to this time raise no finding any more."""
     bursts: Bursts = ()
     """When this boot's lines came."""
     ports: Ports = field(default_factory=dict)
@@ -147,7 +147,7 @@ class LinksSeen(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moments:
-    """What the judge knows of this boot from readings, not from events: a restart or a reboot begins it again."""
+    """What the judge derives from readings of this boot rather than from events; empty after a restart or a reboot."""
 
     news: frozenset[Key] = frozenset()
     """Keys of the records of this step."""
@@ -164,7 +164,7 @@ class Moments:
     bus_observed: bool = False
     """`slots` were seen on the bus too."""
     asked: Mapping[Key, float] = field(default_factory=dict)
-    """By Xid 79, when bus and NVML were asked about it, seconds of CLOCK_BOOTTIME (`witnesses.py`)."""
+    """By Xid 79, when bus and NVML were read because of it, seconds of CLOCK_BOOTTIME (`witnesses.py`)."""
     ports_followed: frozenset[str] = frozenset()
     """Ports that were read."""
     host_windows: Windows = field(default_factory=dict)
@@ -178,7 +178,7 @@ class Moments:
     features: Mapping[str, Any] = field(default_factory=dict)
     """By feature, what it knows of this boot."""
     unconfirmed: Mapping[Key, float | None] = field(default_factory=dict)
-    """Findings of an earlier life that this one has not found again yet (`confirmation.py`)."""
+    """Findings from before the daemon started that were not observed again yet (`confirmation.py`)."""
     follows: Follows = field(default_factory=dict, compare=False)
     """What follows from what, as of the last step."""
     incidents: tuple[Incident, ...] = field(default=(), compare=False)
@@ -189,7 +189,7 @@ class Moments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """All that the judge knows: the fold of events, and `moments`, which no event carries and `fold` hardly changes."""
+    """The judge's state: the fold of events, and `moments`, which events hardly change."""
 
     boot_id: str = ""
     """The boot that is judged."""
@@ -224,7 +224,7 @@ class State:
     features: Mapping[str, Any] = field(default_factory=dict)
     """By feature, what it remembers."""
     broken: Mapping[str, str] = field(default_factory=dict)
-    """By feature, and what of it, the first error since the start in what it remembers, follows or sets aside. Of the running daemon alone, like `moments`."""
+    """By feature and call, its first error since the daemon started. Not in the ledger, like `moments`."""
     moments: Moments = field(default_factory=Moments)
     """What is of the moment."""
 
@@ -239,13 +239,15 @@ def with_error(state: State, feature: str, error: Exception) -> State:
 
 
 def counts(state: State, record: Record) -> bool:
-    """True if a record still says something of its GPU: it is of this boot, and the GPU was not reset since."""
+    """True if a record still applies to its GPU: it is from this boot, and the GPU was not reset since."""
     reset = state.resets.get(record.key.subject.slot)
     return record.boot_id == state.boot_id and (reset is None or record.last > reset)
 
 
 def buried(state: State, key: Key) -> bool:
-    """True if an operator acknowledged this, and no later line of the kernel log says it again. A line that is read again does not count."""
+    """True if an operator acknowledged this, and no newer kernel line reports it. A line that is read again does not
+    count.
+    """
     record = state.records.get(key)
     if record is None or record.acknowledged is None or record.boot_id != state.boot_id:
         return False
@@ -253,7 +255,7 @@ def buried(state: State, key: Key) -> bool:
 
 
 def board(state: State, slot: str) -> str:
-    """Key of a GPU in the memory of months: its UUID, or its slot as long as it has given none."""
+    """Key of a GPU in long-term memory: its UUID, or its slot until a UUID is known."""
     pin = state.pins.get(slot)
     return (pin.uuid if pin is not None else "") or slot
 

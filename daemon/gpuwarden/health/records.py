@@ -72,7 +72,7 @@ class _Batch:
     nvml: float | None = None
 
     def is_over(self, event: HostEvent) -> bool:
-        """Return True if this event came so much later that it is one of its own. What is history touches no job."""
+        """Return True if this event is too late for this batch and begins a new one. Events of history never do."""
         return not isinstance(event, LogGap) and not event.history and event.at.boottime - self.began > APART
 
     def add(self, event: HostEvent, *, counted: bool) -> None:
@@ -141,7 +141,7 @@ def records(state: State, host_events: Sequence[HostEvent], boot_id: str) -> tup
 
 
 def _is_of_feature(state: State, event: XidEvent) -> tuple[State, bool]:
-    """Return whether a feature did this itself. One that cannot say so did not."""
+    """Return whether a feature caused this Xid itself. A feature that raises counts as not having caused it."""
     for name, feature in _SET_ASIDE.items():
         try:
             if feature.is_own(state, event):
@@ -152,7 +152,9 @@ def _is_of_feature(state: State, event: XidEvent) -> tuple[State, bool]:
 
 
 def _with_recoveries(host_events: Sequence[HostEvent]) -> Iterator[HostEvent]:
-    """The driver prints no line for a reset; its Xid 154 that no recovery is needed any more says the same."""
+    """Yield the events, and a GPU reset after each Xid 154 that needs no recovery any more: the driver logs no line for
+    a reset.
+    """
     for event in host_events:
         yield event
         if isinstance(event, XidEvent) and event.xid == 154 and recovery_action(sign(event)) == 0:
@@ -160,7 +162,7 @@ def _with_recoveries(host_events: Sequence[HostEvent]) -> Iterator[HostEvent]:
 
 
 def target_of(event: HostEvent) -> tuple[EventKind, Key] | None:  # noqa: PLR0911 - one arm for each kind of host event
-    """The kind of event that it becomes, and what that is about; None for what is not kept."""
+    """The kind of event that it becomes, and its key; None if it is not recorded."""
     match event:
         case XidEvent():
             return EventKind.XID, Key("xid", _gpu_or_node(event.slot), str(event.xid))
@@ -184,7 +186,7 @@ def target_of(event: HostEvent) -> tuple[EventKind, Key] | None:  # noqa: PLR091
 
 
 def _elsewhere(state: State, event: HostEvent) -> bool:
-    """True if the kernel gave up a device that is no GPU and no port above one: many harmless devices have no driver for that."""
+    """True if the kernel could not recover a device that is neither a GPU nor a port above one."""
     if not isinstance(event, AerEvent) or event.severity is not AerSeverity.UNRECOVERED:
         return False
     return not any(event.slot in slots for slots in (state.pins, state.moments.slots, state.moments.ports_above))
@@ -269,7 +271,7 @@ _ENDS = tuple(ENDS)
 
 
 def _cancelled(state: State, made: Sequence[Event]) -> Iterator[Event]:
-    """The end of what one of these Xids, or lines, ends."""
+    """Yield CLEARED for findings that one of these Xids or kernel lines ends."""
     for event in made:
         if (
             event.kind == EventKind.KERNEL_LINE

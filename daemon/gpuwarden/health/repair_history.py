@@ -22,12 +22,13 @@ COUNTS_FOR = 7 * 86_400.0
 FORGOTTEN_AFTER = 4 * COUNTS_FOR
 """Seconds. Until then a repair still counts for a failure that is active since before it."""
 TAKES_EFFECT = 60.0
-"""Seconds after which what is still seen was not cured: passes that were under way, and a driver that starts, need some."""
+"""Seconds after a repair from which a failure that is still observed was not repaired: passes and the driver need some
+time."""
 DAY = 86_400.0
 OFTEN = 3
 """Failures of one kind within a day. Own choice: one that a reset cured stays cured, and a second may be chance or an incomplete repair."""
 OFTEN_KEY = "failures_within_a_day"
-"""The evidence of a failure that comes so often."""
+"""The evidence key for the number of failures within a day."""
 KEPT = 1024  # (board, kind) pairs
 
 Case = tuple[str, str]

@@ -24,7 +24,7 @@ NO_RULE = CheckRule()
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """What becomes of a sighting."""
+    """The severity and advice given to a sighting."""
 
     severity: Severity
     """Severity of the finding."""
@@ -37,7 +37,7 @@ class Assessment:
 
 
 def in_shadow(code: str, rules: Rules) -> bool:
-    """True if nothing follows from this check."""
+    """True if the check is in shadow: it is reported, and no action follows."""
     shadow, row = rules.checks.get(code, NO_RULE).shadow, condition(code)
     return row is not None and row.shadow if shadow is None else shadow
 

@@ -1,9 +1,9 @@
-"""The judge's memory, and the one way in which it changes: by events, one after the other.
+"""The fold of the judge: how events change its state.
 
-`fold(state, event)` is the only place where tracks, records and pins change durably. The judge decides *events* from
-what it sees; live they are folded at once and written to the ledger, after a restart the ledger's events are folded
-again and give the same state. What a restart may forget (evidence of the last pass, rates over a window) is refreshed
-by `Track.seen` and `Windows` and needs no event.
+`fold(state, event)` is the only place where tracks, records and pins change durably. The judge decides on *events*;
+they are folded at once and written to the ledger, and after a restart the ledger's events are folded again and give the
+same state. Values that a restart may lose (evidence of the last pass, rates over a window) are refreshed by
+`Track.seen` and `Windows` without events.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _without(tracks: Mapping[Key, Track], key: Key) -> dict[Key, Track]:
 
 def _raise(state: State, event: Event, *, raised: bool) -> State:
     key = event.key
-    if key is None or (row := condition(key.code)) is None:  # of another version, which wrote this ledger
+    if key is None or (row := condition(key.code)) is None:  # a condition of another version, which wrote this ledger
         return state
     before, data = state.tracks.get(key), read(Raised, event)
     track = Track(
@@ -74,7 +74,7 @@ def _record(state: State, event: Event) -> State:
     same_boot = before is not None and before.boot_id == event.boot_id
     history = data.history and (not same_boot or (before is not None and before.history))
     count, sequence = data.count, -1 if data.sequence is None else data.sequence
-    later_line = before is not None and -1 < before.sequence < sequence  # whatever the log's clock shows, which drifts
+    later_line = before is not None and -1 < before.sequence < sequence  # not by time, since the log's clock drifts
     record = Record(
         key=key,
         count=(0 if before is None else before.count) + count,
@@ -93,13 +93,13 @@ def _record(state: State, event: Event) -> State:
     )
     tracks = state.tracks
     if (track := tracks.get(key)) is not None:
-        released = None if counts(state, record) else track.released  # it came back after whatever was done
+        released = None if counts(state, record) else track.released  # it came back after the release
         tracks = {**tracks, key: replace(track, count=track.count + count, last_seen=event.at, released=released)}
     return replace(state, records={**state.records, key: record}, tracks=tracks)
 
 
 def _bursts(state: State, data: Lines, at: Stamp, record: Record | None) -> Bursts:
-    """After a reset, an acknowledgement or a recovery another burst begins: what was reported before is dealt with."""
+    """Add the lines to a burst. After a reset, an acknowledgement or a recovery a new burst begins."""
     if data.bursts:
         return from_text(data.bursts)
     signs, pid = signs_of(data.signs or ""), data.pid if data.pid is not None and data.pid >= 0 else None
@@ -120,7 +120,9 @@ def _dealt_with(state: State, record: Record) -> bool:
 
 
 def _released(state: State, at: Stamp, slot: str | None, latches: tuple[Latch, ...]) -> State:
-    """Every latch of these kinds on the GPU in `slot` (None: on any) may end after `at`; one made of later lines may not."""
+    """Mark latches of these kinds on the GPU in `slot` (None: on any) as released at `at`, except those with later
+    lines.
+    """
 
     def may_end(track: Track) -> bool:
         record = state.records.get(track.key)
@@ -166,9 +168,7 @@ def _unpinned(state: State, event: Event) -> State:
     if event.key is None:
         return state
     slot = event.key.subject.slot
-    moved = not event.data.keys().isdisjoint(
-        ("moved_to", "exchanged")
-    )  # the board went elsewhere: nobody gave the slot up
+    moved = not event.data.keys().isdisjoint(("moved_to", "exchanged"))  # the board moved: no operator gave the slot up
     return replace(
         state,
         pins={s: p for s, p in state.pins.items() if s != slot},
@@ -179,7 +179,7 @@ def _unpinned(state: State, event: Event) -> State:
 
 
 def _over(state: State, key: Key) -> State:
-    """The track is gone; lines from before our time that it was made of were confirmed for this once."""
+    """Remove the track. Lines from before the first start that confirmed it do not confirm it again."""
     records = state.records
     if (record := records.get(key)) is not None and record.history:
         records = {**records, key: replace(record, history=False)}
@@ -187,7 +187,7 @@ def _over(state: State, key: Key) -> State:
 
 
 def _acknowledged(state: State, event: Event, key: Key) -> State:
-    """The finding is over; the lines that it was made of are buried, and what `lemon_node` counted is forgotten."""
+    """End the finding. Its lines do not raise it again, and what `lemon_node` counted is forgotten."""
     state = _over(state, key)
     if key.code == LEMON_NODE:
         return replace(state, lemons={})
@@ -198,7 +198,9 @@ def _acknowledged(state: State, event: Event, key: Key) -> State:
 
 
 def _booted(state: State, event: Event) -> State:
-    """Rising and falling are timed by the clock of one boot: they begin again. What stood was treated with a reboot."""
+    """Begin a new boot: rising and falling restart, since boot time does, and active failures count as treated by a
+    reboot.
+    """
     cases = [case(state, track.key) for track in failures(state)]
     tracks = {key: replace(track, clean_since=None) for key, track in state.tracks.items() if track.raised}
     state = replace(
@@ -231,7 +233,9 @@ def _reset(state: State, event: Event, slot: str) -> State:
 
 
 def _summed(state: State, event: Event) -> State:
-    """The sums of many events in a checkpoint. The first, without a key, resets what the events of the checkpoint itself counted."""
+    """Fold the sums of a checkpoint. The first one, without a key, resets what folding the checkpoint's own events
+    counted.
+    """
     key = event.key
     if key is None:
         return replace(state, raises={}, repairs={}, lemons={})
@@ -263,7 +267,7 @@ def _days(text: Json) -> tuple[int, ...]:
 MEMORIES = parts("memory")
 """By feature, the module with the fold of what it remembers."""
 RECORDS_OF_OLD = 2048
-"""Records that are kept at a boot, so that garbage of the last one leaves room for what is new."""
+"""Most records kept at a boot, so that many useless ones of the last boot leave room for new ones."""
 RESETS_KEPT = 256
 """More slots than any host has GPUs."""
 
@@ -280,7 +284,7 @@ def fold(state: State, event: Event) -> State:
 
 
 def _by_features(state: State, event: Event) -> State:
-    """An event that a feature cannot fold is lost to it alone: a dead GPU must be seen all the same."""
+    """Fold an event into the features' memories. If one raises, only that memory lacks the event."""
     for name, memory in MEMORIES.items():
         if event.kind in memory.KINDS:
             before = state.features.get(name, memory.EMPTY)
@@ -295,7 +299,7 @@ def _by_features(state: State, event: Event) -> State:
 
 
 def _folded(state: State, event: Event) -> State:  # noqa: C901, PLR0911, PLR0912 - one arm for each kind of event, on one screen
-    match event.kind:  # what is frequent comes first
+    match event.kind:  # frequent kinds come first
         case EventKind.XID | EventKind.SXID | EventKind.AER | EventKind.KERNEL_LINE:
             return _record(state, event)
         case EventKind.RISING:

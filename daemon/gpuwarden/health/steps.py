@@ -1,4 +1,4 @@
-"""The state within one step of the judge: what is decided is folded at once, what is only refreshed waits for the end."""
+"""The state within one step of the judge: events are folded at once, refreshed tracks are stored at the end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Steps:
     def take(self, event: Event) -> None:
         self.settle()
         self.state = fold(self.state, event)
-        self.events.append(event)  # only now: one that cannot be folded must not reach the ledger
+        self.events.append(event)  # after the fold: an event that cannot be folded must not reach the ledger
 
     def emit(self, kind: EventKind, key: Key | None = None, data: Evidence | None = None) -> None:
         self.take(Event(kind=kind, at=self.now, boot_id=self._boot_id, key=key, data=data or {}))
@@ -32,13 +32,13 @@ class Steps:
         return (self.state.tracks if self._refreshed is None else self._refreshed).get(key)
 
     def refresh(self, track: Track) -> None:
-        """Store a change of a track that needs no event: sightings that go on, and since when there are none."""
+        """Store a change of a track that needs no event: a repeated sighting, or since when there is none."""
         if self._refreshed is None:
             self._refreshed = dict(self.state.tracks)
         self._refreshed[track.key] = track
 
     def settle(self) -> None:
-        """The state with everything that was refreshed: tracks are copied once for many, not for each."""
+        """Store the refreshed tracks in the state, with one copy of the mapping for all of them."""
         if self._refreshed is not None:
             self.state = replace(self.state, tracks=self._refreshed)
             self._refreshed = None

@@ -81,7 +81,7 @@ def _finding(track: Track, root: Key | None, state: State, sight: Sight) -> Find
 
 
 def _unknown(state: State, sight: Sight, expected: int | None, gpus: Sequence[GpuVerdict]) -> Iterable[str]:
-    """Why the GPUs of this node cannot be judged right now; nothing if they can, or if there are none to judge."""
+    """Yield why the GPUs of this node cannot be judged now; nothing if they can, or if no GPU is expected."""
     if expected == 0:
         return
     if expected is None:
@@ -102,7 +102,7 @@ _CODE_OF = {
     NvmlProblem.NO_PERMISSION: "device_permission",
     NvmlProblem.OTHER: "nvml_unavailable",
 }
-"""The reason for unknown health is the code of the condition that the same problem becomes."""
+"""The reason for unknown health is the code of the condition for the same problem."""
 
 
 def _nameless(sight: Sight) -> int:
@@ -111,7 +111,9 @@ def _nameless(sight: Sight) -> int:
 
 
 def _gpus(state: State, sight: Sight, findings: Sequence[Finding]) -> Iterable[GpuVerdict]:
-    """`findings`: those that count, consequences included: a GPU with a fault of its own stays bad behind a greater one."""
+    """Yield a verdict for each GPU. `findings`: those that count, consequences included, since each GPU keeps its own
+    faults.
+    """
     where = presences(state, sight)
     here = {slot for slot, facts in sight.gpus.items() if facts.answer is not GpuAnswer.LOST}
     numbers = _last_numbers(sight)
@@ -139,7 +141,7 @@ def _gpus(state: State, sight: Sight, findings: Sequence[Finding]) -> Iterable[G
 
 
 def _last_numbers(sight: Sight) -> Mapping[str, int]:
-    """NVML's index of each GPU by slot, as of its last answer, while it gives none: that is when the number is asked for."""
+    """NVML's last known index of each GPU by slot, while NVML cannot be read and operators need it most."""
     last = sight.view.nvml.facts if sight.nvml is None else None
     return {} if last is None else {facts.slot: facts.index for facts in last.gpus}
 

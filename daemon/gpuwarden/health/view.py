@@ -1,4 +1,4 @@
-"""What is known at one instant: the newest observation of each collector and the newest facts that are still fresh."""
+"""The newest observation of each collector, and the newest facts that are still fresh."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class View:
     boot_id: str
     """The running boot."""
     passes: Mapping[str, Seen[Any]] = field(default_factory=dict)
-    """By name of the collector; none of those that have made no pass."""
+    """By name of the collector; without those that have made no pass."""
     errors: Mapping[str, str] = field(default_factory=dict)
     """Why a component of the daemon does not work, by its name (see `Component`)."""
     log_read: bool = True
@@ -214,7 +214,7 @@ class Sight:
         devices = None if pci is None else {d.slot: d for d in pci.devices if d.kind is PciKind.GPU}
         answering = tuple([facts for facts in gpus.values() if facts.answer is GpuAnswer.OK])
         if devices == {} and answering:
-            devices = None  # a container's sysfs without devices: NVML's answer is worth more
+            devices = None  # a container's sysfs has no devices: rely on NVML
         return cls(
             now,
             rules,
@@ -233,9 +233,11 @@ class Sight:
 
 
 OUR_DRIVERS = ("nvidia", "", "nouveau")
-"""Drivers under which a GPU is expected: the vendor's, none yet, and the one that is replaced by it."""
+"""Drivers of GPUs that are expected here: NVIDIA's, none yet, and nouveau, which NVIDIA's replaces."""
 
 
 def foreign(device: PciDevice | None) -> bool:
-    """True if the device is bound to a driver that hands the GPU to another owner (vfio-pci, a hypervisor's): it is not expected here."""
+    """True if the device's driver gives the GPU to another owner (vfio-pci, a hypervisor's), so that it is not expected
+    here.
+    """
     return device is not None and device.driver not in OUR_DRIVERS

@@ -1,8 +1,8 @@
-"""Counters over time: how much one grew within a window, whatever resets, gaps and repeated readings it had.
+"""Counters over time: the growth of a counter within a window, despite resets, gaps and repeated readings.
 
-A series keeps a sample only where the counter grew, at most `KEPT` of them and at least `SPACING` seconds apart, so that
-memory is bounded whatever the pass interval, and next to nothing for a counter that does not change. A counter that goes
-backwards was reset: it then counts from zero, and what it lost is not guessed.
+A series keeps a sample only where the counter grew, at most `KEPT` of them and at least `SPACING` seconds apart, so
+that memory is bounded at any pass interval. A counter that decreases was reset: it then counts from zero, and lost
+growth is not estimated.
 """
 
 from __future__ import annotations
