@@ -57,7 +57,7 @@ def forgotten(track: Track, sight: Sight) -> bool:
 
 
 def given_up(track: Track, sight: Sight) -> Evidence:
-    """Why a finding ended that no check covers any more, for its event; nothing for every other one."""
+    """Return, for its event, why a finding ended that no check covers any more; nothing for any other finding."""
     theirs = track.evidence.get("source") == "dcgm" or track.key.code.startswith("dcgm_")
     if not theirs or not forgotten(track, sight):
         return {}

@@ -33,7 +33,7 @@ _ENTITIES = {1: "gpu", 3: "switch", 7: "cpu", _CONNECTX: "connectx"}  # dcgm_fie
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """What DCGM reports about one subject."""
+    """A report of DCGM about one subject."""
 
     key: Key
     """Condition and subject."""

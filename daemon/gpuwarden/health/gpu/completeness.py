@@ -17,7 +17,7 @@ from gpuwarden.health.view import Sight, foreign
 
 CODE = "inventory_incomplete"
 WHOLE_BOARDS = (4, 8)
-"""Modules of a baseboard, as far as the rule goes."""
+"""Numbers of modules on a baseboard for which the rule holds."""
 PARTS_OF_A_BOARD = (1, 2, 4)
 """GPUs of a board that a guest may have by design: NVIDIA's fabric manager divides boards so, and numbers have gaps in them."""
 

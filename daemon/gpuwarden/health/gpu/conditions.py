@@ -1,4 +1,6 @@
-"""What can be wrong with a GPU that works: rows of the table of conditions. Those of GPUs that do not are in `health/conditions.py`."""
+"""Conditions of a GPU that works: rows of the table of conditions. Those of a GPU that does not work are in
+`health/conditions.py`.
+"""
 
 from __future__ import annotations
 

@@ -248,7 +248,9 @@ def _long_silent(facts: GpuFacts, sight: Sight) -> bool:
 
 
 def gpu_reset_required(state: State, sight: Sight) -> Detection:
-    """GPUs that say they need a reset. Only an answer clears it: a GPU that stopped answering has not been reset."""
+    """GPUs that report that they need a reset. Only an answer clears it: a GPU that stopped answering has not been
+    reset.
+    """
     sightings = [
         Sighting(key, {"calls": _calls(f.errors)}, rise=None if _in_two_passes(key, state, sight) else math.inf)
         for slot, f in sight.gpus.items()

@@ -1,4 +1,4 @@
-"""What jobs leave behind: processes that still have a GPU open after their job ended."""
+"""Detectors for processes that still have a GPU open after their job ended."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from gpuwarden_collectors.kubelet.facts import PodContainer, PodsFacts
 KEPT = 60.0
 """Seconds for which an answer of kubelet counts: six questions, which is longer than its restart takes."""
 CONTAINERS_MOST = 8
-"""Of one GPU or instance, since each copies its series."""
+"""Most containers of one GPU or instance, since each one copies its series."""
 _SHARED = re.compile(r"::\d+$|/vgpu\d+$")
 Device = tuple[str, int | None]
 """Slot of a GPU, and a GPU instance of it; None: the GPU as a whole."""
@@ -27,7 +27,7 @@ Device = tuple[str, int | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodsOnGpus:
-    """What an answer of kubelet means here."""
+    """The pods and containers on the GPUs of this node, from kubelet's answer."""
 
     containers: Mapping[Device, tuple[PodContainer, ...]] = field(default_factory=dict)
     """Those that have a GPU or instance, at most `CONTAINERS_MOST` of each."""

@@ -56,7 +56,9 @@ def with_count(history: RemapHistory, event: Event) -> RemapHistory:
 
 
 def remaps_lately(history: RemapHistory, board: str, count: int, wall: float) -> int:
-    """Return how many of the `count` rows that the board has remapped by now are of the last `WINDOW`, as far as it is known."""
+    """Return how many of the board's `count` remapped rows were remapped within the last `WINDOW`, as far
+    as recorded.
+    """
     counts = history.get(board, ())
     before = [total for at, total in counts if at <= wall - WINDOW] or [total for _, total in counts[:1]]
     return max(0, count - before[-1]) if before else 0

@@ -25,7 +25,7 @@ IDLE, CLOCKS_SET, POWER_CAP, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 
 BUSY = 94
 """Per cent. 95, but for a GPU whose reading wavers between 94 and 96 (story of GB10 at 650 of 3003 MHz)."""
 SIBLINGS = 2
-"""Fewer busy GPUs of the same name are no measure: the GPU is compared with its own maximum."""
+"""Least busy GPUs of the same name for a comparison; with fewer, the GPU is compared with its own maximum."""
 HALF = 0.5
 """Of the (upper) median of the siblings, or of the maximum. Training on power-capped GPUs stays above it."""
 HOT_OF_SIBLINGS, HOT_OF_MAXIMUM = 0.8, 0.6
@@ -160,7 +160,7 @@ def _at_low_clock(r: GpuReadings) -> bool:
 
 
 def with_time_braked(windows: Windows, at: float, answering: Collection[GpuFacts]) -> Windows:
-    """Windows with the braking time of one pass; the same object if no brake is on, or was lately."""
+    """Windows with the braking time of one pass; the same object if no brake is on, or was on recently."""
     result: dict[tuple[str, str], Series] | None = None
     for facts in answering:
         key, low = (facts.slot, BRAKED_LOW), _at_low_clock(facts.readings)

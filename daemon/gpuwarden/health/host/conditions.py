@@ -1,4 +1,6 @@
-"""What can be wrong beside the GPUs, since it is the node that is drained: rows of the table of conditions."""
+"""Conditions of the host other than its GPUs: rows of the table of conditions. They count because the whole node is
+drained.
+"""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ _THE_NODE = frozenset((NODE,))
 
 Sightings = Iterable[Sighting]
 Seen = tuple[Sightings, AbstractSet[Subject]]
-"""What is wrong, and the subjects whose state is not known now."""
+"""The problems that were observed, and the subjects whose state is unknown now."""
 
 
 def _detector(code: str, kind: type[NamedFacts], see: Callable[[State, Sight, Any], Seen]) -> Detector:

@@ -1,4 +1,6 @@
-"""How the judge's memory of the host beside its GPUs grows: what is learned and forgotten, and the windows of counters."""
+"""What the judge learns about the host other than its GPUs: events that add to or remove from its memory, and counter
+windows.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ Readings = Mapping[tuple[str, str], int]
 
 
 def now_known(sight: Sight, facts: type[Named]) -> Named | None:
-    """Facts of this kind if they are fresh and the newest pass gave them, else None."""
+    """Return facts of this kind if they are fresh and from the newest pass, otherwise None."""
     return sight.fresh(facts) if sight.view.seen(facts).outcome is PassOutcome.OBSERVED else None
 
 
@@ -195,7 +197,7 @@ def counted_host(state: State, sight: Sight) -> State:
 
 
 def _counted(host: HostMemory, windows: Windows, kind: str, at: float, readings: Readings) -> Windows:
-    """The windows with one pass more of one collector; the same if it was counted already."""
+    """The windows with one more pass of a collector; the same object if it was already added."""
     prefix = f"{kind}/"
     names = {name for name, _ in readings}
     if kind == "port":

@@ -71,7 +71,9 @@ def mount_hung(storage: StorageFacts) -> list[Sighting]:
 
 
 def mount_read_only(storage: StorageFacts, writable_before: Mapping[str, str]) -> list[Sighting]:
-    """Mounts that turned read-only, as the kernel makes a file system whose disk fails. Another file system on the same path is another mount."""
+    """Mounts that became read-only, as the kernel does if the disk fails. Another file system on the same path is
+    another mount.
+    """
     return [
         Sighting(Key("mount_read_only", mount_subject(mount.path)), _evidence(mount), _severity(mount))
         for mount in storage.mounts

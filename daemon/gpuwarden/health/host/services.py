@@ -33,7 +33,7 @@ ECC_WINDOW = 3600.0
 
 
 def memory_counters(memory: MemoryFacts) -> dict[tuple[str, str], int]:
-    """The counters whose growth is asked for below, by the controller and the name of the counter."""
+    """The counters whose growth is used below, by controller and name of the counter."""
     return {
         (f"memory/{controller.name}", "uncorrected"): controller.uncorrected
         for controller in memory.controllers
@@ -136,7 +136,7 @@ def service_subject(unit: str) -> Subject:
 
 
 def service_counters(services: ServicesFacts) -> dict[tuple[str, str], int]:
-    """The counters whose growth is asked for below, by the unit as a subject and the name of the counter."""
+    """The counters whose growth is used below, by the unit as a subject and the name of the counter."""
     return {
         (str(service_subject(service.unit)), "restarts"): service.restarts
         for service in services.services

@@ -1,4 +1,4 @@
-"""What lines of the kernel log besides Xids make of a node: rows of the table of conditions."""
+"""Conditions from lines of the kernel log other than Xids: rows of the table of conditions."""
 
 from __future__ import annotations
 

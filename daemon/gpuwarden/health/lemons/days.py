@@ -12,7 +12,7 @@ from gpuwarden.health.model import Event, EventKind, Key, Severity
 
 REMAPS = ("row_remap_pending", "row_remap_failed", "xid.63", "xid.64")
 OF_THE_NODE = ("driver_unresponsive",)
-"""Failures that name no GPU and are the hardware's all the same."""
+"""Failures that name no GPU but are still caused by hardware."""
 
 
 def days_of(state: State, event: Event) -> Iterator[tuple[str, What]]:

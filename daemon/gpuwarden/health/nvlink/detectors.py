@@ -76,7 +76,7 @@ hundreds at once, and is one burst; the worst link of the stories that still wor
 
 
 def nvlink_errors(state: State, sight: Sight) -> Detection:
-    """Replays and recoveries that go on: more than a retraining of a link gives."""
+    """Replays and recoveries that persist: more than the retraining of a link causes."""
     sightings, examined = [], []
     for facts in sight.answering:
         counted = [

@@ -17,7 +17,7 @@ MOST_IN_A_FABRIC = 16
 
 
 def followed_fabrics(state: State, sight: Sight) -> State:
-    """The state with the fabrics that NVML names by now; the same object if there is nothing new."""
+    """The state with the fabrics that NVML has named; the same object if none is new."""
     named = _fabrics(sight.answering)
     if all(state.moments.fabrics.get(slot) == fabric for slot, fabric in named.items()):
         return state
@@ -33,7 +33,9 @@ def in_one_fabric(state: State, slot: str, other: str) -> bool:
 
 
 def _fabrics(gpus: Iterable[GpuFacts]) -> Mapping[str, str]:
-    """Name of the fabric of each GPU or switch, by slot: its clique, else the first slot of all that its links lead to."""
+    """Name of the fabric of each GPU or switch, by slot: its clique, or the first slot among those its
+    links connect.
+    """
     cliques: dict[str, str] = {}
     joined: dict[str, set[str]] = {}
     for gpu in gpus:

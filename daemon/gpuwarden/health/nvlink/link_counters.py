@@ -58,9 +58,9 @@ class Counted:
     begun: str | None = None
     """Counters that are new, or went back."""
     grown: str | None = None
-    """Those that grew, and mark the cell of the event."""
+    """Links whose counters grew, and which mark the cell of the event."""
     settled: str | None = None
-    """Those that grew right behind a mark, and mark nothing."""
+    """Links whose counters grew right after a mark, and which mark nothing."""
     marks: str | None = None
     """In checkpoints: `14:2966402,2966400,2966402`, number, cell of the last event, and the marked cells."""
 

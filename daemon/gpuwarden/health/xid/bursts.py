@@ -19,7 +19,7 @@ SIGNS_KEPT, SIGNS_KEPT_LONG = 12, 2
 SIGN_MAX = 56  # characters
 PIDS_KEPT = 2
 OF_A_DAY = "bursts_within_a_day"
-"""What the evidence calls their number in a finding that is due to their coming back."""
+"""The evidence key for the number of bursts, in a finding that is raised because they recur."""
 
 _BURST, _SIGN, _PART, _PID, _PIDS = "|", ";", " ", ",", "pid="  # none of the first two is ever part of a sign
 
@@ -73,7 +73,7 @@ def _shortened(burst: Burst) -> Burst:
 
 
 def as_text(bursts: Bursts) -> str:
-    """Text of the bursts for the data of an event, which holds no lists. `from_text` gives the same bursts back."""
+    """The bursts as text for the data of an event, which has no lists. `from_text` restores them."""
     return _BURST.join(_SIGN.join((_PART.join(_head(burst)), *burst.signs)) for burst in bursts)
 
 

@@ -15,7 +15,7 @@ CAUSE_WITHIN = 60.0
 """Seconds before an Xid 45 in which its cause is searched: a job is torn down on all its GPUs within that time."""
 DETAILS_OF_48 = (63, 94, 171, 172)
 CANCELS = {"162": "163"}
-"""What a number ends: the same GPU's finding about the other."""
+"""By Xid, the Xid of the same GPU whose finding it ends."""
 
 
 def cleanup(state: State, _: Sight, record: Record, row: Xid) -> Ruling:

@@ -18,7 +18,7 @@ BURSTS_OF_A_DAY = 5
 COMPARABLE = 2
 """GPUs that belong here, from which on it is significant that only one of them has an error."""
 NVLINK_BURSTS = 2
-"""NVLinks that fail go on failing: 66 % of Xid 74 recur on the same GPU (Delta study)."""
+"""Failing NVLinks usually keep failing: 66 % of Xid 74 recur on the same GPU (Delta study)."""
 
 
 def of_application(state: State, _: Sight, record: Record, row: Xid) -> Ruling:

@@ -14,14 +14,14 @@ from gpuwarden_collectors.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What follows from one record."""
+    """The judgement of one record."""
 
     klass: XidClass
     """Record, warning or failure."""
     advice: Advice
     """The next step."""
     evidence: Evidence = field(default_factory=dict)
-    """Why, by name."""
+    """The reasons, by name."""
     over: bool = False
     """The record is done with, whatever a site makes of the number."""
 

@@ -83,7 +83,7 @@ _VARIANTS: Mapping[tuple[int, Advice], str] = {
 
 
 def xid_to_do(number: int, advice: Advice) -> str:
-    """Text of what to do about an Xid; "" if its advice says it all."""
+    """Text of what to do about an Xid; "" if the text of its advice is complete."""
     if (text := _VARIANTS.get((number, advice))) is not None:
         return text
     return XID_TO_DO.get(number, "") if advice is xid_row(number).advice else ""

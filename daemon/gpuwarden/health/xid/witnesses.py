@@ -38,7 +38,7 @@ from gpuwarden_collectors.facts import GpuAnswer, Stamp
 from gpuwarden_collectors.pci_facts import PciFacts, PciKind
 
 UNKNOWN_SLOT = "unknown_slot"
-"""Why a line is disbelieved, beside the reasons of the reader of the kernel log."""
+"""The reason for which a line is rejected here, in addition to those of the kernel log's reader."""
 FALLEN = "79"
 ASKED_FOR = 60.0
 """Seconds after an Xid 79 for which bus and NVML are asked whether the GPU is there."""
