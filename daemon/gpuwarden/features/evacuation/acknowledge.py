@@ -1,10 +1,10 @@
-"""The verb of jobs by which they say that they have saved.
+"""The verb by which jobs acknowledge that they have saved.
 
     {"verb": "acknowledge", "notice": ID, "rank": N, "saved": true, "step": N or null, "all_ranks": true}
                                               ->  {"ok": true, "result": {"job": "slurm/71"}}
 
-An acknowledgement comes from a process of the job, under the job's user or root. It holds for its own rank, unless `all_ranks` is true:
-then for all of the job, on all its nodes, and it must come from a rank. It may name a `job`, which must then be the caller's own.
+A process of the job sends it, as the job's user or root. It counts for the sender's rank or, with `all_ranks`, for all
+ranks on all nodes of the job; then the sender must be a rank. If it names a `job`, that must be the sender's own.
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ log = get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acknowledged:
-    """The acknowledgement of a rank of `job`, from process `pid` of user `uid`; `started`: ticks since boot, 0 if it was gone by then.
-
-    `all_ranks`: for all ranks of the job.
+    """The acknowledgement of a rank of `job`, from process `pid` of user `uid`. `started`: ticks since boot, 0 if the
+    process had ended. `all_ranks`: it counts for all ranks of the job.
     """
 
     job: str
@@ -47,7 +46,7 @@ class Acknowledged:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """The relation of a process to a job on this node. `job`: its key (`slurm/71`); `user`: whose the job is, None if that is not known."""
+    """The relation of a process to a job on this node. `job`: key (`slurm/71`); `user`: the job's, None if unknown."""
 
     job: str
     user: int | None
@@ -55,15 +54,14 @@ class Membership:
 
 
 MembershipOf = Callable[[Caller], Awaitable[Membership | None]]
-"""The job on this node that the caller belongs to; None if it belongs to none that is known.
+"""Returns the job on this node that the caller belongs to; None if it belongs to none that is known.
 
-Better from memory; what must be read for it is read in a thread. Given up after 2 s, and the caller gets "try again".
-"""
+It should answer from memory, and read anything else in a thread. After 2 s the caller is asked to try again."""
 
 
 class Acknowledge:
-    """`current`: the ids of the notices that may be acknowledged now. The loop calls `acknowledged` for each acknowledgement that is
-    accepted, repeated ones included; it may raise VerbError to refuse it after all.
+    """Takes acknowledgements. `current`: the ids of the notices that may be acknowledged now. `acknowledged` is called
+    in the event loop for each accepted acknowledgement, including repeated ones; it may raise VerbError to refuse it.
     """
 
     def __init__(
@@ -110,7 +108,7 @@ class Acknowledge:
         return {"job": job}
 
     def _may_acknowledge(self, caller: Caller, membership: Membership, *, all_ranks: bool) -> None:
-        """Raises VerbError unless the caller is the job's user or root, and one of its ranks if it speaks for all."""
+        """Raise VerbError unless the caller is the job's user or root, and a rank if it answers for all ranks."""
         if caller.uid not in (0, membership.user):
             if membership.user is None:
                 raise VerbError(
@@ -127,13 +125,13 @@ class Acknowledge:
             )
 
     async def _membership(self, caller: Caller) -> Membership | None:
-        """Return the job of the caller, None if it is of none. Raises VerbError if that is not known in time."""
+        """Return the caller's job, None if it has none. Raises VerbError if that is not known in time."""
         try:
             async with asyncio.timeout(_JOB_OF):
                 membership = await self._membership_of(caller)
         except TimeoutError:
             raise VerbError(f"the job of process {caller.pid} was not found in time; try again", TRY_AGAIN) from None
-        if caller.pid > 0:  # its number may have become another's while its job was read; what has just ended is known
+        if caller.pid > 0:  # the PID may have been reused meanwhile; a process that has just ended is accepted
             stat = process_stat("/proc", caller.pid)
             if caller.started is None or (stat is not None and stat.started != caller.started):
                 return None
@@ -141,7 +139,7 @@ class Acknowledge:
 
 
 class _Refusals:
-    """Refusals: sent to each refused client, and logged once a minute, since any user can cause as many as they like."""
+    """Refusals: each goes to its client, but one a minute is logged, since any user can cause any number."""
 
     def __init__(self) -> None:
         self._next = -math.inf

@@ -1,6 +1,6 @@
-"""Acknowledgements of saves, by the socket, by a file, or by the end of a process, as events.
+"""Turns acknowledgements of saves (through the socket, a file, or the end of a process) into events.
 
-None is required: without one a job is waited for until its time is up.
+None is required: without one the evacuation waits for a job until its time is up.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.receivers.facts import LocalJob
 
 READ_WITHIN = 2.0
-"""Seconds for all files and ends of one read; 512 take some tens of milliseconds."""
+"""Seconds to read all files and process ends once; 512 take some tens of milliseconds."""
 
 log = get_logger()
 
@@ -56,8 +56,8 @@ class Acknowledgements:
     # --- folders
 
     async def expect(self, jobs: Sequence[LocalJob]) -> None:
-        """Make a folder for the acknowledgements of each job whose user is known. Users name it: of two jobs with one
-        name the first has it.
+        """Create a folder for the acknowledgements of each job whose user is known. Users choose its name: of two jobs
+        with one name, the first gets it.
         """
         taken = {folder for folder, _ in self._folders.values()}
         new: dict[str, tuple[str, int]] = {}
@@ -85,7 +85,7 @@ class Acknowledgements:
         if removing.done() and (left := removing.result()):
             log.warning("not all acknowledgements were removed", reason=left)
 
-    # --- what is found out
+    # --- new acknowledgements
 
     def by_socket(self, reported: BySocket) -> Event:
         return saved(
@@ -101,7 +101,7 @@ class Acknowledgements:
         )
 
     async def news(self, state: EvacuationState) -> list[Event]:
-        """Events for acknowledgements that are new since `state`."""
+        """Return events for acknowledgements that are new since `state`."""
         jobs = jobs_of(state)
         read = await self._read(jobs)
         if read is None:
@@ -111,7 +111,7 @@ class Acknowledgements:
         return [*self._of_files(read.files, jobs, notices), *self._of_ended(read.ended, jobs)]
 
     def misses(self, state: EvacuationState, jobs: Sequence[LocalJob]) -> bool:
-        """True if a signalled process is alive and not among `jobs`: it has not ended, and may be saving."""
+        """Return True if a signalled process is alive but not among `jobs`: it may still be saving."""
         here = {(process.pid, process.started) for job in jobs for process in job.processes}
         signalled = {process for job in jobs_of(state).values() for process in job.signalled} - here
         return bool(signalled - ended(signalled, self._proc))
@@ -157,16 +157,14 @@ class Acknowledgements:
                 yield saved(job, BY_EXIT, saved=False, process=process, boot_id=self._boot_id, now=self._clock())
 
     def _complain(self, files: FilesRead) -> None:
-        """Log each refused file once: a user may leave there what they like."""
+        """Log each refused file once, since users can put anything there."""
         for text in frozenset(files.refused) - self._refused:
             log.warning("an acknowledgement is not accepted", reason=text)
         self._refused = frozenset(files.refused)
 
 
 def is_news(job_state: JobState, rank: int, process: Process | None = None, *, all_ranks: bool = False) -> bool:
-    """True if the acknowledgement is new. It is not if it was given before, or the limit is reached: a user may repeat
-    it as often as they like.
-    """
+    """Return True if the acknowledgement is new, and within the limit, since users can repeat it at will."""
     before = job_state.acknowledged
     if all_ranks and not before.all_ranks:
         return True

@@ -1,4 +1,4 @@
-"""Which notices are acted on now: an end of this machine that is imminent, and GPUs that fail. Pure."""
+"""Selects the notices to act on now: an imminent end of this machine, and failing GPUs. Pure."""
 
 from __future__ import annotations
 
@@ -18,18 +18,16 @@ from gpuwarden_collectors.facts import Stamp
 
 SLURM = "slurm"
 GPU = "gpu"
-"""The source of a notice that a GPU fails."""
+"""Source of the notices about failing GPUs."""
 _OF_GPU = ("gpu", "link")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActiveNotices:
-    """What is acted on now: `notices` of this machine's end, the first of them, and of GPUs that fail.
-
-    `later`: other ends that are imminent too. `ignored`: notices of GPUs that fail, where nothing is done for the jobs
-    on them. `processes`: by the id of a GPU's notice, the processes on it. `unschedulable`: this node was read back as
-    one that takes no work; `closed`: at every scheduler, or there is none. `reason`: the text of our termination at the
-    scheduler.
+    """The notices to act on now: `notices` has the first imminent end of this machine, and the failing GPUs. `later`:
+    other imminent ends. `ignored`: failing GPUs for whose jobs nothing is done. `processes`: by the id of a GPU's
+    notice, the processes on it. `unschedulable`: Slurm's state of this node was read back as taking no work; `closed`:
+    at every scheduler, or there is none. `reason`: the text of gpuwarden's termination at the scheduler.
     """
 
     notices: tuple[Notice, ...] = ()
@@ -55,8 +53,8 @@ def active_notices(
     instance: str,
     now: Stamp,
 ) -> ActiveNotices:
-    """Choose what is acted on now. `processes`: by slot, the processes that had the GPU open when it was last listed.
-    `going_on`: the ids of the evacuations that are not over. `slurm`: it is configured. `excludes`: anything is that
+    """Select the notices to act on now. `processes`: by slot, the processes that had the GPU open when last listed.
+    `going_on`: ids of the open evacuations. `slurm`: Slurm is configured. `excludes`: something is configured that
     excludes this node.
     """
     ends = all_imminent(state.notices, horizon, now)
@@ -84,12 +82,12 @@ def _ends_jobs(finding: Finding) -> bool:
 
 
 def _failing(state: PolicyState, verdict: Verdict, begun: Mapping[str, str], *, excludes: bool) -> Iterator[Notice]:
-    """Notices of failing GPUs, only while the node is excluded for a failure: mode, breaker and operators have had
-    their say. They date from the exclusion.
+    """Yield notices of failing GPUs, but only while the node is excluded for a failure, when mode, breaker and
+    operators have decided. They date from the exclusion.
 
-    Where nothing excludes it, they date from the failure. `begun`: by name, those that are acted on
-    already. These keep their time, and so their id, since a job is signalled once for each: what they date from may end
-    before the GPU fails no more. They go on for a failure that is only remembered, too, as after a restart of the daemon.
+    If nothing is configured that excludes the node, they date from the failure. `begun`: by name, the time of notices
+    that are already acted on. They keep that time, and so their id, for as long as the GPU fails, since a job is
+    signalled once for each id. They also continue for a failure that is only remembered after a restart of the daemon.
     """
     out = [hold.at for hold in state.holds.values() if hold.why is Why.FAILURE and not hold.released]
     by_slot: dict[str, list[Stamp]] = {}
@@ -105,5 +103,5 @@ def _failing(state: PolicyState, verdict: Verdict, begun: Mapping[str, str], *, 
 
 
 def _begun(ids: Iterable[str]) -> dict[str, str]:
-    """Return, by the name of each notice that is acted on, the time in its id."""
+    """Return the time in the id of each notice that is acted on, by the notice's name."""
     return {name: at for name, _, at in (text.rpartition("@") for text in ids)}

@@ -1,7 +1,7 @@
-"""Approval of an event of this machine in Azure: it begins now, instead of at its NotBefore.
+"""Approves an event of this machine in Azure, so that it begins now instead of at its NotBefore.
 
-The events are read again right before: one that was withdrawn, has begun, or names another machine by now is left alone,
-because an approval is for all machines that it names. Repeating an approval is harmless.
+The events are read again right before. An event that was withdrawn, has begun or now names another machine is not
+approved, because an approval is for all machines that it names. Repeating an approval is harmless.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _REFUSED = "the service refused the approval: status {status} (400: invalid, 429
 
 
 class AzureApproval:
-    """`goes_on`: whether the approval is still wanted. Keeps no state but the connection."""
+    """Client that approves events. Keeps no state but the connection."""
 
     def __init__(self, metadata: Metadata) -> None:
         self._metadata = metadata
 
     async def approve(self, id: str, goes_on: Callable[[], bool]) -> tuple[Result, str]:  # noqa: A002 - the notice's
-        """Approve an event. Returns the result, and why, for people. Raises nothing; an approval that timed out may
-        have been accepted.
+        """Approve an event. `goes_on`: whether that is still wanted. Returns the result, and why, for people. Raises
+        nothing; an approval that timed out may have been accepted.
         """
         try:
             return await self._approve(id, goes_on)

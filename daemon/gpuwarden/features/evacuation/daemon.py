@@ -1,4 +1,4 @@
-"""The evacuation in the running daemon."""
+"""The evacuation as a part of the daemon."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def part(site: Site, service: Service, clock: Clock) -> Part:
 
 
 class NoEvacuation(Part):
-    """What jobs get that try the socket beside simulated GPUs."""
+    """The part with simulated GPUs: it refuses acknowledgements."""
 
     def job_verbs(self) -> Mapping[str, JobVerb]:
         async def acknowledge(_: dict[str, Any], __: Caller) -> Any:
@@ -46,7 +46,7 @@ class NoEvacuation(Part):
 
 
 class EvacuationPart(Part):
-    """The evacuation, with what it takes of the daemon."""
+    """The evacuation, connected to the daemon's engine, journal and ledger."""
 
     def __init__(self, site: Site, service: Service, clock: Clock) -> None:
         config = site.config

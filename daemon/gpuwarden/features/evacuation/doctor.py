@@ -1,4 +1,4 @@
-"""What an evacuation needs of this host: a kernel with pidfd, so that no other process is signalled, the labels of containers, and Slurm for some keys."""
+"""Checks what an evacuation needs of this host: pidfd, the labels of containers, and Slurm for some keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RESPONSE_MOST = 64 * 1024  # bytes
 
 
 def job_signals(_: Config) -> Iterator[Row]:
-    """Check signalling through a handle of the process (pidfd): its number alone could be another's by the time of the signal."""
+    """Check signals through a pidfd: a bare PID may belong to another process by the time of the signal."""
     try:
         os.close(os.pidfd_open(os.getpid()))
     except OSError as error:
@@ -28,7 +28,7 @@ def job_signals(_: Config) -> Iterator[Row]:
 
 
 def container_labels(config: Config) -> Iterator[Row]:
-    """The runtime that has them answers, or there is none."""
+    """Check that the container runtime that has the labels answers, if there is one."""
     path = config.jobs.docker
     default = f"containers are signalled with {config.jobs.signal}, whatever their label {SIGNAL_LABEL} is"
     try:
@@ -57,7 +57,7 @@ def container_labels(config: Config) -> Iterator[Row]:
 
 
 def wanted_of_slurm(config: Config) -> Iterator[Row]:
-    """Check that nothing is wanted that only Slurm does where it is not used. It is no error, since nodes of both kinds may have one configuration."""
+    """Warn of settings that need Slurm without [slurm]. No failure: two kinds of nodes may share a configuration."""
     jobs = config.jobs
     wanted = [
         *([f'jobs.final_node_state = "{jobs.final_node_state}"'] if jobs.final_node_state != "none" else ()),

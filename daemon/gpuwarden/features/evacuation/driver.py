@@ -1,8 +1,8 @@
-"""While this machine is about to end, or a GPU of it fails: scan the jobs, do what policy plans, scan again.
+"""While this machine is about to end or a GPU fails: scans the jobs, carries out policy's plan, and scans again.
 
-One task does it all, one turn after the other. What takes long (a requeue, a signal through the controller) runs in a task
-of its own: see executor.py. Every step is an event before it is done and after it: a daemon that follows a killed one
-continues where that was, and signals no process twice.
+One task does this, turn by turn. Long steps (a requeue, a signal through the controller) run in tasks of their own: see
+executor.py. Each step is recorded as an event before and after it is done: a daemon that follows a killed one continues
+from there, and signals no process twice.
 """
 
 from __future__ import annotations
@@ -46,14 +46,15 @@ AGAIN_AFTER = 1.0
 """Seconds after a scan that failed, or an internal error."""
 SCAN_IN_OBSERVE = 5.0
 WARM_EVERY = 300.0
-"""Seconds between two scans while no end is imminent: what is known of a process need not be read in the second that counts."""
+"""Seconds between two scans while no end is imminent, so that the first scan of an evacuation has less to read."""
 
 EARLY_MOST = 1_024
-"""Acknowledgements kept of jobs that are not known yet."""
+"""Most acknowledgements kept of jobs that are not known yet."""
 STOPS_WITHIN = 5.0
-"""A scan in progress and the last one each wait 1 s for the controller, and slurmd's list on a busy host takes another; systemd waits 20 s."""
+"""Seconds. The scan in progress and the last one each wait 1 s for the controller, and slurmd's list on a busy host
+takes another second; systemd waits 20 s."""
 SIGNALLED_WITHIN = 2.0
-"""Seconds that the announcer of an end waits for the signals to jobs; the control socket answers within 4."""
+"""Seconds for which the sender of a notice waits until jobs are signalled; the control socket answers within 4."""
 
 _NOTICES = (EventKind.NOTICED, EventKind.NOTICE_ENDED)
 
@@ -125,9 +126,7 @@ class Evacuation:
         self._task = asyncio.create_task(self._go_on())
 
     async def stop(self) -> None:
-        """Send the signals that are due by now, if that takes no longer than STOPS_WITHIN. The rest stays in the
-        ledger.
-        """
+        """Send the signals that are due by now, within STOPS_WITHIN. The ledger keeps the rest."""
         self._ending = True
         self._wake.set()
         with contextlib.suppress(TimeoutError):
@@ -159,18 +158,18 @@ class Evacuation:
     # --- notices
 
     def appended(self, events: Iterable[Event]) -> None:
-        """Act on a notice, or its end, before any step is made, as an output of the journal. Until `run` it waits for
-        the first step.
+        """Act on a notice, or its end, at once, before any step. An output of the journal. Before `run` it does
+        nothing: the first step acts.
         """
         if self._task is not None and any(event.kind in _NOTICES for event in events):
             self.follow()
 
     def follow(self) -> None:
-        """Append what begins, or is over, and scan at once if anything has changed."""
+        """Append the events of evacuations that begin or end, and scan at once if anything has changed."""
         now = self._clock()
         try:
             active = self._active_now(now)
-            # In mode observe there is none: what mode enforce has begun before is over now.
+            # None in mode observe: an evacuation that began in mode enforce ends now.
             notices = (*active.notices, *active.later) if self._enforce else ()
             begun = events.follow(self.state, notices, boot_id=self._boot_id, now=now)
         except Exception:  # an internal error must end neither a step nor what reads a notice
@@ -188,13 +187,13 @@ class Evacuation:
         return list(open_evacuations(self.state))
 
     async def membership_of(self, caller: Caller) -> Membership | None:
-        """The job of a caller. Waits until that is known: the caller sets the limit, as the socket for jobs does."""
+        """Return the job of a caller. Waits until it is known: the caller sets the limit, as the job socket does."""
         if caller.pid <= 0 or caller.started is None:
             return None
         return await self._job_scan.membership_of((caller.pid, caller.started))
 
     def acknowledged(self, acknowledgement: Acknowledged) -> None:
-        """Take in an acknowledgement. A job that read the notice itself may acknowledge before it is signalled: that is
+        """Take an acknowledgement. A job that read the notice itself may acknowledge before it is signalled: this is
         kept until the job is known.
         """
         job_state = jobs_of(self.state).get(acknowledgement.job)
@@ -246,7 +245,7 @@ class Evacuation:
 
     async def _go_on(self) -> None:
         while True:
-            last = self._ending  # a turn that was under way when the end was asked for may have left a job to the next
+            last = self._ending  # the turn during which the stop was requested may have left a job to one more
             try:
                 again = await self._turn()
             except Exception:  # an internal error must end neither this nor the daemon
@@ -278,8 +277,8 @@ class Evacuation:
         if (seen := scanned.seen) is None:
             return now.boottime + AGAIN_AFTER
         if not scanned.listed and self._acknowledgements.misses(self.state, seen.jobs):
-            seen = replace(seen, controller=False)  # nothing that ends a job follows from such a scan
-        if self._ending:  # there is no other scan
+            seen = replace(seen, controller=False)  # such a scan must not end a job
+        if self._ending:  # no further scan follows
             seen = replace(seen, unanswered=None)
         waits, views = False, [(notice, self._view(notice, seen, active)) for notice in active.notices]
         if self._enforce:
@@ -317,7 +316,7 @@ class Evacuation:
         )
 
     def _no_rights(self, seen: Seen | None) -> str:
-        """Why processes of other users are not signalled, for people; empty if they are, or if there are none."""
+        """Return why processes of other users cannot be signalled, for people; empty if they can, or there are none."""
         if not self._enforce or seen is None:
             return ""
         own = os.geteuid()
@@ -353,7 +352,7 @@ class Evacuation:
                 self._job_scan.slurm.ask_again()
             for step in filter(self._executor.is_free, planned.steps):
                 if isinstance(step, SignalJob) and step.delivery.receivers:
-                    if step.key in signalled:  # for the notice before; for this one once that is written
+                    if step.key in signalled:  # already signalled for another notice of this turn
                         continue
                     signalled.add(step.key)
                 self._executor.write_down(notice, step)

@@ -1,7 +1,7 @@
-"""Carries out the steps of policy's plan: each is an event right before it is done, and its result one after.
+"""Carries out the steps of policy's plan. Each is recorded as an event right before it is done, and so is its result.
 
-What takes long runs in tasks of its own: one for each job, one more that queries its steps, and one each for the node and
-its end.
+Long steps run in tasks of their own: one for each job, one more that queries its Slurm steps, and one each for the
+final node state and the approval.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ def _no_record(_notice: str, _job: str) -> CommandOutcome:
 
 
 class Executor:
-    """Carries out steps. `state` returns what is known now. `append` hands events to the journal, from which a step
-    follows soon; after `write` none does, which would delay a signal: its outcome requests one. `wake` requests another
+    """Carries out steps. `state` returns the current state. `append` gives events to the journal, from which a step
+    follows soon; `write` causes no step, which would delay a signal: its outcome causes one. `wake` requests another
     turn.
 
-    `approval` is None where no source takes one, `slurm` where there is no Slurm.
+    `approval` is None if no source takes one, `slurm` if there is no Slurm.
     """
 
     def __init__(
@@ -109,8 +109,8 @@ class Executor:
         return key in self._beside
 
     def settle(self, seen: Seen) -> None:
-        """Write events for signals that nobody is sending any more: those over which an earlier daemon was killed, and
-        those that were not sent and are due again by now.
+        """Append events for signals that nobody is sending any more: those during which an earlier daemon was killed,
+        and those that were not sent and are due again.
         """
         now = self._clock()
         for unsent in self._unsent.take(now.boottime):
@@ -159,7 +159,7 @@ class Executor:
             self._append([events.approving(name, boot_id=self._boot_id, now=now)])
 
     def begin(self, due: Due, reason: str) -> None:
-        """Start all steps but signals. `reason`: the text of our termination at the scheduler."""
+        """Start all steps except signals. `reason`: the text of gpuwarden's termination at the scheduler."""
         for notice, step in due:
             if isinstance(step, Requeue):
                 self._go(step, self._requeue(notice, step))
@@ -199,7 +199,7 @@ class Executor:
         for (notice, step), delivered in zip(due, await signal_local([step for _, step in due]), strict=True):
             self._delivered(notice, step, delivered)
 
-    # --- beside the turns
+    # --- parallel to the turns
 
     def _go(self, step: Step, work: Coroutine[Any, Any, None]) -> None:
         if not self.is_free(step):
@@ -210,7 +210,7 @@ class Executor:
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
-        except Exception:  # a fault of ours with one job must not reach the others
+        except Exception:  # an error with one job must not affect the others
             log.exception("evacuation step failed")
         self._wake()
 

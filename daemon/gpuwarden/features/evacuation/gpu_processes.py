@@ -8,14 +8,12 @@ from gpuwarden_collectors.facts import GpuAnswer, GpuFacts
 from gpuwarden_collectors.process_stat import is_there
 
 GpuProcesses = Mapping[str, frozenset[int]]
-"""The numbers of processes, by the slot of their GPU."""
+"""PIDs by the slot of their GPU."""
 _CALL = "nvmlDeviceGetComputeRunningProcesses"
 
 
 def gpu_processes(before: GpuProcesses, gpus: Iterable[GpuFacts]) -> GpuProcesses:
-    """PIDs on each GPU, by slot. A GPU without an answer keeps its former processes that still exist: the kernel reuses
-    PIDs.
-    """
+    """Return the PIDs on each GPU, by slot. A GPU without an answer keeps those that still exist: PIDs are reused."""
     listed = {gpu.slot: frozenset(process.pid for process in gpu.processes) for gpu in gpus if _says(gpu)}
     return listed | {slot: frozenset(filter(is_there, pids)) for slot, pids in before.items() if slot not in listed}
 

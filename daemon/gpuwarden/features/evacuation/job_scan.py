@@ -1,4 +1,4 @@
-"""One scan of the jobs here: the processes of this host, and Slurm's answer about the jobs they belong to."""
+"""Scans the jobs of this node: the processes of the host, and Slurm's answer about their jobs."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from gpuwarden_collectors.receivers.facts import Kind, LocalJob, Role
 from gpuwarden_collectors.receivers.reader import ReceiversReader
 
 NEW_EVERY = 1.0
-"""Seconds between two scans for a process that is not known: any process may connect."""
+"""Seconds between two scans for an unknown process, since any process may connect."""
 SCANNED_WITHIN = 3.0
 """Seconds for all processes of the host; 2,000 take some tens of milliseconds."""
 AT_ONCE = 0.1
-"""Seconds that containers wait for Slurm, which has nothing to say of them: a quiet one answers within 20 ms."""
+"""Seconds that containers wait for Slurm, which does not concern them; an idle Slurm answers within 20 ms."""
 
 Early = Callable[[Seen], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scanned:
-    """The result of a scan. `seen` is None if the processes of this host could not be read. `listed` False: jobs of
-    Slurm that only slurmd lists may be missing, for it does not answer. `error` is for people, empty if all answered.
+    """The result of a scan. `seen` is None if the processes of this host could not be read. `listed` False: slurmd does
+    not answer, so that jobs which only slurmd lists may be missing. `error` is for people, empty if all answered.
     """
 
     seen: Seen | None
@@ -41,7 +41,7 @@ class Scanned:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """`as_of`: loop time of slurmd's list of the jobs; where there is no Slurm, of the scan."""
+    """The result of one read. `as_of`: loop time of slurmd's list of the jobs or, without Slurm, of the scan."""
 
     jobs: tuple[LocalJob, ...]
     as_of: float
@@ -73,9 +73,7 @@ class JobScan:
             await self.slurm.close()
 
     async def scan(self, early: Early) -> Scanned:
-        """Scan all jobs. Takes SCANNED_WITHIN and half a second at most. `early` gets the containers, where Slurm takes
-        its time.
-        """
+        """Scan all jobs in SCANNED_WITHIN and half a second at most. `early` gets the containers if Slurm is slow."""
         if self.slurm is None:
             jobs, error = await self._scan(await self._listed())
             return Scanned(seen=None if jobs is None else Seen(jobs=jobs), error=error)
@@ -104,12 +102,12 @@ class JobScan:
         return self._known() if self.slurm is None else await self.slurm.pids.listed()
 
     def _known(self) -> Listed:
-        """The list that slurmd gave last, without asking again. Without Slurm it is empty and up to date."""
+        """Return slurmd's last list without a new query. Without Slurm it is empty and up to date."""
         return Listed(as_of=asyncio.get_running_loop().time()) if self.slurm is None else self.slurm.pids.last
 
     async def _containers(self, early: Early) -> None:
         """Report containers early. Other processes wait for slurmd, which may list them as part of a job."""
-        if self._reading is not None:  # somebody who asks for a key has slurmd's list, too
+        if self._reading is not None:  # a read for a caller's job is in progress, with slurmd's list
             return
         jobs, _ = await self._scan(self._known())
         containers = tuple(job for job in jobs or () if job.kind is Kind.CONTAINER)
@@ -121,9 +119,9 @@ class JobScan:
         await self._scan(self._known())
 
     async def membership_of(self, process: Process) -> Membership | None:
-        """The job that a process belongs to, and its part in it; None if it belongs to none. For a new process the host
-        is scanned once more, and once a second at most; concurrent callers wait for that scan, and for the next one if
-        slurmd did not list for it.
+        """Return the job that a process belongs to, and its role in it; None if it belongs to none. For a new process
+        the host is scanned again, once a second at most; concurrent callers share that scan, and wait for another one
+        if slurmd did not list for it.
 
         There is no time limit: the caller sets one.
         """
@@ -141,10 +139,10 @@ class JobScan:
         await self._scan(await self._listed())
 
     async def _scan(self, listed: Listed) -> tuple[tuple[LocalJob, ...] | None, str]:
-        """Return all jobs here, or why they cannot be read. A scan that hangs is left to its thread, and no other is
-        started beside it.
+        """Return all jobs here, or why they cannot be read. A scan that hangs is left to its thread, and no other
+        starts meanwhile.
 
-        The result of a scan in progress is used if that began with a list as new.
+        The result of a scan in progress is used if it began with a list that is as new.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + SCANNED_WITHIN
@@ -155,7 +153,7 @@ class JobScan:
             await asyncio.wait((reading,), timeout=max(until - loop.time(), 0.0))
             if not reading.done():
                 return None, f"the processes of this host could not be read within {SCANNED_WITHIN:g} s"
-            if self._reading is reading:  # else somebody who waited beside has begun the next one
+            if self._reading is reading:  # otherwise a concurrent caller has begun the next one
                 self._reading = None
             try:
                 read = reading.result()
@@ -170,8 +168,8 @@ class JobScan:
         return detached("receivers", lambda: _Read(self._reader.read(pids, listed.still_there(), owners), listed.as_of))
 
     def _remember(self, read: _Read) -> None:
-        """Remember which job each process belongs to. Without a newer list by slurmd, a new process may be a rank
-        although it seems to belong to no job: only those known before are kept.
+        """Remember which job each process belongs to. Without a newer list of slurmd, a new process may be a rank
+        although it seems to belong to no job: of such processes only those known before are kept.
         """
         members = _members(read.jobs)
         if read.as_of <= self._as_of:
@@ -202,6 +200,6 @@ def _seen(jobs: tuple[LocalJob, ...], answer: SlurmJobs, node: str) -> Seen:
 
 
 def on_gpu(seen: Seen, pids: Collection[int]) -> Seen:
-    """Limit the concerned jobs to those of which a process holds this GPU. Their other processes still belong to them."""
+    """Limit the concerned jobs to those with a process on this GPU. Their other processes still belong to them."""
     there = (job for job in seen.jobs if any(process.pid in pids for process in job.processes))
     return replace(seen, concerned=frozenset(map(key_of, there)))

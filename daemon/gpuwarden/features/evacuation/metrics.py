@@ -15,19 +15,19 @@ OUTCOMES = ("sent", "local_only", "watched", "unsent", "unknown")
 
 
 def _signalled(snapshot: Snapshot) -> Iterator[Sample]:
-    """Counts by outcome. Every outcome is present from the start, so that no series first appears with its first job."""
+    """Return counts by outcome, every outcome from the start: no series appears only with its first job."""
     return (((outcome,), evacuations(snapshot).outcomes.get(outcome, 0)) for outcome in OUTCOMES)
 
 
 def _signal_seconds(snapshot: Snapshot) -> Iterator[Sample]:
-    """The histogram, where a notice may come: its first value must not be the first that is scraped of it."""
+    """Yield the histogram wherever a notice may come, so that it is scraped before its first value."""
     times = evacuations(snapshot).signal_seconds
     if snapshot.notice_sources or any(times.counts):
         yield from times.samples()
 
 
 def _acknowledged(snapshot: Snapshot) -> Iterator[Sample]:
-    """Counts by acknowledgement, every one present from the start, as in `_signalled`."""
+    """Return counts by acknowledgement, every one from the start, as in `_signalled`."""
     return (((answer.value,), evacuations(snapshot).answers.get(answer, 0)) for answer in Given)
 
 

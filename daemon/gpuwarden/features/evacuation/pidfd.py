@@ -1,8 +1,8 @@
-"""A signal to the processes of a job on this host, each of which is checked once more right before it is sent.
+"""Signals processes of jobs on this host. Each process is checked again right before its signal.
 
-A pidfd is opened first: from then on it means one process, even if its number is reused. What is then read by the
-number is that process's too, if its start time is the one that is expected, for a number has one process at a time.
-Only SIGNALS are sent, and only to processes that catch them at that moment: the default action of all of them is death.
+A pidfd is opened first: it refers to one process even if the PID is reused. If the start time that is then read by PID
+is the expected one, all that is read is of this process, because a PID has one process at a time.
+Only SIGNALS are sent, and only to processes that catch them at that moment: their default action ends a process.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ class Result(StrEnum):
 
     SENT = "sent"
     GONE = "gone"  # it has ended
-    REPLACED = "replaced"  # its number is another process's by now
-    DEAF = "deaf"  # it does not catch the signal any more, and would die of it
-    FOREIGN = "foreign"  # it runs under another user by now
+    REPLACED = "replaced"  # its PID was reused
+    DEAF = "deaf"  # it no longer catches the signal, which would end it
+    FOREIGN = "foreign"  # it now runs as another user
     TRACED = "traced"  # a debugger would get the signal instead
     NOT_PERMITTED = "not_permitted"
     REFUSED = "refused"  # not to be signalled at all: this daemon, process 1, a signal that is never sent
-    UNSUPPORTED = "unsupported"  # this kernel cannot
-    FAILED = "failed"  # the kernel or this daemon could not, for now
+    UNSUPPORTED = "unsupported"  # the kernel has no pidfd
+    FAILED = "failed"  # a temporary error of the kernel or this daemon
     UNKNOWN = "unknown"  # no result by the deadline
 
 
 PASSING = frozenset({Result.DEAF, Result.TRACED, Result.FAILED})
-"""Surely not sent, for a reason that may pass while the process is still the one to signal: a handler was being replaced, a debugger
+"""Results of a signal that was surely not sent, for a reason that may pass: a handler was being replaced, a debugger
 detaches, a thread can be started again."""
 
 
@@ -78,9 +78,9 @@ class Sent:
 async def send_all(
     orders: Sequence[Order], *, deadline: float = DEADLINE, proc: Path = Path("/proc")
 ) -> tuple[Sent, ...]:
-    """Send all of them, in a thread; one result for each, in the same order. Raises nothing.
+    """Send all of them, in a thread. Returns a result for each, in the same order. Raises nothing.
 
-    Nothing more is begun after `deadline` seconds; the one that is not done by then is UNKNOWN.
+    After `deadline` seconds no further one is begun; one that is not done by then is UNKNOWN.
     """
     round_ = _Round(orders, proc)
     going = detached("signals", round_.go)
@@ -108,7 +108,7 @@ class _Round:
             self._sent.append(send(order, self._proc))
 
     def results(self, not_begun: str) -> tuple[Sent, ...]:
-        """The results of all; nothing more is begun."""
+        """Return the results of all orders, and begin no other."""
         with self._turn:
             self._over = True
         sent = tuple(self._sent)
@@ -149,8 +149,8 @@ Objection = tuple[Result, str]
 
 
 def _objection(order: Order, handle: int, proc: Path) -> Objection | None:
-    """Why not to send now, or None. `handle` is of the process that has the number now. Raises OSError if that one is
-    gone.
+    """Return why not to send now, or None. `handle` refers to the process that has the PID now. Raises OSError if that
+    process is gone.
     """
     stat = process_stat(proc, order.pid)
     status = _status(proc, order.pid)
@@ -177,8 +177,8 @@ def _unready(order: Order, status: dict[str, str]) -> Objection | None:
 
 
 def _status(proc: Path, pid: int) -> dict[str, str]:
-    """The fields of /proc/PID/status (proc(5)) that are needed; empty if it cannot be read. A process name cannot pass
-    for a line of it.
+    """Return the needed fields of /proc/PID/status (proc(5)); empty if it cannot be read. A process name cannot imitate
+    a line of it.
     """
     try:
         text = read_bytes(f"{proc}/{pid}/status", _STATUS_MOST)

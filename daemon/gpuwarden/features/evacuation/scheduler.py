@@ -1,4 +1,4 @@
-"""Slurm's part at the end: requeue a job elsewhere, and give up this node. Results are in policy's terms."""
+"""Slurm's part of an evacuation: requeues a job, and sets the node's final state. Results are in policy's terms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 from gpuwarden_collectors.slurm.errors import Refused, SlurmError
 
 ENDING_TURNS = 20
-"""Times, of 3 s each, that it is waited for the processes of a requeued job to end: KillWait is 30 s by default."""
+"""Most turns of 3 s each in which to wait for the processes of a requeued job to end: KillWait is 30 s by default."""
 _RESULTS = {
     FinalStateResult.DONE: Result.DONE,
     FinalStateResult.ALREADY: Result.ALREADY,
@@ -34,8 +34,8 @@ class NotRequeued:
 async def put_elsewhere(
     slurm: SlurmJobScan, job: SlurmJob, pending: Callable[[str], None], still: Callable[[], bool]
 ) -> NotRequeued | None:
-    """Requeue a job. Returns why it was not requeued, or None; None also if `still`, asked right before the requeue,
-    says that the end no longer stands.
+    """Requeue a job. Returns why it was not requeued; None if it was, or if `still`, called right before, returns
+    False: the end was called off.
 
     `pending` is called once the job is requeued, with a text for people and for policy; its processes may take KillWait
     to end.
@@ -58,9 +58,9 @@ async def put_elsewhere(
 
 
 async def steps_ended(slurm: SlurmJobScan, job: SlurmJob) -> bool:
-    """True if no step of `job` runs any more, on any of its nodes, though its script does. Raises SlurmError.
+    """Return True if no step of `job` runs any more, on any of its nodes, though its script does. Raises SlurmError.
 
-    Never of a job that manages its own steps: that none is shown may mean that the node which knows them does not answer.
+    False for a job that manages its own steps: an empty list may mean that the node which lists them does not answer.
     """
     steps = await read_steps(slurm.commands, job)
     if not steps or any(step[:1].isdigit() for step in steps) or await manages_steps(slurm.commands, job):
@@ -73,7 +73,7 @@ async def give_up_node(
     slurm: SlurmJobScan, final_state: str, reason: str, still: Callable[[], bool]
 ) -> tuple[Result, str] | None:
     """Set the node's final state. `final_state`: the state that policy's step names; `reason`: that of the termination.
-    Returns the result, and why, for people; None if `still` said that it was not to be written any more.
+    Returns the result, and why, for people; None if `still` returned False: it is no longer wanted.
     """
     try:
         outcome = await set_final_state(slurm.commands, slurm.node, FinalState(final_state), reason, still=still)

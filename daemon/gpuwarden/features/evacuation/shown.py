@@ -1,4 +1,4 @@
-"""What is published of evacuations."""
+"""The published state of evacuations."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Evacuations:
     """Jobs on a machine that is about to end."""
 
     evacuations: tuple[Evacuation, ...] = ()
-    """Evacuations in progress, else the last one."""
+    """Evacuations in progress; if there is none, the last one."""
     preview: tuple[str, ...] = ()
-    """Steps that are going to be done, or would be in mode enforce."""
+    """Steps that follow, or would follow in mode enforce."""
     outcomes: Mapping[str, int] = field(default_factory=dict)
     """Jobs signalled by this process, by result."""
     answers: Mapping[Given, int] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class Evacuations:
     signal_seconds: Histogram = NOTICE_TO_SIGNAL
     """Seconds from the arrival of a notice to the signal of a job."""
     error: str = ""
-    """Why jobs are not all known, or cannot be reached; empty if they are and can."""
+    """Why some jobs are not known, or cannot be reached; empty otherwise."""
 
 
 def evacuations(snapshot: Snapshot) -> Evacuations:

@@ -32,7 +32,7 @@ log = get_logger()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivered:
     """The result of a signal. `count`: the processes of this host that got it, as far as is known. `due`: nothing was
-    sent, and it is sent as if it had never been begun if it is to be sent after all.
+    sent; if the signal is wanted again, it is sent as if it had never begun.
 
     Two groups surely got nothing: `missed`, to be signalled on this host, and `passing`, processes of this host that
     failed for a reason that may pass.
@@ -78,8 +78,8 @@ async def signal_through_slurm(
 ) -> Delivered:
     """Signal the whole job, or its batch script, through Slurm.
 
-    All that can be done before the signal is done before `sending`, which records that it is being sent, and returns
-    whether it still is to be. `record`: an open one of `CommandRecords`. `now` in Unix time.
+    All preparations precede `sending`, which records that the signal is being sent, and returns whether it is still
+    wanted. `record`: an open one of `CommandRecords`. `now` in Unix time.
     """
     assert step.slurm is not None  # noqa: S101 - no other delivery goes this way
     job = step.slurm
@@ -102,8 +102,8 @@ async def signal_through_slurm(
 
 
 async def _taken(step: SignalJob, marked: MarkOutcome, sending: Callable[[], Awaitable[bool]]) -> Delivered:
-    """The result where another node has the mark. It signals the steps that it has, which may be others than those
-    here: farms of steps have one node each.
+    """Return the result if another node has the mark. That node signals the steps that it runs, which may be others
+    than those here: each step of a farm has one node.
     """
     receivers = step.delivery.receivers
     missed = tuple(aim.process for aim in receivers if not signalled_from(marked.node, aim.receiver))
@@ -115,7 +115,7 @@ async def _taken(step: SignalJob, marked: MarkOutcome, sending: Callable[[], Awa
 
 
 async def watch(text: str) -> Delivered:
-    """Wait MARK_TAKES seconds for another node to signal the job. Nothing else is begun for it meanwhile: requeued
+    """Wait MARK_TAKES seconds for another node to signal the job. No other step of the job begins meanwhile: requeued
     before that, a rank would get Slurm's SIGTERM in place of the signal that it asks for.
     """
     await asyncio.sleep(MARK_TAKES)

@@ -45,7 +45,7 @@ def _job(job: Document) -> str:
 
 
 def _done(job: Document) -> str:
-    """Return how far the save is; a daemon that was not restarted yet does not count its ranks."""
+    """Return how far the save is. A daemon of an older version reports no count of ranks."""
     step = f" step {job['step']}" if job["step"] is not None else ""
     ranks, done = job.get("ranks", 0), job.get("ranks_done", 0)
     if done < ranks:

@@ -1,7 +1,7 @@
-"""Ranks of this host that were surely not sent their signal for a reason that may pass, and when they are signalled after all.
+"""Ranks of this host that surely got no signal, for a reason that may pass, and when the next attempt is due.
 
-Until then they count as signalled, so that no scan begins with them again. They are kept in memory alone: a daemon that
-starts in such a pause leaves them as they are.
+Until then they count as signalled, so that no scan starts with them again. They are kept in memory only: a daemon that
+starts during such a pause does not try again.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from gpuwarden_collectors.backoff import grown
 from gpuwarden_collectors.dataclass import dataclass
 
 PAUSE_FIRST, PAUSE_MOST = 1.0, 10.0
-"""Seconds between two attempts of one job: a handler is replaced within a scan, a debugger stays for minutes, and each attempt is three events."""
+"""Seconds between two attempts of one job: a handler is replaced within a scan, a debugger stays for minutes, and each
+attempt writes three events."""
 
 
 FORGOTTEN_AFTER = 60.0
-"""Seconds after which an attempt is the first one again."""
+"""Seconds after which the next attempt counts as the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +43,14 @@ class Unsent:
         self._jobs: dict[str, UnsentJob] = {}
 
     def add(self, notice: str, job: str, processes: Iterable[Process], text: str, now: float) -> None:
-        """Remember processes that were not sent their signal. `now` in seconds of CLOCK_BOOTTIME, as below."""
+        """Record processes that got no signal. `now` in seconds of CLOCK_BOOTTIME, as below."""
         unsent = self._jobs.get(job)
         attempts, before = (unsent.attempts, unsent.processes) if unsent else (0, frozenset())
         due = now + grown(PAUSE_FIRST, PAUSE_MOST, attempts)
         self._jobs[job] = UnsentJob(notice, job, before | frozenset(processes), text, due, attempts + 1)
 
     def take(self, now: float) -> list[UnsentJob]:
-        """Processes whose pause is over and which are to be signalled. Each process is returned once."""
+        """Return the processes whose pause is over, which are to be signalled. Each process is returned once."""
         taken = [unsent for unsent in self._jobs.values() if unsent.processes and now >= unsent.due]
         self._jobs |= {unsent.job: replace(unsent, processes=frozenset()) for unsent in taken}
         self._jobs = {

@@ -1,7 +1,7 @@
-"""Whether the announced end of this machine may be approved early, where its cloud plans the end and allows that. Pure.
+"""Decides whether the announced end of this machine may be approved early, if its cloud allows that. Pure.
 
-An approval cannot be taken back: the machine goes within seconds. So nothing may be left here to wait for, the end must
-be of this machine alone, and the site must ask for it.
+An approval cannot be undone: the machine is gone within seconds. So nothing may be left to wait for, the end must be of
+this machine alone, and the site must have enabled it.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from gpuwarden_collectors.cloud.facts import Approval
 from gpuwarden_collectors.facts import Stamp
 
 TRIES_MOST = 5
-"""Times that an end is approved whose service does not take it; each pause is twice the one before."""
+"""Most attempts to approve an end that the service does not accept; each pause is twice the one before."""
 PAUSE_FIRST, PAUSE_MOST = 2.0, 32.0  # seconds
 RESTS = MARGIN
-"""Seconds for which nothing must have happened here: file systems are flushed, and what has just begun becomes visible."""
+"""Seconds without any action before an approval: file systems are flushed, and what has just begun becomes visible."""
 TAKES = 5.0
-"""Seconds before the announced end from which it is not worth it."""
+"""Seconds before the announced end from which an approval gains nothing."""
 
 
 def refusal(state: EvacuationState, evacuation: Evacuation, approval: Approval, times: Budget, now: Stamp) -> str:
-    """Why this end is never approved (any more); empty if it may be approved once nothing is left to wait for."""
+    """Return why this end is never approved, or not any more; empty if it may be once nothing is waited for."""
     approved = evacuation.approved
     if approved is not None and (approved.result is not Result.RETRY or approved.tries >= TRIES_MOST):
         return f"{approved.text}, after {approved.tries} attempts" if approved.result is Result.RETRY else approved.text
@@ -50,9 +50,7 @@ def pauses(approved: Approved | None, now: Stamp) -> bool:
 
 
 def rests_until(evacuation: Evacuation) -> float:
-    """Time before which nothing is approved: RESTS after the last thing that is known to have happened, in seconds of
-    CLOCK_BOOTTIME.
-    """
+    """Return the time before which nothing is approved: RESTS after the last known action. CLOCK_BOOTTIME, seconds."""
     happened = [evacuation.at]
     for job in evacuation.jobs.values():
         happened += [at for at in (job.signalled_at, job.acknowledged.at, job.requeued_at) if at is not None]
@@ -60,7 +58,7 @@ def rests_until(evacuation: Evacuation) -> float:
 
 
 def _name(evacuation: Evacuation) -> str:
-    """Name of the notice, which its source uses for no other end."""
+    """Return the name of the notice, which its source uses for no other end."""
     return evacuation.id.rpartition("@")[0]
 
 

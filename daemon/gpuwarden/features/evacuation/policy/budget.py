@@ -1,4 +1,4 @@
-"""How much of what should be done fits before the machine is gone, and until when each part of it may wait. Pure.
+"""Which steps fit before the machine is gone, and until when each of them may wait. Pure.
 
     window   signal, exclude   whole job at once   wait for saving until   requeue       final state
     1 s      at once           no, this host       not at all              no            no
@@ -11,9 +11,10 @@
 
 The controller signals the whole job. Where a time is given, the signal waits that long for its answer; then the ranks here are signalled.
 
-What no longer fits is dropped in this order: the final node state (below 10 s), waiting (2.5 s), requeueing (below 2.5 s), signalling a job
-as a whole (below 2 s; its ranks here are signalled instead). The signal never is, nor the exclusion: it is begun beside the signal,
-is given up waiting for after 3 s and tried again behind, and nothing but the requeue needs it.
+Steps that do not fit are dropped in this order: the final node state (below 10 s), waiting (2.5 s), requeueing (below
+2.5 s), signalling a job as a whole (below 2 s; its ranks here are signalled instead). The signal is never dropped, nor
+the exclusion: it begins in parallel with the signal, is waited for 3 s at most and then retried in the background. Only
+the requeue needs it.
 """
 
 from __future__ import annotations
@@ -25,28 +26,30 @@ from gpuwarden_collectors.dataclass import dataclass
 MARK_TAKES = 2.0
 """Seconds for the mark, its pause (1 s at most) and the signal through the controller."""
 CONTROLLER_SHARE, CONTROLLER_MOST = 1 / 30, 5.0
-"""The share of the window, and the seconds, for which the signal of a job with ranks on other nodes waits for the controller at most: without
-it those ranks get none. Chosen, not measured: a scan waits for one second itself, and a busy slurmctld may take several."""
+"""Share of the window, and most seconds, for which the signal of a job with ranks on other nodes waits for the
+controller: without it those ranks get none. Chosen, not measured: a scan itself waits one second, and a busy slurmctld
+may take several."""
 REQUEUE_TAKES = 2.5
-"""Seconds: 0.1 for the requeue, then 2 until its start may be set to now (Slurm 22.05 kills a job that starts within 1 s: its
-credential is revoked), 0.1 for that, and to read it back. The job ends with it: what is not saved by then is lost."""
+"""Seconds: 0.1 for the requeue, then 2 until its start may be set to now (Slurm 22.05 kills a job that starts within 1
+s: its credential is revoked), 0.1 for that, and to read it back. The requeue ends the job: unsaved work is lost."""
 FINAL_STATE_TAKES = 1.5
-"""Seconds: one write and a read, twice what a loaded controller needs."""
+"""Seconds: one write and one read, in twice the time that a loaded controller needs."""
 FINAL_STATE_FROM = 10.0
-"""Seconds: in a shorter window every second is the job's."""
+"""Seconds of the shortest window with a final node state: in a shorter one the job gets all the time."""
 MARGIN = 5.0
-"""Seconds before the end at which waiting is over where there is a final node state: file systems are flushed, then unmounted."""
+"""Seconds before the end at which waiting is over if a final node state follows: file systems are flushed, unmounted.
+"""
 
 INTERRUPTION, SHUTDOWN, FAILING_GPU = "interruption", "shutdown", "failing_gpu"
 WINDOW = 30.0
-"""Seconds that are assumed for a notice without a deadline: the shortest lead that a cloud documents for a machine it takes back (GCP,
-Azure, IBM, Yandex)."""
+"""Seconds assumed for a notice without a deadline: the shortest lead that a cloud documents for a machine it takes back
+(GCP, Azure, IBM, Yandex)."""
 OVERDUE = 5.0
-"""Seconds that are assumed where the end was over when its notice was first received (an event that Azure has started, a machine that was
-not taken after all): a short save, and the requeue while there is somebody to ask for it."""
+"""Seconds assumed if the end had passed when its notice was first received (an event that Azure has started, a machine
+that was not taken after all): time for a short save, and for the requeue while it can still be requested."""
 WINDOWS: Mapping[str, float] = {
     SHUTDOWN: 4.0,  # logind lets services delay it by 5 s
-    FAILING_GPU: 120.0,  # nothing ends: a job that does not say that it has saved is given as long as AWS gives
+    FAILING_GPU: 120.0,  # nothing ends: a job that does not acknowledge gets as long as AWS gives
 }
 """Seconds assumed for kinds of notices that differ from WINDOW."""
 
@@ -57,8 +60,8 @@ class Budget:
     CLOCK_BOOTTIME, None if a step does not fit.
 
     `end` is `assumed` where the notice has no deadline. With `wide`, there is time to signal a job as a whole; the
-    controller has `controller_within` seconds to answer for that. Until `wait_until` a job may take to save; it is
-    requeued then if it has not acknowledged before.
+    controller has `controller_within` seconds to answer for that. A job may save until `wait_until`; it is requeued
+    then, or earlier if it acknowledges.
     """
 
     window: float
@@ -72,10 +75,10 @@ class Budget:
 
 
 def budget(kind: str, began: float, deadline: float | None) -> Budget:
-    """The times of an evacuation. `began`: when the notice was first acted on, `deadline`: when the machine ends, both
-    in seconds of CLOCK_BOOTTIME.
+    """Return the times of an evacuation. `began`: when the notice was first acted on, `deadline`: when the machine
+    ends, both in seconds of CLOCK_BOOTTIME.
 
-    A deadline that was over when the evacuation began gives no time.
+    If the deadline had passed when the evacuation began, the end is assumed to be OVERDUE later.
     """
     if deadline is None:
         end, assumed = began + WINDOWS.get(kind, WINDOW), True

@@ -1,16 +1,15 @@
-"""Which processes of a job are signalled when the machine ends, with which signal, and by which way. Pure.
+"""Chooses which processes of a job are signalled when the machine ends, with which signal, and in which way. Pure.
 
-A process is sent the signal that its own environment declares; else that of the job's comment in Slurm; else that of the
-container's label; else that of the first site rule that fits; else the default. It gets it only if it is a rank and catches
-it: the default action of every one of these signals is death. The choice is made once; where a rank does not catch what was
-chosen for it, nothing else is tried.
+The signal of a process is the first of these: that of its own environment, of the job's comment in Slurm, of the
+container's label, of the first site rule that fits, the default. It is sent only to a rank that catches it, because the
+default action of each of these signals ends a process. If a rank does not catch the chosen signal, no other is tried.
 
     way       who gets it                                   where
     job_wide  every rank of the job's steps that are here,  every leader here is a rank that catches it, nobody here dies of it
               on all their nodes
     batch     the process of the batch script               it is itself the rank: `exec python` in the script
     local     the ranks on this host, by pidfd              everything else, and whenever time or the controller is short
-    watch     nobody: another node signals these steps      its mark stands in the administrators' comment, and they run there, too
+    watch     nobody: another node signals these steps      its mark is in the AdminComment, and they run there, too
     none      nobody                                        `text` says why
 """
 
@@ -26,15 +25,16 @@ from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 from gpuwarden_collectors.slurm.hostlist import in_hostlist
 
 SIGNALLED_MOST = 1_024
-"""Most processes of one job that are signalled, so that the state can hold each: a host has less than 200 hardware threads a GPU."""
+"""Most processes of one job that are signalled, so that the state can store each: a host has less than 200 hardware
+threads a GPU."""
 MARK_STANDS = 600.0
 """Seconds for which a mark keeps other nodes from signalling: as long as an announced end may be away, by default."""
 RUNNING = "running"
 ALIVE = frozenset({RUNNING, "suspended", "stopped", "configuring", "resizing", "signaling"})
-"""States of a job that is not ending by itself. To one that is, Slurm has sent SIGTERM already."""
+"""States of a job that is not ending by itself. One that is has already got SIGTERM from Slurm."""
 
 Process = tuple[int, int]
-"""The number of a process, and when it started in ticks since boot: together they name it for good."""
+"""PID, and start in ticks since boot: together they identify a process for good."""
 
 
 class Way(StrEnum):
@@ -101,7 +101,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Which node signals the steps of a job that it has, and since when (Unix time by that node's clock, whole seconds)."""
+    """The node that signals the steps of a job that it runs, and since when (Unix time there, whole seconds)."""
 
     node: str
     at: float
@@ -115,20 +115,20 @@ _SIGNAL_IN_COMMENT = re.compile(r"(?:gpuwarden:signal|GPUWARDEN_SIGNAL)=([A-Za-z
 
 
 def mark(node: str, now: float) -> str:
-    """The text written into a job's AdminComment before the job is signalled as a whole. `now` in Unix time."""
+    """Return the text written into a job's AdminComment before it is signalled as a whole. `now`: Unix time."""
     return str(Mark(node, now))
 
 
 def parse_mark(text: str) -> Mark | None:
-    """Parse an AdminComment. None for any text but a mark alone, even one that contains a mark: it is somebody else's."""
+    """Parse an AdminComment. Returns None unless it is exactly a mark: any other text belongs to someone else."""
     match = _MARK.fullmatch(text.strip())
     return None if match is None else Mark(match[1], float(match[2]))
 
 
 def standing_mark(admin_comment: str | None, started: float, now: float) -> Mark | None:
-    """The mark that counts now: one of this run of the job that is not too old. `now` and `started` in Unix time.
+    """Return the mark in force: one of this run of the job that is not too old. `now` and `started` in Unix time.
 
-    A mark of this node counts, too: it may have signalled the job before losing its ledger, and does not signal it
+    A mark of this node counts, too: it may have signalled the job before it lost its ledger, and must not signal it
     twice.
     """
     mark = None if admin_comment is None else parse_mark(admin_comment)
@@ -138,12 +138,12 @@ def standing_mark(admin_comment: str | None, started: float, now: float) -> Mark
 
 
 def markable(admin_comment: str | None) -> bool:
-    """True if a mark may be written: no foreign text stands there, or it was not read yet."""
+    """Return True if a mark may be written: the comment has no foreign text, or was not read yet."""
     return admin_comment is None or not admin_comment.strip() or parse_mark(admin_comment) is not None
 
 
 def declared(text: str) -> str:
-    """Convert a word such as `USR1` or `sigusr1` to one of SIGNALS. Any other word gives NOTHING: it asks for a signal
+    """Convert a word such as `USR1` or `sigusr1` to one of SIGNALS. Any other word gives NOTHING: it names a signal
     that is never sent.
     """
     word = text.strip().upper().removeprefix("SIG")
@@ -151,7 +151,7 @@ def declared(text: str) -> str:
 
 
 def commented(comment: str) -> str:
-    """The signal that a job's comment asks for: one of SIGNALS, NOTHING, or empty if it asks for none."""
+    """Return the signal that a job's comment requests: one of SIGNALS, NOTHING, or empty if it requests none."""
     match = _SIGNAL_IN_COMMENT.search(comment)
     return "" if match is None else declared(match[1])
 
@@ -208,8 +208,8 @@ def delivery(
 
 
 def _chosen(job: LocalJob, slurm: SlurmJob | None, rules: DeliveryRules) -> tuple[Aim, ...]:
-    """An aim for each rank that may be signalled at all; its signal is NOTHING where the rank wants none. A user's
-    choice counts only for processes of that user.
+    """Return an aim for each rank that may be signalled; its signal is NOTHING if the rank wants none. A user's choice
+    counts only for processes of that user.
     """
     below = (commented(slurm.comment) if slurm else "") or job.declared or _ruled(job, slurm, rules)
     return tuple(
@@ -220,8 +220,8 @@ def _chosen(job: LocalJob, slurm: SlurmJob | None, rules: DeliveryRules) -> tupl
 
 
 def _is_of(receiver: Receiver, job: LocalJob, slurm: SlurmJob | None) -> bool:
-    """True if a process belongs to the job's user. A container has users of its own making; elsewhere a process under
-    another user is not the job's. While nobody says whose the job is, each process counts that does not run as root.
+    """Return True if a process belongs to the job's user. A container has users of its own; elsewhere a process of
+    another user is not the job's. While the job's user is not known, every process counts that does not run as root.
     """
     user = job.uid if slurm is None else slurm.uid
     return job.kind is Kind.CONTAINER or (receiver.uid == user if user is not None else receiver.uid != 0)
@@ -248,8 +248,8 @@ def _mark_in_force(slurm: SlurmJob, now: float, unused: str) -> Mark | None:
 
 
 def _watched(mark: Mark, chosen: tuple[Aim, ...], *, trees: bool) -> Delivery | None:
-    """The delivery under another node's valid mark: processes here within reach of its signal count as signalled. Later
-    processes do not.
+    """Return the delivery under another node's valid mark: processes here that its signal reaches count as signalled.
+    Later processes do not.
     """
     in_reach = (aim for aim in chosen if _in_reach(aim.receiver, trees=trees))
     reached = tuple(aim for aim in in_reach if signalled_from(mark.node, aim.receiver))[:SIGNALLED_MOST]
@@ -274,9 +274,10 @@ def _through_slurm(job: LocalJob, slurm: SlurmJob, aims: tuple[Aim, ...], *, tre
 
 
 def _reached_by_all(job: LocalJob, slurm: SlurmJob, aims: tuple[Aim, ...], *, trees: bool) -> tuple[Aim, ...]:
-    """The ranks here that one signal for all steps with a leader here reaches; none where it would kill or miss.
+    """Return the ranks here that one signal to all steps with a leader here reaches; none if it would kill or miss a
+    process.
 
-    What holds for the leaders of this node is taken to hold for those of the same step on other nodes.
+    Leaders of the same steps on other nodes are assumed to be like those here.
     """
     if not markable(slurm.admin_comment) or len({aim.signal for aim in aims}) > 1:
         return ()
@@ -292,15 +293,15 @@ def _reached_by_all(job: LocalJob, slurm: SlurmJob, aims: tuple[Aim, ...], *, tr
 
 
 def signalled_from(node: str, process: Receiver) -> bool:
-    """True if the step of `process` runs on `node` too, which signals the steps that it has. Unknown counts as true, so
-    that no process is signalled twice.
+    """Return True if the step of `process` also runs on `node`, which signals the steps that it runs. Not known counts
+    as True, so that no process is signalled twice.
     """
     return not process.step_nodes or in_hostlist(node, process.step_nodes)
 
 
 def _in_reach(process: Receiver, *, trees: bool) -> bool:
-    """True if a signal to all steps of a job reaches `process`. The batch script gets none. Whether an interactive step
-    gets it is not known: it counts as reached.
+    """Return True if a signal to all steps of a job reaches `process`. The batch script gets none. An interactive step
+    counts as reached, although that is not known.
     """
     return process.step not in ("", "batch", "extern") and (trees or process.leader)
 

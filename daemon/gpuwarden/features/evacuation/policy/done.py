@@ -1,8 +1,9 @@
-"""Whether a job on a machine that is about to go is waited for any longer. Pure.
+"""Decides whether an evacuation still waits for a job. Pure.
 
-A job of one node is done once each of its ranks that was signalled has acknowledged, or has ended. Of a job of several nodes a
-node sees its own ranks only, and a requeue ends them all: there an acknowledgement counts for its own rank, unless it says that it
-holds for all of them. Steps beside each other each know their own ranks: then those here are waited for one by one as well. Else Slurm's report that no step of the job runs any more ends the wait, or its time does.
+A job of one node is done once each signalled rank has acknowledged or ended. In a job of several nodes, each node sees
+only its own ranks, but a requeue ends all of them: an acknowledgement then counts for its own rank only, unless it is
+for all ranks. Parallel steps each know only their own ranks: then those here are also waited for one by one. Otherwise
+the wait ends when Slurm reports that no step of the job runs any more, or when the job's time is up.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 
 
 def has_other_nodes(job: LocalJob, slurm: SlurmJob | None) -> bool:
-    """True if the job has other nodes, by the controller's answer; without one, by the environment of its ranks."""
+    """Return True if the job has other nodes, by the controller's answer or else by its ranks' environment."""
     return job.elsewhere if slurm is None else slurm.several
 
 
 def done(job_state: JobState, job: LocalJob, slurm: SlurmJob | None) -> bool:
-    """True if nothing of the job is waited for, neither here nor on its other nodes if it has any."""
+    """Return True if nothing of the job is waited for, neither here nor on its other nodes if it has any."""
     acknowledged = job_state.acknowledged
     if has_other_nodes(job, slurm):
         # A container that has ended here loses nothing with this machine; a job of Slurm's ends on all its nodes.
@@ -34,11 +35,11 @@ def done(job_state: JobState, job: LocalJob, slurm: SlurmJob | None) -> bool:
 
 
 def steps_decide(job_state: JobState, job: LocalJob, slurm: SlurmJob) -> bool:
-    """True if the job is done once none of its steps runs any more: its ranks here were tasks of steps, and have ended.
+    """Return True if the job is done once none of its steps runs: its ranks here were tasks of steps, and have ended.
 
-    Ranks that a batch script has started by itself, here or over ssh, are in no step; what it runs once its steps have
-    ended is no rank, unless it has a GPU. Of a heterogeneous job each part has steps of its own, and one part is not
-    asked for those of another.
+    Ranks that a batch script started itself, here or over ssh, are in no step. What it runs after its steps have ended
+    is no rank, unless it has a GPU. In a heterogeneous job each part has its own steps, and no part lists those of
+    another.
     """
     if not slurm.several or slurm.part or job_state.acknowledged.all_ranks or not job_state.in_steps:
         return False
@@ -47,7 +48,7 @@ def steps_decide(job_state: JobState, job: LocalJob, slurm: SlurmJob) -> bool:
 
 
 def _ended(job_state: JobState, job: LocalJob) -> bool:
-    """True if the signalled processes have ended and left no rank behind: a launcher starts others in their place."""
+    """Return True if the signalled processes have ended and left no rank: a launcher starts others in their place."""
     return bool(job_state.signalled) and not _signalled_here(job_state, job) and not _ranks(job)
 
 
@@ -78,8 +79,8 @@ def _ranks(job: LocalJob) -> list[Receiver]:
 
 
 def acknowledged_of(ranks: Sequence[Receiver], acknowledged: Acknowledged) -> list[Receiver]:
-    """Return those of `ranks` that have acknowledged. A number that several of them have names none of them: steps and
-    launchers beside each other each count from 0.
+    """Return those of `ranks` that have acknowledged. A rank number that several of them have identifies none: parallel
+    steps and launchers each count from 0.
     """
     counts = Counter(process.rank for process in ranks)
     return [
@@ -90,7 +91,7 @@ def acknowledged_of(ranks: Sequence[Receiver], acknowledged: Acknowledged) -> li
 
 
 def has_acknowledged(process: Receiver, acknowledged: Acknowledged) -> bool:
-    """True if `process` has acknowledged, by its PID or as the rank that it is."""
+    """Return True if `process` has acknowledged, by its PID or by its rank."""
     if process.rank is not None and process.rank in acknowledged.ranks:
         return True
     return (process.pid, process.started) in acknowledged.processes or (process.pid, 0) in acknowledged.processes

@@ -1,4 +1,4 @@
-"""What each kind of an evacuation's events holds. The fields are the keys in the ledger; see `health/event_data.py`. Pure."""
+"""The data of each kind of event of an evacuation. Fields are keys in the ledger; see `health/event_data.py`. Pure."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class OfNotice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfJob(OfNotice):
-    """Data of an event that concerns `job` in the evacuation for `notice`; without `notice`, in every one that has it."""
+    """Data of an event about `job` in the evacuation for `notice`; without `notice`, in every one that has the job."""
 
     job: Name
 
@@ -72,14 +72,14 @@ class Signalling(OfJob):
     in_steps: bool
     """All processes of the event are tasks of Slurm's steps, or were started by one."""
     steps: Name = ""
-    """Their steps, two of them at most."""
+    """Their steps, at most two of them."""
     again: bool = False
-    """It is not known whether they got an earlier one."""
+    """It is not known whether they got an earlier signal."""
     processes: str | None = None
     remaining: str | None = None
-    """Those signalled before the job came into this evacuation."""
+    """Processes that were signalled before the job entered this evacuation."""
     marking: bool = False
-    """The mark of the job is being set, and nobody is signalled yet."""
+    """The job's mark is being set; nothing was sent yet."""
     kept: bool = False
 
 
@@ -123,9 +123,7 @@ class KeptProcesses(OfJob):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signalled(OfJob):
-    """Data of SIGNALLED. `processes`: those whose outcome this is, where it was found out later; `due`: they are to be
-    signalled.
-    """
+    """Data of SIGNALLED. `processes`: those of an outcome that was found out later; `due`: they are to be signalled."""
 
     way: Way | None
     result: Sent = field(metadata=otherwise(Sent.UNKNOWN))
@@ -213,7 +211,7 @@ class Answered:
     ended: Whole = 0
 
 
-# --- the texts of `processes`, `remaining` and `ranks`: what in them is nothing of the kind is left out
+# --- the texts of `processes`, `remaining` and `ranks`: malformed words are skipped
 
 
 def processes_of(text: str | None) -> frozenset[Process]:

@@ -1,4 +1,4 @@
-"""The events of an evacuation, as the executor writes them; and the shortest list of them that makes a state. Pure."""
+"""The events of an evacuation, as the executor writes them, and the shortest list that restores a state. Pure."""
 
 from __future__ import annotations
 
@@ -25,15 +25,14 @@ from gpuwarden_collectors.receivers.facts import Receiver
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 
 WORDS_MOST = 1_900
-"""Characters; the ledger keeps 2,000 of a text."""
+"""Characters. The ledger stores at most 2,000 of a text."""
 
 
 def follow(state: EvacuationState, notices: Iterable[Notice], *, boot_id: str, now: Stamp) -> tuple[Event, ...]:
-    """Events for each evacuation that begins, has another end, or is over. `notices`: all that count now, which are the
-    imminent ones and the failing GPUs.
+    """Return events for each evacuation that begins, gets another deadline, or is over. `notices`: all that count now,
+    which are the imminent ends and the failing GPUs.
 
-    All notices of one end are followed, so that no evacuation begins again when another notice becomes the first to end
-    the machine.
+    All notices of one end are followed, so that no evacuation begins again when another notice becomes the first.
     """
     acted = {id_of(notice): notice for notice in notices}
     begun = [_departing(n, boot_id, now) for name, n in acted.items() if _is_news(state.evacuations.get(name), n)]
@@ -68,7 +67,7 @@ def marking(
     boot_id: str,
     now: Stamp,
 ) -> tuple[Event, ...]:
-    """Events to write before the mark of a job is set that is to be signalled as a whole. The mark signals nobody, and
+    """Return the events to write before marking a job that is to be signalled as a whole. The mark signals nobody:
     nothing is sent before `signalling`.
 
     The arguments are those of the step SignalJob.
@@ -89,8 +88,8 @@ def signalling(
     boot_id: str,
     now: Stamp,
 ) -> tuple[Event, ...]:
-    """Events to write right before anything is sent: one, and one more for each hundred processes. The arguments are
-    those of the step SignalJob.
+    """Return the events to write right before anything is sent: one, and one more for each hundred processes. The
+    arguments are those of the step SignalJob.
     """
     steps = [aim.receiver.step for aim in delivery.receivers] + [process.step for process in remaining]
     receivers = _texts_of(aim.process for aim in delivery.receivers)
@@ -135,8 +134,8 @@ def signalled(
     boot_id: str,
     now: Stamp,
 ) -> Event:
-    """The event of a signal's outcome. UNSENT only where surely nothing was sent: a job that was to be signalled as a
-    whole is then signalled on this host. `again` as in SignalJob.
+    """Return the event of a signal's outcome. UNSENT only if surely nothing was sent: a job that was to be signalled as
+    a whole is then signalled on this host. `again` as in SignalJob.
     """
     data = event_data.Signalled(notice=notice, job=job, way=way, result=result, count=count, text=text, again=again)
     return Event(kind=EventKind.SIGNALLED, at=now, boot_id=boot_id, data=write(data))
@@ -154,8 +153,8 @@ def settled(
     boot_id: str,
     now: Stamp,
 ) -> tuple[Event, ...]:
-    """Events with the outcome of `signalling` for these processes, in whatever evacuation they are: one, and one more
-    for each hundred processes.
+    """Return events with the outcome of `signalling` for these processes, in every evacuation that has them: one, and
+    one more for each hundred processes.
 
     `due`: nothing was sent, and they are to be signalled as if there had been no `signalling`.
     """
@@ -183,8 +182,8 @@ def saved(
     boot_id: str,
     now: Stamp,
 ) -> Event:
-    """The event of an acknowledgement. `by`: socket, file, BY_EXIT or BY_STEP. `process`: which one acknowledged, or
-    ended. `all_ranks`: it holds for all of the job, on all its nodes.
+    """Return the event of an acknowledgement. `by`: socket, file, BY_EXIT or BY_STEP. `process`: the one that
+    acknowledged or ended. `all_ranks`: it counts for the whole job, on all its nodes.
     """
     pid, started = process or (None, None)
     data = event_data.Saved(
@@ -233,9 +232,9 @@ def departed(notice: str, text: str, boot_id: str, now: Stamp) -> Event:
 
 
 def checkpoint(state: EvacuationState) -> list[Event]:
-    """Events that make `state`, once the boot of the judge's checkpoint was folded.
+    """Return the events that restore `state`, once the boot of the judge's checkpoint was folded.
 
-    No REQUEUED is among them: it counts for the memory of lemons wherever it stands.
+    No REQUEUED is among them, because the memory of lemons would count it again.
     """
     kept = [event for evacuation in state.evacuations.values() for event in _kept(evacuation, state.boot_id)]
     if not state.answers:

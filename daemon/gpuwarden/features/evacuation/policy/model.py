@@ -1,4 +1,4 @@
-"""The types of an evacuation: what is remembered of an announced end, or a failing GPU, and of each job that dies of it."""
+"""The types of an evacuation: the memory of an announced end or a failing GPU, and of each job that it ends."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ SIGNALLED_WITHIN = 600.0
 """Seconds for which a process that was signalled for one notice is not signalled for another: one end may have several sources, and a second
 signal can end a save (some frameworks drop their handler with the first)."""
 CALLED_OFF_FOR = 30.0
-"""Seconds after its signal for which a process that has not acknowledged is not signalled for another notice, though the one for which it was
-signalled was called off: it may be saving. A framework that drops its handler with the first signal has done so by then, and what has
-no handler is never signalled. The shortest notice of a cloud is 30 s (GCP)."""
+"""Seconds after its signal for which a process that has not acknowledged gets no signal for another notice, although
+its own was called off: it may be saving. A framework that drops its handler with the first signal has done so by then,
+and a process without a handler is never signalled. The shortest notice of a cloud is 30 s (GCP)."""
 JOBS_MOST = 1_024
 """Jobs of one evacuation that are signalled and remembered: more than run on any node."""
 EVACUATIONS_MOST = 32
 """Notices and failing GPUs remembered in one boot."""
 STEPS_MOST = 2
-"""Steps remembered of a job: that there are several is what counts."""
+"""Steps remembered of a job: only whether there are several matters."""
 TEXT_MOST = 400  # characters of what is remembered for people
 BY_EXIT = "exit"
-"""The answer of a process that has ended without an acknowledgement."""
+"""Source of an acknowledgement: a process has ended without one."""
 BY_STEP = "step"
-"""The answer of a job of several nodes once Slurm runs no step of it any more."""
+"""Source of an acknowledgement: Slurm runs no step of a job of several nodes any more."""
 
 
 class Sent(StrEnum):
@@ -60,10 +60,10 @@ class Requeued(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acknowledged:
-    """Which ranks and processes of a job have acknowledged. `all_ranks`: a rank that has agreed with the others has,
-    for all of the job on all its nodes.
+    """Which ranks and processes of a job have acknowledged. `all_ranks`: a rank has, after agreement with the others,
+    for the whole job on all its nodes.
 
-    `by` and `at` are those of the last acknowledgement, of the last that reported a save if any did; `step` is the
+    `by` and `at` are of the last acknowledgement, or of the last that reported a save if any did; `step` is the
     highest that was named. `saved`: a rank reported a checkpoint; `unsaved`: a rank reported that there is none.
     """
 
@@ -86,10 +86,9 @@ class JobState:
     withdrawn; `returned`: the notice was withdrawn and has come back, and which of the processes are still here is not
     known yet. `called_off`: those of `signalled` and `earlier` whose notice was called off before they came into this
     evacuation, signalled at `called_off_signalled_at` at the latest. `wide`: the job may still be signalled as a whole.
-    `marking`: this node has begun to mark it, and has sent no signal through Slurm since: where that mark stands,
-    nothing was sent by it. `unsure`: processes signalled through Slurm of which the outcome is not known yet;
-    `unsure_here`: the same of those signalled on this host; `undecided`: processes whose outcome was not found out
-    either. `in_steps`: all of those signalled are tasks of Slurm's steps, or were started by one; `steps`: their steps, two of them at
+    `marking`: this node has begun to mark the job, and has sent no signal through Slurm since: a mark of this node then
+    proves no signal. `unsure`: processes signalled through Slurm of which the outcome is not known yet;
+    `unsure_here`: the same of those signalled on this host; `undecided`: processes whose outcome stays unknown. `in_steps`: all of those signalled are tasks of Slurm's steps, or were started by one; `steps`: their steps, two of them at
     most. `named`: people were
     notified that the job is not requeued. `way`, `signal`, `text`, `local_only` as in Delivery; `count`: how many
     processes got it.
@@ -146,8 +145,8 @@ class Approved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evacuation:
-    """What is done for one notice. `id` is that of the announcement, as jobs see it; `at`: since when it is acted on.
-    `jobs` by `key_of`.
+    """The record of a notice that is acted on. `id` is that of the announcement, as jobs see it; `at`: since when it is
+    acted on. `jobs` by `key_of`.
     """
 
     id: str
@@ -175,12 +174,12 @@ def open_evacuations(state: EvacuationState) -> Mapping[str, Evacuation]:
 
 
 def jobs_of(state: EvacuationState) -> Mapping[str, JobState]:
-    """All jobs of the open evacuations; for a job that is in several, what the newest knows."""
+    """Return all jobs of the open evacuations. If several evacuations have a job, the newest one's state counts."""
     return {name: job for evacuation in open_evacuations(state).values() for name, job in evacuation.jobs.items()}
 
 
 def given(job: JobState) -> frozenset[Given]:
-    """Answers that the job gave so far; none is ever taken back."""
+    """Return the answers that the job gave so far; none is ever removed."""
     acknowledged = job.acknowledged
     if acknowledged.saved or acknowledged.unsaved:
         return frozenset(

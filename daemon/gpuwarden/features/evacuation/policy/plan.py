@@ -1,11 +1,11 @@
-"""What is due now for the jobs of a machine that is about to go, or of a GPU that fails. Pure.
+"""Plans the steps that are due now for the jobs of a machine that is about to end, or of a failing GPU. Pure.
 
-The plan is not stored: it is computed again whenever something has changed, from what was done by then and what is seen
-now, and holds what is left. So it continues after a crash at any point, and follows a notice that moves.
+The plan is not stored: it is computed again after each change, from the steps recorded so far and the latest scan, and
+holds what is left to do. So it continues after a crash at any point, and follows a deadline that moves.
 
 A job is signalled as soon as it is seen, and again for those of its processes that appear, or begin to catch their
-signal, later: each process once. It is requeued once it is done (`done.py`) or its time is up (`budget.py`), never before
-the node was read back as one that takes no work: the job could come back here. Where the site asks for it, the end is
+signal, later: each process once. It is requeued once it is done (`done.py`) or its time is up (`budget.py`), but never
+before the node was read back as taking no work: the job could return here. If the site has enabled it, the end is
 approved early once nothing is left to wait for (`approval.py`).
 """
 
@@ -45,26 +45,26 @@ from gpuwarden_collectors.receivers.facts import Kind, LocalJob, Receiver
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 
 SCAN_SOON = 0.2
-"""Seconds after a process was signalled, since what follows from it may be due already, and while the controller is waited for."""
+"""Seconds until the next scan after a signal, as the next step may be due, and while the controller is waited for."""
 SCAN_EVERY = 1.0
 """Seconds between two scans while the end is near: a rank may install its handler at any time."""
 SCAN_LATER, NEAR = 5.0, 60.0
-"""The same once the announced end is over by NEAR seconds and the machine still runs."""
+"""Seconds between two scans once the announced end has passed by NEAR seconds and the machine still runs."""
 SCAN_FAILING = 60.0
-"""The same on a node that is excluded for a failing GPU, maybe for days: each scan asks the controller for its jobs."""
+"""Seconds between two scans on a node excluded for a failing GPU, maybe for days: each queries the controller."""
 RETRY_AFTER = 2.0
-"""Seconds between two tries of a requeue, or of the final node state."""
+"""Seconds between two attempts to requeue a job, or to set the final node state."""
 BESIDE = (Way.JOB_WIDE, Way.BATCH, Way.WATCH)
 """Deliveries that trigger a rescan when they finish; do not rescan while one is in progress."""
 USER_HZ = 100
-"""Ticks of a second in which the kernel says when a process began, on every architecture that has GPUs (proc(5))."""
+"""Ticks per second of a process's start time in /proc, on every architecture that has GPUs (proc(5))."""
 PENDING = "pending"
-"""The state of a job in Slurm's queue, which has nothing here any more."""
+"""State of a job in Slurm's queue, which has no process here any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvacuationSettings:
-    """What the site wants done when this machine ends or a GPU of it fails.
+    """The site's settings for the end of this machine, and for a failing GPU.
 
     `final_node_state` is none, down or power_down. With `requeue_for_gpu`, jobs are requeued for a failing GPU, too.
     `slurm` is true if a controller is configured. With `approve`, an announced end is approved early where its cloud
@@ -83,13 +83,13 @@ class EvacuationSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What a successful scan has seen. `jobs` are all of this host: a job that is not among them has ended.
-    `concerned`: the keys of the jobs that the failing GPU takes along; None: all of them.
+    """The result of a successful scan. `jobs`: all of this host; a job that is not among them has ended. `concerned`:
+    keys of the jobs that the failing GPU affects; None: all of them.
 
-    `slurm`: the jobs that have this node, by number, if the `controller` answered; else nothing is known of them.
-    `unanswered`: seconds for which a question to it is open; None: none is. `trees` as in `delivery`. `unschedulable`:
-    this node was read back as one that takes no work, for whatever reason; `closed`: by every scheduler there is, or
-    there is none. `fresh`: the controller was asked for this very scan. `node`: Slurm's name of this node.
+    `slurm`: the jobs that have this node, by number, if the `controller` answered; otherwise nothing is known of them.
+    `unanswered`: seconds for which a query of it is open; None: none is. `trees` as in `delivery`. `unschedulable`:
+    this node was read back as taking no work, for whatever reason; `closed`: at every scheduler, or there is none.
+    `fresh`: the controller was queried for this very scan. `node`: Slurm's name of this node.
     """
 
     jobs: tuple[LocalJob, ...] = ()
@@ -106,7 +106,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """All that a plan is made from. `jobs` by `key_of`."""
+    """The input of a plan. `jobs` by `key_of`."""
 
     state: EvacuationState
     evacuation: Evacuation
@@ -164,7 +164,7 @@ def slurm_of(job: LocalJob, seen: Seen) -> SlurmJob | None:
 
 
 def _jobs_of(evacuation: Evacuation, seen: Seen) -> dict[str, LocalJob]:
-    """Jobs seen here, and jobs that the controller lists on this node although no process of them is here.
+    """Return the jobs seen here, and those that the controller lists on this node although they have no process here.
 
     For a failing GPU only the jobs that are on it now, or were when they were signalled.
     """
@@ -224,9 +224,7 @@ def _remaining(scene: Scene, key: str, job: LocalJob, delivery: Delivery) -> tup
 
 
 def delivery_now(scene: Scene, key: str, job: LocalJob) -> Delivery:
-    """Choose how to signal the job now. It is signalled as a whole only if there is time, and if that was not tried in
-    vain.
-    """
+    """Choose how to signal the job now. It is signalled as a whole only in time, and if no such attempt has failed."""
     job_state, left = scene.evacuation.jobs.get(key), scene.times.end - scene.now.boottime
     in_time = scene.times.wide and (left >= MARK_TAKES or left <= 0.0)
     slurm = slurm_of(job, scene.seen)
@@ -247,8 +245,8 @@ def delivery_now(scene: Scene, key: str, job: LocalJob) -> Delivery:
 
 
 def _comes_after(process: Receiver, scene: Scene, job_state: JobState | None, slurm: SlurmJob | None) -> bool:
-    """True for what a script starts once its signalled ranks have ended, as rsync: programs that copy a checkpoint catch the
-    signal, and end by it. A rank that is started in the place of another opens a GPU within seconds.
+    """Return True for what a script starts after its signalled ranks have ended, such as rsync: programs that copy a
+    checkpoint catch the signal, and end by it. A rank that replaces another opens a GPU within seconds.
     """
     if job_state is None or not job_state.signalled or _came_back(job_state, slurm):
         return False
@@ -289,8 +287,8 @@ def _may_end(job_state: JobState, job: LocalJob, scene: Scene) -> bool:
 
 
 def _step_checks(scene: Scene) -> Iterator[CheckSteps]:
-    """Steps that ask whether a job's steps still run. They are due only as often as the controller is asked for the
-    jobs: it may have many nodes to answer.
+    """Yield checks whether the Slurm steps of jobs still run, only as often as the controller is queried for the jobs:
+    it may serve many nodes.
     """
     if not scene.seen.fresh or scene.now.boottime >= scene.times.wait_until:
         return
@@ -364,7 +362,7 @@ def _is_to_be_approved(scene: Scene, notice: Notice) -> bool:
 
 
 def left_here(scene: Scene) -> str:
-    """Work that would be lost if the machine went now, for people; empty if nothing is left to wait for."""
+    """Return the work that would be lost if the machine ended now, for people; empty if nothing is left to wait for."""
     if scene.settings.slurm and not scene.seen.controller:
         return "the controller's answer about the jobs here"
     if not scene.seen.closed:

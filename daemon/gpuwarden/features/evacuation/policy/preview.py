@@ -1,4 +1,4 @@
-"""What would be done, in words: for people who look on in mode observe, and for those who ask what comes next. Pure."""
+"""Describes what would be done in mode enforce, for mode observe, and what comes next. Pure."""
 
 from __future__ import annotations
 

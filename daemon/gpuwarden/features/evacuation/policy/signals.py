@@ -1,4 +1,4 @@
-"""How the events of a signal change what is known of a job: before it is sent, and what came of it. Pure."""
+"""How the events of a signal change the state of a job: before it is sent, and by its outcome. Pure."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ from gpuwarden_collectors.receivers.facts import LocalJob
 def signalled_before(
     state: EvacuationState, evacuation: Evacuation, key: str, job: LocalJob, now: Stamp
 ) -> frozenset[Process]:
-    """Processes of `job` not to signal in this evacuation: signalled in it, or lately in another. A signal whose notice
-    was called off before this one counts until the rank has acknowledged, and for CALLED_OFF_FOR.
+    """Return the processes of `job` not to signal in this evacuation: signalled in it, or recently in another. If the
+    notice of a signal was called off before this one, it counts for CALLED_OFF_FOR, and only until the rank has
+    acknowledged.
     """
     own = evacuation.jobs.get(key)
     of_job = [*_others(state, evacuation, key, now), *([] if own is None else [(evacuation, own)])]
@@ -45,8 +46,8 @@ def signalled_before(
 
 
 def ever_signalled(state: EvacuationState, evacuation: Evacuation, key: str, now: Stamp) -> frozenset[Process]:
-    """Processes signalled for this end or, lately, for another, whether they may be signalled again or not: they may be
-    saving. Those of jobs with other names than `key` are among them.
+    """Return the processes signalled for this end or recently for another, whether or not they may be signalled again:
+    they may be saving. Includes jobs with other names than `key`.
     """
     own = evacuation.jobs.get(key)
     job_states = [other for _, other in _others(state, evacuation, key, now)] + ([] if own is None else [own])
@@ -55,7 +56,7 @@ def ever_signalled(state: EvacuationState, evacuation: Evacuation, key: str, now
 
 
 def _others(state: EvacuationState, own: Evacuation, job: str, now: Stamp) -> list[tuple[Evacuation, JobState]]:
-    """Other evacuations in which the job was signalled recently enough to count, each with what it knows of the job,
+    """Return other evacuations in which the job was signalled recently enough to count, each with its state of the job,
     the newest last.
     """
     others = [
@@ -70,8 +71,8 @@ def _others(state: EvacuationState, own: Evacuation, job: str, now: Stamp) -> li
 
 
 def _of_other_names(state: EvacuationState, own: Evacuation, job: str, now: Stamp) -> list[tuple[Evacuation, JobState]]:
-    """Return what is known of jobs with other names, in this evacuation or signalled recently enough in another: a
-    process comes under another name when the topmost process of its tree ends.
+    """Return the state of jobs with other names, in this evacuation or signalled recently enough in another: a process
+    gets under another name when the topmost process of its tree ends.
     """
     return [
         (evacuation, job_state)
@@ -90,9 +91,7 @@ def _called_off(other: Evacuation, own: Evacuation) -> bool:
 
 
 def _counting(job_state: JobState, job: LocalJob, now: Stamp) -> frozenset[Process]:
-    """Processes that count as signalled in one evacuation: those signalled in it, and earlier ones that still count in
-    it.
-    """
+    """Return the processes that count as signalled in one evacuation: in it, or earlier and still counting."""
     signalled = job_state.signalled | job_state.earlier
     return (
         signalled
@@ -142,7 +141,7 @@ def has_left_mark(state: EvacuationState, evacuation: Evacuation, key: str, rest
 
 
 def _first(state: EvacuationState, evacuation: Evacuation, data: event_data.Signalling, now: Stamp) -> JobState:
-    """The state of a job that enters this evacuation: all that is known of it, if another evacuation goes on or was
+    """Return the state of a job that enters this evacuation: it is taken over from another one that is open or was
     replaced by this one.
     """
     others = _others(state, evacuation, data.job, now)
@@ -191,7 +190,7 @@ def _in_steps(job_state: JobState, data: event_data.Signalling) -> bool:
 
 
 def _steps(job_state: JobState, data: event_data.Signalling) -> frozenset[str]:
-    """Steps of the processes signalled so far, and of those of the event; no more of them than tell one from several."""
+    """Return the steps of the processes signalled so far and of those of the event: at most STEPS_MOST of them."""
     return frozenset(sorted(job_state.steps | set(data.steps.split()))[:STEPS_MOST])
 
 
@@ -249,7 +248,7 @@ def _signal_begun(job_state: JobState, data: event_data.Signalling, now: Stamp) 
         in_steps=_in_steps(job_state, data),
         steps=_steps(job_state, data),
     )
-    if not data.again:  # who was sent it a second time is not sent it a third time, whatever came of that
+    if not data.again:  # a second signal is never repeated, whatever its outcome
         changed = _awaiting(changed, processes, data.way)
     if _is_whole(job_state):
         return changed
@@ -271,7 +270,7 @@ def _awaiting(job_state: JobState, processes: frozenset[Process], way: Way) -> J
 
 def _sending(job_state: JobState, data: event_data.Signalling) -> JobState:
     """Record a signal that is being sent, in every evacuation that has the job. A second signal is never repeated, and
-    a signal sent through Slurm means that the mark no longer stands for nothing sent.
+    after a signal through Slurm the mark proves one.
     """
     processes = processes_of(data.processes)
     job_state = (

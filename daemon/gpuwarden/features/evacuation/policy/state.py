@@ -1,17 +1,18 @@
-r"""What was done for jobs whose machine ends, and the one way in which it changes: by events. Pure.
+r"""The state of all evacuations, which changes only by events. Pure.
 
     DEPARTING --> an evacuation: a notice that is acted on, or a GPU that fails
        SIGNALLING without processes, marking --> the mark of the job is being set, and nobody is signalled yet
        SIGNALLING (right before anything is sent) --> the processes count as signalled, whatever happens then
           SIGNALLED unsent (a mark could not be set) --> they do not, and are signalled on this host
           SIGNALLED unsent, due (nothing was sent) --> they do not, and are signalled as if there had been no SIGNALLING
-          SIGNALLED unknown --> they do, and it is for the site to say whether they get it once more
+          SIGNALLED unknown --> they do; the site decides whether it is sent once more
        SAVED ... REQUEUED or NOT_REQUEUED ... FINAL_NODE_STATE ... APPROVING, APPROVED
     DEPARTED --> over: withdrawn, called off, or the GPU fails no more
 
-No process is signalled twice for one death, though several sources may announce it: one signalled for one notice within
-SIGNALLED_WITHIN is not signalled for another, and what is known of a job goes over from an evacuation to the one that takes its place without a gap.
-What was called off before that counts until the process has acknowledged, and for CALLED_OFF_FOR: see signals.py.
+No process is signalled twice for one end, though several sources may announce it: a process signalled for one notice
+gets no signal for another within SIGNALLED_WITHIN, and an evacuation that replaces another without a gap takes over the
+state of its jobs. After a notice was called off, its signals count for CALLED_OFF_FOR, and only until the process has
+acknowledged: see signals.py.
 """
 
 from __future__ import annotations
@@ -64,9 +65,7 @@ def fold(state: EvacuationState, event: Event) -> EvacuationState:
 
 
 def _departing(state: EvacuationState, event: Event) -> EvacuationState:
-    """Begin an evacuation. If it is known already, its end has moved or its notice has come back; if it was over for
-    long, it starts over.
-    """
+    """Begin an evacuation. A known one gets a new deadline, or its notice came back; one long over starts over."""
     data = read(event_data.Departing, event)
     if not data.notice:
         return state
@@ -83,7 +82,7 @@ def _departing(state: EvacuationState, event: Event) -> EvacuationState:
 
 
 def _returned(job_state: JobState) -> JobState:
-    """Discard what the job answered before the notice was withdrawn, since it went on running. Processes that answered
+    """Discard the job's answers from before the notice was withdrawn, since the job continued. Processes that answered
     may be signalled again.
     """
     answered = job_state.acknowledged
@@ -155,7 +154,7 @@ def _acknowledging(job_state: JobState, data: event_data.Saved, now: Stamp) -> J
         same_pid = frozenset(process for process in job_state.signalled if process[0] == data.pid)
         processes = (data.started is None and same_pid) or frozenset({(data.pid, data.started or 0)})
         if processes & (job_state.signalled | job_state.earlier):
-            ranks = frozenset()  # it speaks for itself; others may have the same number
+            ranks = frozenset()  # identified by PID: other processes may have the same rank
     unsaved = data.saved is False and data.by not in (BY_EXIT, BY_STEP)
     return _also(job_state, data, ranks, processes, unsaved=unsaved, now=now)
 
@@ -176,7 +175,7 @@ def _also(
 ) -> JobState:
     before = job_state.acknowledged
     saved = data.saved is True
-    ends = before.saved and not saved  # a process that saved ends at last, too
+    ends = before.saved and not saved  # the end of a process that has saved
     ranks, processes = before.ranks | ranks, before.processes | processes
     return replace(
         job_state,

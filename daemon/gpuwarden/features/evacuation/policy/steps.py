@@ -1,4 +1,4 @@
-"""What is due while this machine is about to end: each step names what is written down, and what is then done. Pure."""
+"""The steps of a plan: each defines which event is written, and what is then done. Pure."""
 
 from __future__ import annotations
 

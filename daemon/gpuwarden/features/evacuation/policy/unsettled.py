@@ -1,4 +1,4 @@
-"""Outcomes of signals that an earlier daemon was killed over, and who may get one once more. Pure.
+"""Finds the outcomes of signals during which an earlier daemon was killed, and who may get one once more. Pure.
 
     SIGNALLING on disk, SIGNALLED not      what is done
     through Slurm, by the command's record:
@@ -13,7 +13,8 @@
         to the batch script                not known: there is no mark
     to ranks on this host                  not known
 
-What is not known is not sent again, unless the site asks for it: once, on this host alone, to ranks that have not acknowledged.
+A signal with an unknown outcome is not repeated, unless the site enables it: once, on this host, to ranks without an
+acknowledgement.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def settle(
     boot_id: str,
     now: Stamp,
 ) -> tuple[Event, ...]:
-    """Events with the outcome of each signal that nobody is sending any more, as far as it can be known now.
+    """Return events with the outcome of each signal that nobody is sending any more, as far as it is known now.
 
     `slurm_of`: the controller's answer about a job, by `key_of`, since this daemon began; None without one.
     `record_of`: the outcome of the command that signalled a job through Slurm, by the notice's id and `key_of`. `node`:
@@ -87,8 +88,8 @@ def _found_out(
     record_of: Callable[[str, str], CommandOutcome],
     node: str,
 ) -> Iterator[tuple[Way, frozenset[Process], Sent, str]]:
-    """Outcomes of a job's signals that can be known now: way, processes, result, text for people. All evacuations that
-    wait for an outcome are asked, since the later ones have taken it over from the first.
+    """Yield the outcomes of a job's signals that are known now: way, processes, result, text for people. All
+    evacuations that wait for an outcome count, since the later ones took it over from the first.
     """
     jobs = [evacuation.jobs[key] for evacuation in evacuations]
     if here := frozenset[Process]().union(*(job.unsure_here for job in jobs)):
@@ -160,7 +161,7 @@ def _kill(signal: str, processes: frozenset[Process]) -> str:
 def repeated(
     state: EvacuationState, key: str, job: LocalJob, slurm: SlurmJob | None, *, rules: DeliveryRules, now: Stamp
 ) -> Delivery | None:
-    """Return how the signal is sent once more, or None if to nobody. It goes to ranks on this host alone: whether ranks on
+    """Return how the signal is sent once more, or None if to nobody. Only ranks on this host get it: whether ranks on
     other nodes have acknowledged is not known.
     """
     again = repeatable(state, key, job, None if slurm is None else slurm.restarts)
@@ -174,7 +175,7 @@ def repeatable(state: EvacuationState, key: str, job: LocalJob, restarts: int | 
     """Processes of `job` that may get a signal once more: it is not known whether they got it, and none of them has
     acknowledged any notice.
 
-    An acknowledgement by a rank's number may be of any process whose rank is not known.
+    An acknowledgement by rank number may be from any process whose rank is not known.
     """
     job_states = [evacuation.jobs[key] for evacuation in state.evacuations.values() if key in evacuation.jobs]
     job_states = [
@@ -197,7 +198,7 @@ def repeatable(state: EvacuationState, key: str, job: LocalJob, restarts: int | 
 
 
 def has_unused_mark(state: EvacuationState, key: str, restarts: int | None) -> bool:
-    """True if this node's mark was begun for this run of the job, and no signal followed it."""
+    """Return True if this node began to mark this run of the job, and no signal followed."""
     job_states = (evacuation.jobs[key] for evacuation in state.evacuations.values() if key in evacuation.jobs)
     return any(
         job_state.marking and (None in (restarts, job_state.restarts) or job_state.restarts == restarts)

@@ -1,8 +1,8 @@
 """The node state written right before this machine ends, so that the controller need not wait until SlurmdTimeout.
 
-A job whose node vanished stays completing for as long as the node is not down (measured; SlurmdTimeout is 300 s by default). DOWN
-ends whatever still runs here and on the other nodes of its job, so it is for the last seconds. So does POWER_DOWN_FORCE, for nodes that Slurm
-itself powers up and down: it drops the drain with it, and the node comes back by itself.
+A job whose node vanished stays completing until the node is down (measured; SlurmdTimeout is 300 s by default). DOWN
+ends what still runs here and on the other nodes of its job, so it is written in the last seconds. POWER_DOWN_FORCE, for
+nodes that Slurm itself powers up and down, does the same; it also removes the drain, and the node returns by itself.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class FinalState(StrEnum):
 class FinalStateResult(StrEnum):
     DONE = "done"
     ALREADY = "already"  # the node had the state before
-    CALLED_OFF = "called_off"  # it was not to be written any more: nothing was
+    CALLED_OFF = "called_off"  # no longer wanted: nothing was written
     NOT_OURS = "not_ours"  # the node's drain is not gpuwarden's termination; it was left alone
 
 
@@ -49,10 +49,11 @@ _OTHERS = frozenset({"fail", "maintenance", "maint", "reboot_requested", "reboot
 async def set_final_state(
     commands: Commands, node: str, final: FinalState, reason: str, *, still: Callable[[], bool] | None = None
 ) -> FinalStateOutcome:
-    """Set `node` to `final`. `reason`: that of gpuwarden's termination, of policy/reasons. `still`: whether it is to be set, asked
-    right before. Takes about 30 ms on a quiet controller.
+    """Set `node` to `final`. `reason`: that of gpuwarden's termination (policy/reasons). `still`: called right before;
+    returns whether the state is still wanted. Takes about 30 ms on a quiet controller.
 
-    Only where the node is drained by gpuwarden for a termination. Safe to repeat. Raises SlurmError; what timed out may be done later.
+    Only if gpuwarden has drained the node for a termination. Safe to repeat. Raises SlurmError; a write that timed out
+    may still be done.
     """
     facts = await read_node(commands, node)
     if not _is_own_termination(facts):
@@ -82,7 +83,7 @@ def _is_own_termination(node: NodeFacts) -> bool:
 
 
 def _may_have(node: NodeFacts, final: FinalState) -> bool:
-    """True if that cannot be seen: mixed stands in place of down while CPUs of ended jobs count (nodes.without_ended_jobs)."""
+    """Return True if the state may be hidden: mixed covers down while CPUs of ended jobs count (without_ended_jobs)."""
     return node.base == "mixed" and final is FinalState.DOWN
 
 

@@ -63,7 +63,7 @@ async def mark(
         return obstacle
     text = written(
         node, max(now, current_job.started)
-    )  # by the controller's clock: a mark from before the run counts for nothing
+    )  # by the controller's clock: a mark from before the run does not count
     await commands.change(
         f"cannot mark job {job.called}", "scontrol", "update", f"JobId={job.called}", f"AdminComment={text}"
     )
@@ -77,7 +77,7 @@ async def mark(
 
 
 async def unmark(commands: Commands, job: SlurmJob, mark: str) -> None:
-    """Remove `mark` after a failed signal, or other nodes wait for a signal that is never sent. Raises SlurmError.
+    """Remove `mark` after a failed signal: other nodes would wait for a signal that is never sent. Raises SlurmError.
 
     Any other text is left alone.
     """

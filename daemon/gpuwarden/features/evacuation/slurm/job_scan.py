@@ -19,14 +19,14 @@ from gpuwarden_collectors.slurm.errors import SlurmError
 CONTROLLER_WITHIN = 1.0
 """Seconds that signalling waits for the controller; an idle one answers within 20 ms. Without it a job is signalled on this host only."""
 KEPT_FOR = 5.0
-"""Seconds for which an answer of the controller does: a cloud may take back a hundred nodes at once, and each asks every second."""
+"""Seconds for which an answer of the controller is used again: a cloud may reclaim a hundred nodes at once, and each
+scans every second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmJobs:
-    """The controller's jobs on this node. `answered`: it did answer, within CONTROLLER_WITHIN; `fresh`: to this
-    question. `error`: its error if it did not answer well. `unanswered`: seconds for which a question to it is open;
-    None: none is.
+    """The controller's jobs on this node. `answered`: it has answered, within CONTROLLER_WITHIN; `fresh`: to this
+    query. `error`: why there is no answer. `unanswered`: seconds for which a query of it is open; None: none is.
     """
 
     jobs: Mapping[int, SlurmJob] = field(default_factory=dict)
@@ -41,8 +41,8 @@ class SlurmJobScan:
     """Queries Slurm for the jobs of this node. `conf`: slurm.conf on this host, if there is one. An answer that is late
     is waited for in the next scan.
 
-    `pids`: what slurmd lists. `sending`: for signals, which wait behind no question; `records`: those of the signals,
-    in `record_folder`. The owner of `client` closes it.
+    `pids`: slurmd's list. `sending`: commands for signals, which wait for no query; `records`: records of signals, in
+    `record_folder`. The owner of `client` closes it.
     """
 
     def __init__(self, client: SlurmClient, record_folder: Path, conf: Path | None = None) -> None:

@@ -1,9 +1,10 @@
-"""A signal to the steps of a job that this node has, on all their nodes, through the controller.
+"""Signals the steps of a job that this node runs, on all their nodes, through the controller.
 
-A step that runs on other nodes alone is left out: whether its tasks catch the signal is not known here, and it would end those that do not.
-Each step by its own name: a signal for the job as such also kills the sleeping process of its extern step (PrologFlags=Contain),
-and with it ssh sessions, and the shell of an interactive job. Never `--full`: it reaches srun, which kills all tasks on
-TERM. Success of the command is no proof: it also succeeds during a prolog, when nothing is signalled.
+A step that runs only on other nodes is left out: whether its tasks catch the signal is not known here, and it would end
+those that do not. Each step is signalled by its own name: a signal to the job as such also kills the sleeping process
+of its extern step (PrologFlags=Contain), and with it ssh sessions, and the shell of an interactive job. `--full` is
+never used: it reaches srun, which kills all tasks on TERM. Success of the command is no proof: it also succeeds during
+a prolog, when nothing is signalled.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Which processes of this host belong to Slurm's jobs, as slurmd lists them. No answer does not mean that there are none.
+"""Lists which processes of this host belong to Slurm's jobs, by slurmd. No answer does not mean that there are none.
 
-A process stays its job's for as long as it lives, so the last list holds until slurmd lists again. Otherwise the ranks of
-a job that are merely not listed would look as if they had ended, and the job would be requeued while they save.
+A process belongs to its job as long as it lives, so the last list is used until slurmd lists again. Otherwise ranks
+that are merely not listed would seem to have ended, and the job would be requeued while they save.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from gpuwarden_collectors.slurm.departing_facts import ListedPid
 from gpuwarden_collectors.slurm.errors import SlurmError
 
 LISTED_WITHIN = 0.5
-"""Seconds that a scan waits for the list; a quiet host has it within 20 ms. What comes later is for the next scan."""
+"""Seconds that a scan waits for the list; a quiet host has it within 20 ms. A later list is for the next scan."""
 SILENT_AFTER = 10.0
-"""Seconds without a list after which it is reported: it takes its time on a host under load."""
+"""Seconds without a list after which that is reported: a list takes long on a host under load."""
 
 _NEVER = float("-inf")
 
@@ -30,7 +30,7 @@ _NEVER = float("-inf")
 class Listed:
     """The processes of Slurm's jobs. `pids`: those of all steps here, `started` when each began, in ticks since boot.
     `as_of`: loop time at which slurmd was asked for them, -inf if it never has answered. `error`: why there is no newer
-    list, empty while that is no wonder.
+    list; empty until SILENT_AFTER.
     """
 
     pids: Mapping[int, ListedPid] = field(default_factory=dict)
@@ -43,9 +43,7 @@ class Listed:
         return self.as_of > _NEVER
 
     def still_there(self) -> dict[int, ListedPid]:
-        """Listed processes that still run: the PIDs of those that have ended may be others' by now. Reads /proc, for
-        some 20 us each.
-        """
+        """Return listed processes that still run: PIDs of ended ones may be reused. Reads /proc, some 20 us each."""
         return {pid: self.pids[pid] for pid, started in self.started.items() if _started(pid) == started}
 
 
@@ -66,8 +64,8 @@ class SlurmPids:
             await asyncio.gather(self._listing, return_exceptions=True)
 
     async def listed(self) -> Listed:
-        """Query slurmd for the processes of jobs; what is known from before if it does not answer. Takes LISTED_WITHIN
-        at most, and raises nothing.
+        """Query slurmd for the processes of jobs. Returns the last list if it does not answer. Takes LISTED_WITHIN at
+        most, and raises nothing.
         """
         clock = asyncio.get_running_loop().time
         if self._listing is None:
@@ -94,7 +92,7 @@ class SlurmPids:
 
 def _started(pid: int) -> int | None:
     """Return when the process began, in ticks since boot; None if it is gone. PIDs are those of this host's own /proc,
-    whatever folder the daemon looks through.
+    whatever `paths.proc` is.
     """
     stat = process_stat("/proc", pid)
     return None if stat is None else stat.started

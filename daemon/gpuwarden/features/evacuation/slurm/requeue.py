@@ -1,12 +1,13 @@
-"""Take a job off this node and put it back into the queue, exactly once, even if others requeue it meanwhile.
+"""Requeues a job from this node exactly once, even if others requeue it meanwhile.
 
-The count of its restarts decides: a job requeued since the end was noticed is not requeued again, be it by another node of the
-job, by the job itself or by a person. The node must be excluded by then, or it gets the job back. `Incomplete` leaves finished jobs
-alone, which a plain requeue runs again.
+The count of its restarts decides: a job that was requeued since the end was announced is not requeued again, whether by
+another node of the job, by the job itself or by a person. The node must be excluded first, or it gets the job back.
+`Incomplete` leaves finished jobs alone, which a plain requeue runs again.
 
-Slurm lets a requeued job wait for cred_expire + 1 s, by default 121 s, counted from its last process. `StartTime=now` takes
-that away, once it is pending and not completing any more, which would set it again. Not at once: a node that was ordered to kill a job accepts no
-credential for it that was made in the same second, and kills it once more ("Job credential revoked").
+Slurm makes a requeued job wait for cred_expire + 1 s, by default 121 s, counted from its last process. `StartTime=now`
+removes that, but only once the job is pending and no longer completing, which would set it again. It must not come at
+once: a node that was ordered to kill a job accepts no credential for it that was made in the same second, and kills it
+once more ("Job credential revoked").
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Requeueing(StrEnum):
     ENDED = "ended"  # nothing to do: it has ended, or is ending
     ELSEWHERE = "elsewhere"  # nothing to do: this node is not one of its nodes
     NOT_YET = "not_yet"  # this node could still get it back: first exclude it
-    CALLED_OFF = "called_off"  # it was not to be requeued any more: nothing was written
+    CALLED_OFF = "called_off"  # no longer wanted: nothing was written
     REFUSED = "refused"  # it cannot be requeued: `text` is the reason
 
 
@@ -69,9 +70,9 @@ async def requeue(
     """Requeue `job`, as it was when the end was noticed, from `node`, which is this one. Takes 1.6 to 3.2 s on a quiet
     controller.
 
-    Safe to repeat, with the same `job`; `settles` 0 where SETTLES_AFTER has passed since it was requeued. `still`:
-    whether it is to be requeued, asked right before that is written; not for what follows. Raises SlurmError; what
-    timed out may be done later.
+    Safe to repeat with the same `job`; with `settles` 0 once SETTLES_AFTER has passed since the requeue. `still`:
+    called right before the requeue, and not later; returns whether it is still wanted. Raises SlurmError; a command
+    that timed out may still be done.
     """
     current = await read_job(commands, job)
     if current is None or current.restarts == job.restarts:
