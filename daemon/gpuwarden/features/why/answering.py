@@ -1,10 +1,11 @@
-"""What the daemon's sockets answer about a job.
+"""Answers questions about a job on the daemon's sockets.
 
     {"verb": "why", "job": "4711"}      ->  {"ok": true, "result": {as `gpuwarden why --json`}}
-    {"verb": "why", "hint": "4711"}     ->  the same of the caller's own job, else of its user's newest
+    {"verb": "why", "hint": "4711"}     ->  the same for the caller's own job, else its user's newest
 
-`hint`: the number that Slurm gave the caller in its environment. A job of somebody else and one that does not exist get the same answer, after
-the same work. A job that is named is looked for in the ledger, too; without a name, memory is enough, so that jobs may ask at each end.
+`hint`: the job number from Slurm in the caller's environment. A job of another user and a job that does not exist get
+the same answer, after the same work. A job that is named is also looked up in the ledger; without a name only in
+memory, which is cheap enough for every job to ask at its end.
 """
 
 from __future__ import annotations
@@ -35,15 +36,15 @@ from gpuwarden_collectors.process_stat import process_stat
 
 CALLER_READ_WITHIN = 1.0
 CALLERS_AT_ONCE = 16
-"""Threads that read who calls. One that hangs keeps its place: the daemon has other use for the threads that it may have."""
+"""Threads that identify callers. One that hangs keeps its slot, so that the daemon's other threads stay available."""
 OWN_BURST, OWN_EVERY = 256, 0.5
-"""Questions of one user in a row, and seconds after which one more is allowed: all ranks of a node may ask at their end."""
+"""Questions of one user in a row, and seconds until one more is allowed: all ranks of a node may ask at their end."""
 LEDGER_READ_WITHIN = 2.5
-"""Seconds. Both together are less than a verb may take."""
+"""Seconds. Together with CALLER_READ_WITHIN less than a verb may take."""
 
 
 class Answering:
-    """`snapshot` gives the one that is published; `ledger` is its path, which is opened for each question."""
+    """Answers `why`. `snapshot` returns the published one; `ledger` is the ledger's path, opened for each question."""
 
     def __init__(self, snapshot: Callable[[], Snapshot], *, ledger: Path, proc: Path, clock: Clock) -> None:
         self._snapshot = snapshot
@@ -57,13 +58,13 @@ class Answering:
         self._places = asyncio.Semaphore(CALLERS_AT_ONCE)
 
     def follow(self, snapshot: Snapshot) -> None:
-        """Keep the index of each GPU: one that is lost has the index that it had."""
+        """Record the index of each GPU: a GPU that is lost keeps its last index."""
         for gpu in snapshot.verdict.gpus:
             if gpu.index is not None or gpu.slot not in self._indices:
                 self._indices[gpu.slot] = gpu.index
 
     async def to_job(self, arguments: dict[str, Any], caller: Caller) -> dict[str, Any]:
-        """Answer a process on the job socket: of the jobs that it may see."""
+        """Answer a process on the job socket, about the jobs that it may see."""
         text, hint = _asked(arguments)
         if self._asked.wait(caller.uid) or (text is not None and self._searched.wait(caller.uid)):
             raise VerbError("this user asks too often; try again in some seconds", TRY_AGAIN)
@@ -73,7 +74,7 @@ class Answering:
         return self._shown(await self._named(text, who.may), text)
 
     async def to_operator(self, arguments: dict[str, Any], peer: Peer) -> dict[str, Any]:
-        """Answer a process on the control socket: of all jobs."""
+        """Answer a process on the control socket, about all jobs."""
         text, hint = _asked(arguments)
         if text is not None:
             return self._shown(await self._named(text, _any), text)
@@ -82,7 +83,7 @@ class Answering:
         return self._shown(own or newest(shown.running, shown.ended, _any), None)
 
     async def _asker(self, caller: Caller) -> Asker:
-        """Return who calls. Raises VerbError."""
+        """Identify the caller. Raises VerbError if that takes too long."""
         try:
             async with asyncio.timeout(CALLER_READ_WITHIN):
                 await self._places.acquire()
@@ -103,7 +104,7 @@ class Answering:
         )
 
     async def _named(self, text: str, may: May) -> Found | None:
-        """Raises VerbError if the ledger cannot be read and memory has no such job."""
+        """Return the job of this name that the asker may see. Raises VerbError if only an unread ledger may have it."""
         try:
             names = names_of(text)
         except ValueError as error:
@@ -116,7 +117,7 @@ class Answering:
         return job
 
     async def _past(self, names: Collection[str]) -> list[Record] | None:
-        """Read the records of these names in the ledger; None if that takes too long. A read that hangs costs one thread."""
+        """Read the records of these names in the ledger; None if that takes too long. A hung read costs one thread."""
         try:
             async with asyncio.timeout(LEDGER_READ_WITHIN), self._turn:
                 if self._reading is not None and not self._reading.done():
@@ -128,7 +129,7 @@ class Answering:
         return None if self._reading.exception() is not None else self._reading.result()
 
     def _shown(self, job: Found | None, text: str | None) -> dict[str, Any]:
-        """Raises VerbError if nothing was found."""
+        """Return the document of a job. Raises VerbError if none was found."""
         if job is None:
             raise VerbError(_none_of(text), NO_SUCH_JOB)
         node, older = self._snapshot().service.node, job.older
@@ -139,7 +140,7 @@ class Answering:
         return of_running(job.epoch, self._indices, now, end=end, answer=so_far, node=node, older=older)
 
     def _so_far(self, epoch: Epoch, end: End) -> Answer | None:
-        """Return the answer by what is known now, as to a script that asks at its end; None if nothing would be its cause."""
+        """Return the answer if the job ended now, for a script that asks at its end; None if it names no cause."""
         gpus = self._snapshot().verdict.gpus
         boards = {gpu.slot: Board(index=self._indices.get(gpu.slot), serial=gpu.serial) for gpu in gpus}
         shown = of(self._snapshot())
@@ -149,7 +150,7 @@ class Answering:
 
 
 def _asked(arguments: dict[str, Any]) -> tuple[str | None, str]:
-    """Return the job that is named, and the hint. Raises VerbError."""
+    """Return the named job, and the hint. Raises VerbError."""
     text, hint = arguments.get("job"), arguments.get("hint")
     if not (text is None or isinstance(text, str)):
         raise VerbError('"job" must be a text such as "4711", or null')

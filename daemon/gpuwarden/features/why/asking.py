@@ -1,11 +1,11 @@
-"""Who asks through the job socket, and which jobs that process may see.
+"""Identifies who asks through the job socket, and the jobs that this process may see.
 
     a process in a container       the container that it is in, or the pod of that, and no other
     a process in a job of Slurm    this job while it runs, and those of its user
     any other process              those of its user; as root none, since root has the control socket
 
-In a container a user's number says nothing: root of one is root of the other. For the same reason root sees nothing by its number, and
-nobody sees a container or pod by his. A number of Slurm's comes again: an ended job of the same one may be another user's.
+In a container a uid identifies nobody: root of one is root of the other. So root sees no job by its uid, and nobody
+sees a container or pod by uid. Slurm reuses job numbers: an ended job of the same number may be another user's.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from gpuwarden_collectors.process_stat import process_stat
 from gpuwarden_collectors.receivers.cgroups import group_in
 
 _FOLDERS_FOR = 10.0
-"""Seconds."""
+"""Seconds for which the folders are not read again."""
 _GROUPS_MOST = 64 * 1024  # bytes; a host has a dozen v1 hierarchies
 
 
 _BY_USER = frozenset({JobKind.SLURM, JobKind.SESSION})
-"""Kinds of jobs whose user is one of this host."""
+"""Kinds of jobs whose uid is one of this host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Asker:
     own: str = ""
     """Name of the job or container that it belongs to; empty if it belongs to none."""
     uid: int | None = None
-    """The user whose jobs it may see; None: none but its own."""
+    """The user whose jobs it may see; None: only its own job."""
 
     def may(self, epoch: Epoch, record: Record | None) -> bool:
         return self.has_own(epoch, record) or self._is_of_its_user(epoch)
@@ -53,11 +53,11 @@ class Asker:
 
 
 NOBODY = Asker()
-"""A process that cannot be seen from here."""
+"""Stands for a process that this host cannot see."""
 
 
 class Folders:
-    """Which folders of control groups are root's, looked up anew after `_FOLDERS_FOR`: the table of mounts of a node with many pods is long."""
+    """Cache of the cgroup folders that belong to root, read again after `_FOLDERS_FOR`: mount tables may be long."""
 
     def __init__(self, proc: Path, clock: Clock) -> None:
         self._proc, self._clock = proc, clock
@@ -65,7 +65,7 @@ class Folders:
         self._folders: RootFolders | None = None
 
     def now(self) -> RootFolders:
-        """Return what is known of them. Blocks for some milliseconds."""
+        """Return the folders, read again if due. Blocks for some milliseconds."""
         now = self._clock().boottime
         if self._folders is None or now - self._made > _FOLDERS_FOR:
             self._folders, self._made = RootFolders(self._proc), now
@@ -73,7 +73,7 @@ class Folders:
 
 
 def asker(proc: Path, caller: Caller, folders: RootFolders) -> Asker:
-    """Read who calls. Takes no lock of the process, so that it cannot hang with it."""
+    """Identify a caller from /proc. Takes no lock of the process, so that it cannot hang with it."""
     if caller.pid <= 0:
         return NOBODY
     try:
@@ -81,7 +81,7 @@ def asker(proc: Path, caller: Caller, folders: RootFolders) -> Asker:
     except OSError:
         return NOBODY
     stat = process_stat(proc, caller.pid)
-    if stat is None or stat.started != caller.started:  # its number may be another's by now
+    if stat is None or stat.started != caller.started:  # the PID was reused
         return NOBODY
     if group.container:
         return Asker(own=f"{JobKind.CONTAINER}/{group.container[:CONTAINER_ID]}")

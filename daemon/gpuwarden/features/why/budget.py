@@ -1,8 +1,8 @@
-"""How many records of short jobs the ledger takes. Pure.
+"""Limits how many records of short jobs the ledger takes. Pure.
 
-A job is short until it is in the ledger: from its begin on, while little of the budget is used, else after a minute, as long as there is
-room, else after ten. A node may run thousands of short jobs in an hour; their records must not fill the ledger, and those of jobs that
-something touched must still find room.
+A job is short until it is in the ledger. It is written at its begin while little of the budget is used, after a minute
+while there is room, else after ten minutes. A node may run thousands of short jobs in an hour: their records must not
+fill the ledger, and there must be room for those of jobs that something touched.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ PER_HOUR, MOST = 40.0, 40.0
 
 
 class Worth(Enum):
-    """What of the budget is left for others, by what a record shows."""
+    """How much of the budget is left for others, by what a record shows."""
 
     NEW = 30.0
-    """It has begun: if the machine goes down with it in its first minute, it has a record all the same."""
+    """It has begun: if the machine goes down in its first minute, it still has a record."""
     WELL = 20.0
     """It ended well."""
     FAILED = 10.0
@@ -28,7 +28,7 @@ class Worth(Enum):
 
 
 def taken(budget: Budget | None, worth: Worth, now: float, events: int = 1) -> tuple[Budget, bool]:
-    """Return the budget after so many events were asked for, and whether they may be written. `now`: seconds of CLOCK_BOOTTIME."""
+    """Return the budget after this request, and whether the events may be written. `now`: boot time in seconds."""
     tokens, at = (MOST, now) if budget is None else (budget.tokens, budget.at)
     tokens = min(MOST, tokens + max(0.0, now - at) * PER_HOUR / 3_600.0)
     granted = tokens - events >= worth.value

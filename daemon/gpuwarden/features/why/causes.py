@@ -1,10 +1,10 @@
 """Why a job ended: one answer, by one table of rules, from what touched the job and how it ended. A pure function.
 
-The rules are asked in their order, and the first one that holds is the answer. What touched a job counts only where it can have ended it:
-not what follows from something else, what happened to another job's process, what came after the end, or what came so long before
-that the job outlived it. Of the rest, what is certain or likely counts first, then what is only possible, and of each the first in time;
-what came within `TOGETHER` is one fault, of which the rule that is higher in the table is the cause. Hardware is named only where
-something names a GPU of the job in the time of the job.
+The rules are tried in order, and the first that holds is the answer. A touch counts only if it can have ended the job:
+not if it follows from another one, concerns another job's process, came after the end, or so long before that the job
+outlived it. Certain and likely ones count before possible ones, and of each the first in time. Touches within
+`TOGETHER` are one fault, whose cause is the highest rule. Hardware is blamed only if a touch during the job names one
+of its GPUs.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from gpuwarden_collectors.dataclass import dataclass
 
 ENDED_WELL = frozenset({"", "COMPLETED", "COMPLETING"})
 SCHEDULED = frozenset({"TIMEOUT", "DEADLINE", "CANCELLED", "REQUEUED", "REQUEUE_HOLD"})
-"""Ends from outside, which a job that hangs waits for: what made it hang is the cause."""
+"""Ends from outside, for which a hung job waits: the cause is what made it hang."""
 TOGETHER = 60.0
-"""Seconds in which what touches a job is one fault."""
+"""Seconds within which touches of a job are one fault."""
 WHOLE = 1.0
-"""Seconds by which an end may be later than it is noted: the epilog has whole ones, cut off."""
+"""Seconds by which an end may be later than recorded: the epilog rounds down to whole seconds."""
 _SENT = ("sent", "watched", "unknown")
-"""Results of a signal that a job may have got."""
+"""Results of a signal that may have reached a job."""
 _SHELL = 128
 """Added to the number of a signal in the exit code of a shell, and of a container."""
 _OWN_SIGNALS = frozenset({4, 5, 6, 7, 8, 11, 24, 25, 31})
-"""SIGILL, TRAP, ABRT, BUS, FPE, SEGV, XCPU, XFSZ, SYS: a program brings them on itself."""
+"""SIGILL, TRAP, ABRT, BUS, FPE, SEGV, XCPU, XFSZ, SYS: a program causes them itself."""
 _AFTER_OTHERS = frozenset({1, 6, 9, 15})
 """SIGABRT: NCCL's watchdog ends a rank that waited for another (PyTorch, ProcessGroupNCCL.cpp). KILL, TERM: srun and other launchers end all
 ranks once one has failed (srun(1), `--kill-on-bad-exit`; exit code 143 on 22.05). HUP: Slurm's 0:1 on all nodes of a job that lost one (25.11).
@@ -41,23 +41,23 @@ _NO_OUTPUT = 53
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What the rules are asked about."""
+    """The input of the rules: a job, its end and the signs."""
 
     epoch: Epoch
     end: End
     signs: tuple[Sign, ...]
-    """What can have ended it, in order of time."""
+    """Touches that can have ended it, in order of time."""
 
     @property
     def signal(self) -> int | None:
-        """The signal that ended it, by itself or in the exit code."""
+        """Return the signal that ended it, as reported or from the exit code."""
         code = self.end.exit_code or 0
         return self.end.signal or (code - _SHELL if _SHELL < code < _SHELL + 65 else None)
 
     @property
     def well(self) -> bool:
-        """True if it ended well. A script that goes on after a step that failed ends with 0, too: not well if a fault
-        explains the step.
+        """Return True if it ended well. A script that continues after a failed step also ends with 0: not well if a
+        fault explains the step.
         """
         succeeded = self.end.exit_code == 0 or self.end.state == "COMPLETED"
         if not succeeded or self.signal or self.end.exit_code or self.end.state not in ENDED_WELL:
@@ -65,19 +65,19 @@ class Case:
         return not self.end.step_failed or self.first_fault(_is_sure) is None
 
     def last(self, *kinds: str) -> Touch | None:
-        """The newest touch of one of these kinds before its end."""
+        """Return the newest touch of one of these kinds before its end."""
         touches = [touch for touch in self.epoch.touches if touch.what in kinds and _before_end(touch, self.end)]
         return touches[-1] if touches else None
 
     @property
     def notice(self) -> Touch | None:
-        """The newest notice before its end, unless it was called off and the job outlived that."""
+        """Return the newest notice before its end, unless it was called off and the job outlived that."""
         notice = self.last("notice")
         return notice if notice is not None and in_time(notice, self.end) else None
 
     @property
     def signal_for_gpu(self) -> Touch | None:
-        """The newest signal before its end that was due since a GPU of the job fails, unless the job outlived that."""
+        """Return the newest signal before its end that was due to a failing GPU, unless the job outlived it."""
         is_requeued = self.last("requeued") is not None
         signals = [
             touch
@@ -88,7 +88,7 @@ class Case:
         return signals[-1] if signals else None
 
     def first_fault(self, among: Callable[[Sign], bool] = lambda _: True) -> Sign | None:
-        """The first fault: of what is certain or likely, else of what is possible."""
+        """Return the first fault among certain and likely signs, else among possible ones."""
         for possible in (False, True):
             signs = [s for s in self.signs if (s.certainty is Certainty.POSSIBLE) is possible and among(s)]
             if signs:
@@ -104,7 +104,7 @@ def _before_end(touch: Touch, end: End) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What a rule found. What is None is as the rule has it."""
+    """The result of a rule. An attribute that is None is as in the rule."""
 
     touch: Touch | None = None
     cause: Cause | None = None
@@ -134,7 +134,7 @@ def _signalled_before_end(case: Case) -> Found | None:
     if signal is None or (signal.what == "signalled" and signal.detail not in _SENT):
         return None
     if notice is None and (case.first_fault(_of_hardware) is not None or case.signal_for_gpu is not None):
-        return None  # it was signalled since its GPU fails
+        return None  # signalled because its GPU fails
     if notice is None and not in_time(signal, case.end):
         return None  # the job outlived it
     saved = case.last("saved")
@@ -162,7 +162,7 @@ def _scheduled_fault(case: Case) -> Found | None:
 
 
 def _signalled_for_gpu(case: Case) -> Found | None:
-    """The finding that the GPU has is of a kind that ends no job by itself: else it is a sign. So what can have ended it is asked first."""
+    """Blame the GPU that fails, unless a sure fault ended the job: the finding of that GPU itself ends none."""
     signal = case.signal_for_gpu
     if signal is None or case.notice is not None:
         return None
@@ -214,7 +214,7 @@ def _cancelled(case: Case) -> Found | None:
 
 
 def _out_of_memory(case: Case) -> Found | None:
-    """Slurm takes the kernel's count of the job's control group, which has kills on a full node, too: the kernel's line distinguishes them."""
+    """Return the kill. Slurm's state also covers kills on a full node, which only the kernel's line distinguishes."""
     if case.end.state != "OUT_OF_MEMORY":
         return None
     touch = case.last("oom_limit")
@@ -360,10 +360,10 @@ RULES: tuple[Rule, ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Around:
-    """What the rules know of others."""
+    """Input of the rules about other jobs and GPUs."""
 
     boards: Mapping[str, Board] = field(default_factory=dict)
-    """By slot, the GPU."""
+    """The GPUs, by slot."""
     pids: Collection[int] = frozenset()
     """Processes of other jobs."""
     denied: Collection[str] = frozenset()

@@ -1,4 +1,4 @@
-"""What `gpuwarden why` does: asks the daemon, else reads the ledger; with --prometheus it asks that. Done within 5 s without it."""
+"""Implementation of `gpuwarden why`: asks the daemon, else the ledger, within 5 s; with --prometheus asks that."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpuwarden.features.why.text import lines, short
 
 Document = dict[str, Any]
 _LONGEST = 400
-"""Characters of JOB that are sent; a longer one is no job."""
+"""Most characters of JOB that are sent."""
 
 
 def main(options: argparse.Namespace) -> int:
@@ -37,7 +37,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _from_daemon(options: argparse.Namespace) -> Document:
-    """Ask on the control socket, where all jobs are seen; without a right to it, on the job socket. Raises CommandError."""
+    """Ask on the control socket, which shows all jobs; without access, on the job socket. Raises CommandError."""
     until = time.monotonic() + DEADLINE
     asked = {"job": options.job, "hint": os.environ.get("SLURM_JOB_ID", "")[:16]}
     try:

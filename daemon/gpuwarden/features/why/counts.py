@@ -1,4 +1,4 @@
-"""How many jobs ended since the daemon started, by cause: a part of the snapshot of its own, since no event carries it."""
+"""Counts jobs that ended since the daemon started, by cause: a part of the snapshot that no event carries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the running daemon does for those who ask about a job: both sockets answer."""
+"""Why jobs ended, as a part of the daemon: answers questions on both sockets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpuwarden_collectors.facts import Stamp
 
 
 class Why(Part):
-    """Jobs are followed by the judge; here is what is published of them."""
+    """Publishes the jobs that the judge follows, and answers questions about them."""
 
     def __init__(self, site: Site, service: Service, clock: Clock) -> None:
         self._counts = Counts()

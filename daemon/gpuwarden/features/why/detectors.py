@@ -16,11 +16,11 @@ from gpuwarden.health.view import Sight
 from gpuwarden_collectors.receivers.workloads_facts import WorkloadsFacts
 
 QUIET_FOR = 5.0
-"""Seconds for which nothing is due where nothing was read."""
+"""Seconds for which a step without new readings does nothing."""
 
 
 def follow(state: State, sight: Sight) -> tuple[State, tuple[Event, ...]]:
-    """Return the state with what this step shows of jobs, and the events of those that began, went on or ended."""
+    """Return the state after this step, and the events of jobs that began, continued or ended."""
     memory, before = memory_of(state), following_of(state)
     if not (memory.epochs or before.live or before.done) and not _may_have_jobs(sight):
         return state, ()

@@ -16,11 +16,11 @@ from gpuwarden_collectors.facts import Stamp
 
 Document = dict[str, Any]
 Indices = Mapping[str, int | None]
-"""By PCI address, NVML's index of the GPU."""
+"""NVML's index of each GPU, by PCI address."""
 
 
 def of_record(record: Record, indices: Indices, *, node: str = "", older: int = 0) -> Document:
-    """Return the document of a job that has its record. `older`: how many jobs of the same name ended before."""
+    """Return the document of a job with a record. `older`: how many jobs of the same name ended before."""
     ended = {**_ended(record.epoch, record.end), "answer": _answer(record.answer, indices), "final": True}
     over_boot = record.end.known_from == "boot"
     return {**_epoch(record.epoch, indices, node, over_boot=over_boot), **ended, "older": older}
@@ -36,9 +36,8 @@ def of_running(
     node: str = "",
     older: int = 0,
 ) -> Document:
-    """Return the document of a job without a record: what touched it so far. `end`: that of one that has ended, whose record is not made yet.
-
-    `answer`: what it would be if the record were made now, if anything would be its cause.
+    """Return the document of a job without a record: what touched it so far. `end`: its end, if it has ended and its
+    record is not made yet. `answer`: the answer if the record were made now; None if nothing would be its cause.
     """
     lasts = {"running": True, "ended": None, "seconds": max(_seconds(epoch.began, now), 0.0), "end": None}
     so_far = {"answer": None if answer is None else _answer(answer, indices), "final": False}
@@ -60,7 +59,7 @@ def _ended(epoch: Epoch, end: End) -> Document:
 
 
 def _seconds(began: Stamp, until: Stamp, *, over_boot: bool = False) -> float:
-    """Return the time between them: by the clock that nobody sets, unless a boot is in between, which only the wall clock spans."""
+    """Return the time between them, by boot time; across a boot by wall time."""
     return round(until.wall - began.wall if over_boot else until.boottime - began.boottime, 3)
 
 
@@ -103,12 +102,12 @@ def _answer(answer: Answer, indices: Indices) -> Document:
 
 
 def _touch(touch: Touch, epoch: Epoch, indices: Indices, *, over_boot: bool) -> Document:
-    is_one = touch.what in LASTING and touch.count == 1  # of several, the time between them is no part
+    is_one = touch.what in LASTING and touch.count == 1  # repetitions do not fill the time between them
     over = touch.until if is_one else None
     others = touch.what == "oom_node" and touch.detail not in (epoch.name, *epoch.also)
     return {
         "what": touch.what,
-        "detail": "" if others else touch.detail,  # whose process it was is no business of this job's owner
+        "detail": "" if others else touch.detail,  # not shown to this job's owner: whose process it was
         "text": _text(touch),
         "at": rfc3339(touch.at.wall),
         "until": when(touch.until),
@@ -123,7 +122,7 @@ def _touch(touch: Touch, epoch: Epoch, indices: Indices, *, over_boot: bool) -> 
 
 
 def _text(touch: Touch) -> str:
-    """Return what a touch is for people, where its name and its detail do not say it; empty otherwise."""
+    """Return the meaning of a touch, for people; empty if its name and detail suffice."""
     match touch.what:
         case "xid" if touch.detail.isascii() and touch.detail.isdigit() and len(touch.detail) < 5:
             return xid_row(int(touch.detail)).meaning

@@ -1,4 +1,4 @@
-"""The record of a job that has ended: what touched it, and the answer to why. Pure."""
+"""Makes the record of a job that has ended: what touched it, and why it ended. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gpuwarden_collectors.facts import Stamp
 def recorded(
     job: Live, end: End, state: State, sight: Sight, *, others: Sequence[Live], before: Iterable[Record]
 ) -> Record:
-    """Return the record of a job. `others`: the jobs that go on; `before`: the records that there are already."""
+    """Return the record of a job. `others`: the jobs that still run; `before`: the records so far."""
     epoch = _whole(job, end, state, sight.now)
     touches = [touch for touch in epoch.touches if _is_its_own(touch, end, others)]
     touches = [*_standing(epoch, end, state), *touches, *_suspected(touches, state)]
@@ -42,7 +42,7 @@ def recorded(
 
 
 def pids_of_others(epoch: Epoch, running: Iterable[Epoch], ended: Iterable[Record]) -> frozenset[int]:
-    """Return the processes of the jobs that were here beside this one."""
+    """Return the processes of jobs that were here at the same time."""
     beside = (record.epoch for record in ended if record.end.at.wall >= epoch.began.wall)
     others = (other for other in (*running, *beside) if other.name != epoch.name)
     return frozenset(pid for other in others for pid in other.pids) - {*epoch.pids}
@@ -54,7 +54,7 @@ def denied(state: State) -> frozenset[str]:
 
 
 def _whole(job: Live, end: End, state: State, now: Stamp) -> Epoch:
-    """Return the epoch with what it used, and all that touched it."""
+    """Return the epoch with its use and all that touched it."""
     memory = memory_of(state)
     kept_epoch = memory.epochs.get(job.epoch.name) if job.in_ledger else None
     epoch = written(job.epoch, job.meter, now) if job.meter.last else job.epoch
@@ -66,7 +66,7 @@ def _whole(job: Live, end: End, state: State, now: Stamp) -> Epoch:
 
 
 def _is_its_own(touch: Touch, end: End, others: Sequence[Live]) -> bool:
-    """Return False for what came after its end to a GPU that another job had by then."""
+    """Return False for a touch after its end on a GPU that another job had by then."""
     if end.known_from == "boot" or touch.at.boottime <= end.at.boottime or touch.slot == "":
         return True
     at = touch.at.boottime
@@ -74,7 +74,7 @@ def _is_its_own(touch: Touch, end: End, others: Sequence[Live]) -> bool:
 
 
 def _suspected(touches: Sequence[Touch], state: State) -> list[Touch]:
-    """Return the findings from before the job that its Xids repeat: the same error at the same place, of other jobs."""
+    """Return findings from before the job that its Xids repeat: other jobs had the same error at the same place."""
     details = {touch.detail for touch in touches}
     tracks = ((key, track) for key, track in state.tracks.items() if key.code == "xid" and track.raised)
     repeats = {str(key) for key, track in tracks if OF_A_DAY in track.evidence}
@@ -84,9 +84,7 @@ def _suspected(touches: Sequence[Touch], state: State) -> list[Touch]:
 
 
 def _standing(epoch: Epoch, end: End, state: State) -> list[Touch]:
-    """Return what no GPU, or none of the job's, works with: findings from before a short job that failed, which are
-    still there.
-    """
+    """Return findings from before a short job that failed, which still hold, and with which its GPUs do not work."""
     is_short = end.at.wall - epoch.began.wall <= WITHIN and end.known_from != "boot"
     has_failed = end.exit_code or end.signal or end.state not in ENDED_WELL
     if not is_short or not has_failed or end.state in SCHEDULED:

@@ -1,4 +1,4 @@
-"""The epoch of a job, from what its source has: begun, and grown by what the source finds later. Pure."""
+"""Begins the epoch of a job from what its source reports, and extends it by what the source reports later. Pure."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from gpuwarden.features.why.stored import ALSO_MOST
 from gpuwarden_collectors.facts import Stamp
 
 ANOTHER_AFTER = 5.0
-"""Seconds by which a job must begin later than the known one of its name to be another one."""
+"""Seconds by which a job must begin later than the known one of its name to count as another."""
 NOTED_AFTER = 0.5
-"""The same where the scheduler notes the begin, in whole seconds: a job may be requeued, and begin again, within 5 s."""
+"""The same if the scheduler records the begin, in whole seconds: a job may be requeued and begin again within 5 s."""
 
 
 def begun(member: Member, now: Stamp, boot_id: str) -> Live:
-    """Return a job that a source has for the first time."""
+    """Return a job that a source reports for the first time."""
     began = now.boottime if member.began is None else member.began
-    if not member.is_noted:  # a note is compared with itself later, and may be some moments younger than the pass
+    if not member.is_noted:  # a note is later compared with itself, and may be newer than the pass
         began = min(began, now.boottime)
     epoch = Epoch(
         name=member.name,
@@ -43,15 +43,15 @@ def begun(member: Member, now: Stamp, boot_id: str) -> Live:
 
 
 def is_later(began: float, member: Member) -> bool:
-    """Return True if it began later than a job of its name that began then, seconds of CLOCK_BOOTTIME."""
+    """Return True if it began later than a job of its name that began at `began`, seconds of CLOCK_BOOTTIME."""
     return member.began is not None and member.began > began + (NOTED_AFTER if member.is_noted else ANOTHER_AFTER)
 
 
 def is_another(epoch: Epoch, member: Member, *, has_ended: bool) -> bool:
-    """Return True if it began later than the known one of its name.
+    """Return True if it is another job than the known one of its name, which began earlier.
 
-    A reader that has begun anew may miss the first processes of a job, and a prolog may run twice: while a process of the known one is there,
-    it goes on. A process that was found after its end is of its next run.
+    A restarted reader may miss the first processes of a job, and a prolog may run twice: while a process of the known
+    job is there, it continues. A process that is found after its end belongs to its next run.
     """
     if not is_later(epoch.began.boottime, member):
         return False
@@ -61,7 +61,7 @@ def is_another(epoch: Epoch, member: Member, *, has_ended: bool) -> bool:
 
 
 def grown(epoch: Epoch, member: Member) -> Epoch:
-    """Return the job with what its source has found since. Its GPUs only become more."""
+    """Return the job extended by what its source has reported since. GPUs are only added."""
     slots = epoch.slots if set(member.slots) <= set(epoch.slots) else tuple(sorted({*epoch.slots, *member.slots}))
     uid = member.uid if epoch.uid is None else epoch.uid
     user, job_name, pids = epoch.user or member.user, epoch.job_name or member.job_name, _pids(epoch.pids, member)

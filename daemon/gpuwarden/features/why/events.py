@@ -1,4 +1,4 @@
-"""What of the events of jobs leaves the daemon: for everyone who can connect, and in notifications."""
+"""Selects the data of job events that leave the daemon: for everyone who can connect, and in notifications."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from gpuwarden.features.why.model import Cause, Certainty, JobKind, job_subject
 from gpuwarden.health.model import Event, EventKind, Evidence, Key
 
 _PUBLIC = ("cause", "certainty", "code", "slot")
-"""Data that have no name of a user or a job, nor a text that may hold one."""
+"""Data without the name of a user or a job, and without a text that may contain one."""
 _CAUSES = frozenset({Cause.HARDWARE, Cause.HOST, Cause.FABRIC, Cause.NOTICE, Cause.OTHER_NODE})
-"""Causes that are notified: what the owner of the job did not do. Most jobs that fail do it by themselves."""
+"""Causes that are notified: those for which the job's owner is not responsible. Most failed jobs fail by themselves."""
 _NOTIFIED = (
     "cause",
     "certainty",
@@ -31,14 +31,14 @@ _NOTIFIED = (
 
 
 def _nameless(event: Event) -> Event:
-    """Return the event without names. That of a pod is one that its user gave."""
+    """Return the event without names. The name of a pod counts as one, since its user chose it."""
     is_pod = event.key is not None and event.key.subject.part.startswith(f"{JobKind.POD}/")
     key = Key("job", job_subject(JobKind.POD)) if is_pod else event.key
     return replace(event, key=key, data=_of(event, _PUBLIC))
 
 
 def _ended(event: Event) -> Evidence | None:
-    """Return the data that are notified; None if it is not notified."""
+    """Return the data of an end that are notified; None if it is not notified."""
     record = record_of(event)
     if record is None or record.answer.cause not in _CAUSES:
         return None

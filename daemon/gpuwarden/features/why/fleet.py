@@ -23,9 +23,9 @@ from gpuwarden.publish.times import rfc3339
 from gpuwarden_collectors.dataclass import dataclass
 
 WITHIN = "1d"
-"""How far back: daemons publish what ended in the last day."""
+"""Range of the queries: daemons publish jobs that ended in the last day."""
 _FOLLOWS = frozenset({Cause.NONE, Cause.OTHER_NODE, Cause.NOT_SEEN})
-"""Causes of a node on which the end of the job did not begin."""
+"""Causes on a node where the end of the job did not begin."""
 _STATES = {
     "running": "it runs",
     "unrecorded": "it had the job, and publishes no end of it, as of one that ended well in minutes",
@@ -46,7 +46,7 @@ class NodeOfJob:
     state: str
     """`ended`; `running`; `unrecorded`: it had the job and publishes no end of it (`metrics.WELL_AT_LEAST`, `metrics.MOST`); `silent`: it had the job, and does not answer any more."""
     at: float
-    """When the cause began there, or the job ended without one; of a silent node when it was last reached. Unix time."""
+    """When the cause began there, or the job ended without one; when a silent node was last reached. Unix time."""
     ended: float | None = None
     """When the job ended there."""
     cause: str = ""
@@ -56,7 +56,7 @@ class NodeOfJob:
 
     @property
     def begins(self) -> bool:
-        """The end of the job may have begun here."""
+        """Return True if the end of the job may have begun here."""
         lost = self.state == "silent" and self.at > 0
         return lost or (self.state == "ended" and self.cause not in _FOLLOWS)
 
@@ -89,7 +89,7 @@ def queries(name: str) -> dict[str, str]:
 
 
 def shown(options: argparse.Namespace) -> str:
-    """Return what the command prints of the nodes of a job. Raises CommandError."""
+    """Return the output of the command for the nodes of a job. Raises CommandError."""
     if options.job is None:
         raise CommandError("--prometheus needs the job, as in gpuwarden why 4711 --prometheus URL")
     if options.state_dir is not None or options.run_dir is not None:
@@ -120,7 +120,7 @@ def shown(options: argparse.Namespace) -> str:
 
 
 def nodes_of(samples: Mapping[str, Sequence[Sample]]) -> list[NodeOfJob]:
-    """Return the nodes of the job, by time. Those of which no time is known are last."""
+    """Return the nodes of the job in order of time, those without a known time last."""
     samples = {**samples, "seen": _placed(samples)}
     names, seen = _names(samples), {_key(sample): sample.value for sample in samples["seen"]}
     here = {_key(sample) for sample in samples["nodes"]}
@@ -141,7 +141,7 @@ def nodes_of(samples: Mapping[str, Sequence[Sample]]) -> list[NodeOfJob]:
 
 
 def _placed(samples: Mapping[str, Sequence[Sample]]) -> list[Sample]:
-    """Return what the rules recorded, with the cluster of its node where it is known beyond doubt: rules drop the labels of targets."""
+    """Return the samples of rules with their node's cluster, where it is unambiguous: rules drop target labels."""
     clusters: dict[str, set[str]] = defaultdict(set)
     for cluster, instance in (_key(sample) for name in ("nodes", "named", "had") for sample in samples.get(name, ())):
         clusters[instance].add(cluster)
@@ -154,7 +154,7 @@ def _placed(samples: Mapping[str, Sequence[Sample]]) -> list[Sample]:
 
 
 def _newest_last(samples: Mapping[str, Sequence[Sample]]) -> list[Sample]:
-    """Return the ends of the job in order: a node had it several times if it was requeued, and publishes the newest end only."""
+    """Return the ends of the job in order: a node may have had it several times, and publishes only the newest."""
     now = {_series(sample) for sample in samples["ended_now"]}
     until = {_series(sample): sample.value for sample in samples["ended_until"]}
     return sorted(samples["ended"], key=lambda sample: (_series(sample) in now, until.get(_series(sample), 0.0)))
@@ -198,7 +198,7 @@ def _key(sample: Sample) -> Key:
 
 
 def headline(name: str, nodes: Sequence[NodeOfJob]) -> str:
-    """Say where it began. A silent node is first only if it was lost before anything was seen elsewhere."""
+    """Return where the end began. A silent node is first only if it was lost before anything was seen elsewhere."""
     first = next((node for node in nodes if node.begins), None)
     if first is None:
         if all(node.state == "running" for node in nodes):

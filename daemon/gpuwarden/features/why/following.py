@@ -1,4 +1,4 @@
-"""What is known of jobs in this life of the daemon: those that run, with what they use, and those that have ended and settle. Pure."""
+"""The state of jobs since the daemon started: running ones with their use, and ended ones that settle. Pure."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ UNWRITTEN_MOST = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Live:
-    """A job that runs, or has ended a moment ago."""
+    """A job that runs, or has just ended."""
 
     epoch: Epoch
-    """As it was last written down, or would be; what touched one that is in the ledger is in memory alone."""
+    """As last stored, or as it would be. What touches a job that is in the ledger is kept in memory only."""
     meter: Meter = NOT_READ
     by_slot: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Its processes now."""
     oom_kills: int = 0
-    """As of `Member`."""
+    """As in `Member`."""
     in_ledger: bool = False
     seen: bool = False
-    """A source has had it in this life of the daemon."""
+    """A source has reported it since the daemon started."""
     end: End | None = None
     is_asked: bool = False
-    """As of `Member`."""
+    """As in `Member`."""
     missing: float | None = None
-    """Since when no source has it, seconds of CLOCK_BOOTTIME."""
+    """Time since which no source reports it, seconds of CLOCK_BOOTTIME."""
     unknown: float | None = None
-    """Since when no source could say whether it is there."""
+    """Time since which no source can tell whether it is there."""
 
     def metered(self, meter: Meter) -> Live:
-        """Return the job after a pass. Spelled out, since it is done for every job in every pass, and `replace` takes thrice as long."""
+        """Return the job after a pass. Written out: `replace` takes thrice as long, for every job in every pass."""
         return Live(
             epoch=self.epoch,
             meter=meter,
@@ -64,38 +64,38 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Following:
-    """What this life of the daemon knows of jobs, and no event carries."""
+    """State of jobs since the daemon started that no event carries."""
 
     live: Mapping[str, Live] = field(default_factory=dict)
     """By name."""
     done: Mapping[str, float] = field(default_factory=dict)
-    """By name, when the jobs began that have ended for good and are still reported."""
+    """By name, the begin of jobs that have ended for good and are still reported."""
     dropped: frozenset[str] = frozenset()
-    """Names of jobs whose facts raised, and that are still reported."""
+    """Names of jobs whose facts raised an error, and that are still reported."""
     unwritten: tuple[Record, ...] = ()
     """Newest records of short jobs that are not in the ledger."""
     left_out: int = 0
-    """How many such records there were since the daemon started."""
+    """Number of such records since the daemon started."""
     unreported: int = 0
-    """How many of these no record in the ledger counts yet."""
+    """Number of these that no record in the ledger counts yet."""
     budget: Budget | None = None
     metered: float = 0.0
-    """The newest pass of NVML that was taken in, seconds of CLOCK_BOOTTIME."""
+    """Time of the newest NVML pass that was added, seconds of CLOCK_BOOTTIME."""
     sources: tuple[Any, ...] = ()
-    """What the last step was made of, as objects."""
+    """The objects from which the last step was made."""
     at: float = 0.0
     """When that was, seconds of CLOCK_BOOTTIME."""
     began: float | None = None
     """When the first step was made, seconds of CLOCK_BOOTTIME."""
     members: Members | None = None
     facts: tuple[Any, ...] = ()
-    """The facts that the members were made of, as objects, and"""
+    """The facts from which `members` was made, as objects."""
     made_of: tuple[Any, ...] = ()
-    """what else they were made of."""
+    """The other input from which `members` was made."""
 
     def waits_for_log(self, now: float, *, read: bool) -> bool:
-        """Return True while the kernel log may have lines from before this life of the daemon that were not read: for SETTLES at most, since a log
-        with a gap is never read to its end.
+        """Return True while lines of the kernel log from before the daemon's start may be unread: for SETTLES at most,
+        since a log with a gap is never read to its end.
         """
         return not read and (self.began is None or now - self.began < SETTLES)
 

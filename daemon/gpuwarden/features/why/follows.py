@@ -1,4 +1,4 @@
-"""Which touch of a job follows from which other: by the table of incidents, by `depends_on`, and where a program only met a failing GPU."""
+"""Finds which touch of a job follows from another: by incidents, by `depends_on`, or as a program met a failing GPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuwarden.health.inhibition import causes
 from gpuwarden.health.xid.catalogue import XidClass, xid_row
 
 MET_WITHIN, MET_BEFORE = 60.0, 5.0
-"""Seconds after, and before, a GPU failed for which what programs report of any GPU of the job follows from that."""
+"""Seconds after, and before, the failure of a GPU in which Xids of programs on any GPU of the job follow from it."""
 
 
 def xid_number(touch: Touch) -> int | None:
@@ -22,7 +22,7 @@ def xid_number(touch: Touch) -> int | None:
 
 
 def code_of(touch: Touch) -> str:
-    """Return the code, with its detail, of the condition that it is a sign of, as `xid.79`; empty if of none."""
+    """Return the code, with detail, of the condition that a touch indicates, such as `xid.79`; empty if none."""
     match touch.what:
         case "xid":
             return f"xid.{touch.detail}"
@@ -37,7 +37,7 @@ def id_of(touch: Touch) -> str:
 
 
 def is_of_programs(touch: Touch) -> bool:
-    """Return True for an Xid that programs bring about, too."""
+    """Return True for an Xid that programs can cause."""
     number = xid_number(touch)
     return number is not None and xid_row(number).klass is XidClass.RECORD
 
@@ -48,7 +48,7 @@ def _names(code: str) -> frozenset[str]:
 
 
 def with_follows(touches: Sequence[Touch], cause_ids: Mapping[str, str]) -> tuple[Touch, ...]:
-    """Return the touches with `follows`. `cause_ids`: by id, what follows from what by the judge's own findings, other GPUs included."""
+    """Return the touches with `follows` set. `cause_ids`: by id, causes by the judge's findings, of other GPUs, too."""
     return tuple(_with(touch, touches, cause_ids) for touch in touches)
 
 
@@ -101,7 +101,7 @@ def _inhibits(cause: Touch, touch: Touch) -> bool:
 
 
 def _met(cause: Touch, touch: Touch) -> bool:
-    """True if an Xid that programs cause too came with the failure of a GPU of the job."""
+    """Return True if an Xid that programs can cause came with the failure of a GPU of the job."""
     if cause.what == "standing" or not is_of_programs(touch):
         return False
     other = xid_number(cause)

@@ -11,13 +11,14 @@ from gpuwarden.health.view import Sight
 
 JOB_IDLE = "job_idle"
 IDLE_AFTER = 1_800.0
-"""Seconds: loading data and compiling on the CPU, or a queue of work inside of the job, rarely takes as long."""
+"""Seconds. Loading data, compiling on the CPU, or a queue of work within the job rarely takes as long."""
 
 
 def job_idle(state: State, sight: Sight) -> Detection:
     """Return the jobs that have held GPUs for `IDLE_AFTER` with no process on any of them.
 
-    A finding of one that is idle for less holds: this life of the daemon may not have seen the begin, or the job had a process for a moment.
+    An existing finding stays while its job is idle for less: the daemon may have started since, or the job had a
+    process for a moment.
     """
     tracked = {track.key.subject for track in state.tracks_of(JOB_IDLE)}
     live = following_of(state).live
@@ -29,7 +30,7 @@ def job_idle(state: State, sight: Sight) -> Detection:
         if job.end is not None or job.epoch.kind != JobKind.SLURM:
             continue
         if since is None and job.seen:
-            continue  # it is in use, or that is not known of all its GPUs
+            continue  # in use, or not all its GPUs could be read
         if since is None or (seconds := sight.now.boottime - since) < IDLE_AFTER:
             held.add(subject)
             continue

@@ -1,4 +1,4 @@
-"""Which records are kept where there is room for some: one user with many jobs displaces his own, not those of others. Pure."""
+"""Limits how many records are kept: a user with many jobs displaces their own records only. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpuwarden.features.why.model import Record
 
 
 def kept(records: Iterable[Record], most: int) -> tuple[Record, ...]:
-    """Return at most so many, in their order, which is the oldest first: what goes is the oldest of the user who has most."""
+    """Return at most so many records, the oldest first. Dropped are the oldest of the user who has most."""
     left = [*records]
     count = Counter(record.epoch.uid for record in left)
     while len(left) > most:

@@ -1,4 +1,4 @@
-"""Which job is meant: the newest of a name, or the newest of a user, among those that the asker may see. Pure."""
+"""Finds the job that is meant: the newest of a name or of a user, among those that the asker may see. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gpuwarden.features.why.model import Epoch, Record
 from gpuwarden_collectors.dataclass import dataclass
 
 May = Callable[[Epoch, Record | None], bool]
-"""Whether the asker may see this job, with its record if it has ended."""
+"""Returns whether the asker may see this job. The record is given if it has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,15 +19,16 @@ class Found:
     record: Record | None = None
     """None while it runs."""
     older: int = 0
-    """How many others of the same name ended before."""
+    """Number of others of the same name that ended before."""
 
 
 def newest(
     running: Iterable[Epoch], ended: Iterable[Record], may: May, names: Collection[str] | None = None
 ) -> Found | None:
-    """Return the job of one of these names, of which a pod has several (None: of any), that began last: one that runs before one that has ended.
+    """Return the job of one of these names (None: of any) that began last; running jobs take precedence over ended
+    ones.
 
-    A record that is given twice counts once.
+    A pod has several names. A record that is given twice counts once.
     """
     records = {
         (record.epoch.name, record.epoch.began.wall): record

@@ -1,7 +1,7 @@
-"""Which jobs have GPUs of this node now, by all sources. Pure.
+"""Lists the jobs that have GPUs of this node now, from all sources. Pure.
 
-Slurm's jobs are those of the prolog's notes and of the processes on GPUs (`health/gpu/jobs.py`), all others what the collector `workloads`
-finds; where no collector knows Slurm, its jobs too.
+Slurm's jobs are those of the prolog's notes and of the processes on GPUs (`health/gpu/jobs.py`). All others, and
+Slurm's if no collector reads its notes, come from the collector `workloads`.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _name = printable(NAME_MOST)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """A job as its source has it now."""
+    """A job as its source reports it now."""
 
     name: str
     began: float | None = None
-    """Seconds of CLOCK_BOOTTIME; None if the source does not say."""
+    """Seconds of CLOCK_BOOTTIME; None if the source does not report it."""
     is_noted: bool = False
-    """The scheduler noted when it began; else that is when its first process did."""
+    """The scheduler recorded its begin; otherwise its first process did with its start."""
     uid: int | None = None
     user: str = ""
     job_name: str = ""
@@ -41,24 +41,24 @@ class Member:
     by_slot: Mapping[str, tuple[int, ...]]
     """Its processes that have a GPU open."""
     oom_kills: int = 0
-    """Processes of it that its control group counts as killed for want of memory."""
+    """Number of its processes that its control group counts as killed for lack of memory."""
     end: End | None = None
     """None while it runs."""
     is_asked: bool = False
-    """The scheduler is about to say how it ended."""
+    """The scheduler's answer about how it ended is still due."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Members:
-    """All jobs, and the kinds of which it is known which there are."""
+    """All jobs, and the kinds of which all jobs are known."""
 
     all: tuple[Member, ...]
     """In the order in which they began."""
     names: frozenset[str]
-    """All names, with those in `errors`."""
+    """All names, including those in `errors`."""
     known: frozenset[str]
     errors: Mapping[str, Exception]
-    """By name, jobs whose facts raise."""
+    """By name, the errors that jobs' facts raised."""
 
 
 def stamp(at: float, now: Stamp) -> Stamp:
@@ -69,7 +69,8 @@ def stamp(at: float, now: Stamp) -> Stamp:
 def members(pins: Collection[str], sight: Sight, over: Collection[int] = frozenset()) -> Members:
     """Return the jobs that have GPUs here, or had until a moment ago.
 
-    `pins`: slots of the GPUs that belong here. `over`: numbers of Slurm's jobs that have their record: these are named, and nothing more.
+    `pins`: slots of the GPUs that belong here. `over`: numbers of Slurm jobs that have their record, of which only the
+    names are returned.
     """
     jobs, workloads = sight.jobs, sight.fresh(WorkloadsFacts)
     made: list[tuple[str, Callable[[], Member | None]]] = []
@@ -90,7 +91,7 @@ def members(pins: Collection[str], sight: Sight, over: Collection[int] = frozens
             if (member := make()) is not None:
                 all_members.append(member)
         except Exception as error:  # noqa: BLE001 - whatever it is, all other jobs are followed
-            errors[name] = error.with_traceback(None)  # which would hold all facts
+            errors[name] = error.with_traceback(None)  # the traceback would keep all facts
     all_members.sort(key=lambda member: member.began or 0.0)
     names = frozenset([*errors, *(member.name for member in all_members), *map(slurm_name, over)])
     return Members(all=tuple(all_members), names=names, known=frozenset(kinds), errors=errors)
@@ -168,8 +169,8 @@ def _end(job: Job, at: Stamp) -> End:
 
 
 def end_before(end: End | None, epoch: Epoch, member: Member, now: Stamp) -> End:
-    """Return the end of a job whose name another one has now. One of Slurm's whose number runs again for its user was requeued, unless it is known
-    how it ended. `end`: None where its end was not seen before that.
+    """Return the end of a job whose name another one has now. If the number runs again for the same user, Slurm
+    requeued the job, unless its end is known. `end`: None if its end was not seen before.
     """
     is_requeued = epoch.kind == JobKind.SLURM and member.uid == epoch.uid
     if end is None:
@@ -180,5 +181,5 @@ def end_before(end: End | None, epoch: Epoch, member: Member, now: Stamp) -> End
 
 
 def _slots_of(job: Job, slots: Sequence[str]) -> tuple[str, ...]:
-    """Return the GPUs that a job had by its note. `slots`: the GPU of each of Slurm's numbers."""
+    """Return the GPUs of a job by its note. `slots`: the GPU of each of Slurm's indices."""
     return tuple(sorted({slots[index] for index in job.gpus if 0 <= index < len(slots) and slots[index]}))

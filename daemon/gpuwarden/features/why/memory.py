@@ -1,6 +1,7 @@
-"""What is remembered of jobs: those that run, with what touched them, and the records of those that ended in the last day.
+"""The memory of jobs: running ones with what touched them, and the records of those that ended in the last day.
 
-Older records are in the ledger alone. What is not in the ledger yet, as a job in its first minute, is in `Following` (`following.py`).
+Older records are in the ledger only. A job that is not in the ledger yet, such as one in its first minute, is in
+`Following` (`following.py`).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 EPOCHS_MOST = 64
-"""Beyond them none is written down before its end, and of garbage in the ledger the oldest is forgotten."""
+"""Most running jobs in memory. Others are stored only when they end; if the ledger has more, the oldest are dropped."""
 RECORDS_MOST = 64
 RECORDS_FOR = 86_400.0
 """Seconds of wall time after its end for which a record is kept here."""
@@ -50,7 +51,7 @@ class Memory:
     records: tuple[Record, ...] = ()
     """Of jobs that ended in the last day, the newest last."""
     recent: tuple[Touching, ...] = field(default=(), compare=False)
-    """What may have touched a job in its first minute, which is not among `epochs` yet. It is no part of a checkpoint."""
+    """Events that may have touched a job that is not among `epochs` yet. Not part of a checkpoint."""
 
 
 EMPTY = Memory()
@@ -134,7 +135,7 @@ def _touched(memory: Memory, event: Event, state: State) -> Memory:
 
 
 def begun(epoch: Epoch) -> Event:
-    """Return the event by which a job is remembered, with all that is known of it."""
+    """Return the event that stores a running job with all that is known of it."""
     data = Begun(
         **_kept(epoch),
         **_whole(epoch),
@@ -147,13 +148,13 @@ def begun(epoch: Epoch) -> Event:
 
 
 def used(epoch: Epoch, at: Stamp, boot_id: str) -> Event:
-    """Return the event that keeps what a job used until `at`."""
+    """Return the event that stores what a job used until `at`."""
     data = Used(**_kept(epoch), energy_at=counters_text(epoch.energy_at))
     return Event(kind=EventKind.JOB_USED, at=at, boot_id=boot_id, key=_key(epoch.name), data=write(data))
 
 
 def ended(record: Record, boot_id: str, left_out: int = 0) -> Event:
-    """Return the event that is the record. `boot_id`: that of the end."""
+    """Return the event that stores a record. `boot_id`: boot of the end."""
     epoch, end, answer = record.epoch, record.end, record.answer
     data = Ended(
         **_kept(epoch),
@@ -179,7 +180,7 @@ def ended(record: Record, boot_id: str, left_out: int = 0) -> Event:
 
 
 def record_of(event: Event) -> Record | None:
-    """Return the record that a JOB_ENDED is; None if it names no job or no begin."""
+    """Return the record in a JOB_ENDED event; None if it names no job or no begin."""
     data, name = read(Ended, event), _name(event)
     if event.kind != EventKind.JOB_ENDED or not name or data.began is None:
         return None
@@ -222,7 +223,7 @@ def _kept(epoch: Epoch) -> dict[str, Any]:
 
 
 def _whole(epoch: Epoch) -> dict[str, Any]:
-    """Return what a job's begin and its record hold beside `_kept`."""
+    """Return the data of a job's begin and of its record, in addition to `_kept`."""
     return {
         "uid": epoch.uid,
         "user": epoch.user,

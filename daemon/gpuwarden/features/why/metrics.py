@@ -17,9 +17,9 @@ ENDED, ENDED_AT = "gpuwarden_job_ended_info", "gpuwarden_job_ended_timestamp_sec
 CAUSE_AT = "gpuwarden_job_cause_timestamp_seconds"
 _JOB = ("job",)
 MOST = 64
-"""Series of one metric: the newest jobs."""
+"""Most series of one metric: those of the newest jobs."""
 WELL_AT_LEAST = 600.0
-"""Seconds that a job must have run to have series though it ended well: thousands of short ones would only fill Prometheus."""
+"""Least seconds that a job which ended well must have run to have series: short ones would only fill Prometheus."""
 
 
 def _infos(snapshot: Snapshot) -> Iterator[Sample]:
@@ -44,7 +44,7 @@ def _cause_at(snapshot: Snapshot) -> Iterator[Sample]:
 
 
 def cause_at(record: Record) -> float:
-    """Return the wall time of the first touch that the answer rests on; that of the end where it rests on none."""
+    """Return the wall time of the first touch that the answer is based on; of the end if it is based on none."""
     times = [touch.at.wall for touch in record.epoch.touches if _rests_on(record.answer, touch)]
     return min(times, default=record.end.at.wall)
 
@@ -54,7 +54,7 @@ def _rests_on(answer: Answer, touch: Touch) -> bool:
 
 
 def _newest(snapshot: Snapshot) -> list[Record]:
-    """Return one record of each job: of a number that was given twice the newest."""
+    """Return one record for each job: the newest if its number was used twice."""
     by_name = {record.epoch.name: record for record in of(snapshot).ended if _is_worth_series(record)}
     return sorted(by_name.values(), key=lambda record: record.end.at.wall)[-MOST:]
 
@@ -64,7 +64,7 @@ def _is_worth_series(record: Record) -> bool:
 
 
 def _ended(snapshot: Snapshot) -> Iterator[Sample]:
-    """Counts by cause. Every cause is present from the start, so that no series first appears with its first job."""
+    """Return counts by cause, every cause from the start: no series appears only with its first job."""
     return (((cause.value,), counts(snapshot).get(cause, 0)) for cause in Cause)
 
 

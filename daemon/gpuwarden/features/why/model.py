@@ -1,4 +1,4 @@
-"""What is known of a job that has or had GPUs of this node: its epoch, what touched it, how it ended, what it used, and the cause.
+"""The types of a job that has or had GPUs of this node: its epoch, touches, end, use, and cause.
 
 A *job* is one of Slurm, a container, a pod, or a session of processes that no scheduler placed. Its *epoch* is the time from its begin
 to its end on this node. What *touches* it is what happened to its GPUs, to its processes or to the node in its epoch, and until
@@ -17,15 +17,15 @@ from gpuwarden_collectors.facts import Stamp
 
 NAME = "why"
 SETTLES = 60.0
-"""Seconds after its end for which what happens still touches a job: a driver reports some faults only when a process is ended."""
+"""Seconds after its end in which events still touch a job: a driver reports some faults only when a process ends."""
 REQUEUED = "REQUEUED"
-"""State of a job that was put back into the queue, where the scheduler has no word of its own for the end of that run."""
+"""State of a requeued job if the scheduler has no state of its own for the end of that run."""
 TOUCHES_MOST = 24
-"""Kept of one job: the first ones, since a cause comes before what follows from it. Repetitions are counted, not kept."""
+"""Most touches kept of a job: the first, since a cause precedes what follows from it. Repetitions are counted."""
 LASTING = frozenset({"finding", "rising", "notice", "announced"})
-"""What touches a job until it is over; all else is of a moment."""
+"""Touches that last until they are over; all others are momentary."""
 PIDS_MOST = 64
-"""Kept of one job: the newest ones."""
+"""Most PIDs kept of a job: the newest."""
 
 
 class JobKind(StrEnum):
@@ -57,7 +57,7 @@ class Certainty(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Touch:
-    """One thing that happened to a job, from its first time on; repetitions are counted."""
+    """One thing that happened to a job. Repetitions are counted."""
 
     what: str
     """`xid`, `sxid`, `finding`, `rising` (a condition that was seen for too short a time to be a finding), `standing` (a finding
@@ -67,15 +67,15 @@ class Touch:
     detail: str = ""
     """Which one: the number of an Xid, the id of a finding, the reason of an exclusion. At most 200 characters."""
     at: Stamp
-    """The first time."""
+    """When it happened first."""
     until: Stamp | None = None
-    """When it was over, of what lasts (a finding, a notice); the newest time of what was repeated; else None."""
+    """When it was over, if it lasts (a finding, a notice); the newest time if it was repeated; else None."""
     slot: str = ""
-    """PCI address of the GPU; empty for the node. Of `signalled` the GPU that fails, where that is why."""
+    """PCI address of the GPU; empty for the node. For `signalled` the failing GPU that is the reason."""
     pid: int | None = None
     """The process that it names; None if it names none."""
     count: int = 1
-    """How often."""
+    """Number of times."""
     follows: str = ""
     """Id of the finding that it is a consequence of; empty for a first cause."""
 
@@ -96,15 +96,15 @@ class End:
     signal: int | None = None
     """The signal that ended it."""
     by: str = ""
-    """Number of the user who cancelled it, where the scheduler's accounting has it."""
+    """uid of the user who cancelled it, if the scheduler's accounting has it."""
     nodes: int | None = None
-    """Number of its nodes, where the scheduler says it."""
+    """Number of its nodes, if the scheduler reports it."""
     failed_node: str = ""
-    """The node that the scheduler lost, where it names it."""
+    """The node that the scheduler lost, if it is named."""
     failed_here: bool = False
-    """That node is this one. Known while its record is made."""
+    """That node is this one. Known only while its record is made."""
     step_failed: bool = False
-    """A step of it failed, by the scheduler's word, whatever its script made of that. Known while its record is made."""
+    """The scheduler reports a failed step, however the script ended. Known only while its record is made."""
 
     @property
     def has_others(self) -> bool:
@@ -113,7 +113,7 @@ class End:
 
     @property
     def may_be_well(self) -> bool:
-        """Return True if its script did not fail and nobody said how it ended, as on all nodes of a job but the first."""
+        """Return True if its script did not fail and no source reports its end, as on all nodes but the first."""
         return self.known_from == "epilog" and not (self.state or self.exit_code or self.signal)
 
 
@@ -191,7 +191,7 @@ class Answer:
     sentence: str = ""
     """The answer for its owner: one sentence, at most 300 characters."""
     code: str = ""
-    """The condition, Xid or state that it rests on, as `xid.79`; empty if it rests on nothing."""
+    """The condition, Xid or state that it is based on, such as `xid.79`; empty if none."""
     slot: str = ""
     """PCI address of the GPU to blame; empty if none is."""
     serial: str = ""
@@ -215,5 +215,5 @@ def job_subject(name: str) -> Subject:
 
 
 def user_name(by: str) -> str:
-    """Return the user who cancelled a job, as people call one of whom only the number is known."""
+    """Return the user who cancelled a job, for people; a bare number is shown as a uid."""
     return "root" if by == "0" else f"uid {by}" if by.isdecimal() else by

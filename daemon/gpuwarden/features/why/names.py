@@ -1,4 +1,4 @@
-"""What people call a job on the command line, and the names of epochs that this may mean. Pure."""
+"""Parses the name of a job from the command line into the names of epochs that it may mean. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NO_SUCH_JOB = 3
 LONGEST = 320
 """Characters: a pod's name has up to 253, its namespace 63."""
 CONTAINER_ID = 12
-"""Digits of a container's id in the name of its epoch."""
+"""Digits of a container's id in its epoch's name."""
 EXPECTED = "expected a job such as 4711, slurm/4711, container/0123456789ab, pod/namespace/name or session/4711"
 _IDS = {
     JobKind.SLURM: re.compile(r"[0-9]{1,10}", re.ASCII),
@@ -23,7 +23,7 @@ _IDS = {
 
 
 def names_of(text: str) -> tuple[str, ...]:
-    """Return the names that a job may have that is called so. A bare number is Slurm's or a session's. Raises ValueError."""
+    """Return the epoch names that a text may mean. A bare number is Slurm's or a session's. Raises ValueError."""
     if len(text) <= LONGEST:
         if _IDS[JobKind.SLURM].fullmatch(text):
             return f"{JobKind.SLURM}/{int(text)}", f"{JobKind.SESSION}/{int(text)}"
@@ -34,7 +34,7 @@ def names_of(text: str) -> tuple[str, ...]:
 
 
 def public_name(epoch: Epoch, *, names: bool) -> str:
-    """Return the name of a job for everyone who can connect. `names`: those of pods may be published; else it is the pod's UID."""
+    """Return the name of a job for everyone who can connect. `names`: pods' names are public, else their UIDs are."""
     if epoch.kind != JobKind.POD or names:
         return epoch.name
     uid = next((name for name in epoch.also if name.startswith(f"{JobKind.POD}/")), None)

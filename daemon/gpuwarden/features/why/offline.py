@@ -14,7 +14,7 @@ from gpuwarden.ledger.errors import LedgerError
 
 
 def record_in(state_dir: Path | None, job: str) -> Document:
-    """Return the document of a job that has ended: whoever may read the ledger may see all of them. Raises CommandError."""
+    """Return the document of an ended job. Whoever can read the ledger may see all jobs. Raises CommandError."""
     try:
         names = names_of(job)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""What a source has of a job now, and a job that no source has any more. Pure."""
+"""Updates a job by what a source reports of it now, or if no source reports it any more. Pure."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from gpuwarden.features.why.model import End
 from gpuwarden_collectors.facts import Stamp
 
 GONE_AFTER = 20.0
-"""Seconds for which no source must have a job that has ended: a reader that has only begun may not know all."""
+"""Seconds without a report of any source after which a job has ended: a reader that just started may not list all."""
 FORGOTTEN_AFTER = 86_400.0
-"""Seconds after which a job ends of which nobody can say any more whether it runs."""
+"""Seconds after which a job ends if no source can tell any more whether it runs."""
 
 
 def seen(job: Live, member: Member) -> Live:
-    """Return a job with what its source has of it now; the same object if that is nothing new."""
+    """Return a job updated by its source; the same object if nothing is new."""
     epoch = grown(job.epoch, member)
     end = member.end or (None if job.end is not None and job.missing is not None else job.end)
     if (
@@ -43,9 +43,9 @@ def seen(job: Live, member: Member) -> Live:
 
 
 def missing(job: Live, there: Members, now: Stamp) -> Live:
-    """Return a job that is not `there`: it has ended after `GONE_AFTER`, or it is not known whether it has."""
+    """Return a job that is not `there`: it has ended after `GONE_AFTER`, unless its kind cannot be read."""
     if job.end is not None and job.missing is None:
-        return job  # its source said so, and has forgotten it
+        return job  # its source reported the end, and no longer lists it
     if job.epoch.kind not in there.known:
         since = now.boottime if job.unknown is None else job.unknown
         is_forgotten = now.boottime - since >= FORGOTTEN_AFTER

@@ -28,7 +28,7 @@ _THEN = {
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """A GPU, as people find it."""
+    """Index and serial number of a GPU, for people."""
 
     index: int | None = None
     serial: str = ""
@@ -41,7 +41,7 @@ def sentence(template: str, values: Mapping[str, str]) -> str:
 
 
 def values_of(end: End, touch: Touch | None, boards: Mapping[str, Board], signal: int | None) -> dict[str, str]:
-    """Return what stands for each name in the template of a rule."""
+    """Return the value of each name in the template of a rule."""
     slot, pid = ("", None) if touch is None else (touch.slot, touch.pid)
     notice = touch is not None and touch.what in ("notice", "announced") and touch.detail
     return {
@@ -63,7 +63,7 @@ def _gpu(slot: str, board: Board) -> str:
 
 
 def _meaning(touch: Touch) -> str:
-    """Return what an Xid or a finding means, and of what is no GPU where it is."""
+    """Return what an Xid or a finding means, and where, unless it is about a GPU."""
     if (number := xid_number(touch)) is not None:
         return f"{xid_row(number).meaning} (Xid {number})"
     code = code_of(touch).partition(".")[0]

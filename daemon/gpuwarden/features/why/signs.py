@@ -1,6 +1,7 @@
-"""What touched a job and can have ended it: one row for each kind of sign, in the order in which they count within one fault. Pure.
+"""Signs: the touches that can have ended a job. One row for each kind, in the order in which they count within one
+fault.
 
-Which Xids mean hardware, and which a program brings on itself, follows from their class and action in `health/xid/catalogue.py`.
+Pure. Which Xids mean hardware, and which a program causes, follows from class and action in `health/xid/catalogue.py`.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ WAITED = 2_700.0
 _WAITING = frozenset({"job_hung", "job_stalled"})
 """Findings whose begin is the time from which the job's ranks wait for each other."""
 BOOT_TAKES = 1_800.0
-"""Seconds more, where the end is only known to be before a boot."""
+"""Seconds added if the end is only known to be before a boot."""
 LATE = 10.0
-"""Seconds after its end in which what ended it may still be reported: a pass of the collectors, and the kernel's line."""
+"""Seconds after its end in which its cause may still be reported: by a pass of the collectors, or the kernel's line."""
 FIRST_MOMENTS = 30.0
-"""Seconds after its begin in which a process that nobody knows may be the previous job's."""
+"""Seconds after its begin in which an unknown process may be the previous job's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +37,7 @@ class Sign:
 
     touch: Touch
     order: int
-    """Of its row: the lower is the cause of what came with it."""
+    """Index of its row: within one fault the lowest is the cause."""
     cause: Cause
     certainty: Certainty
     template: str
@@ -45,8 +46,8 @@ class Sign:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A kind of sign. `certainty`: where nothing names the job's own process, and at most possible of what it may have done without; with
-    `own` it is certain if something does.
+    """A kind of sign. `certainty` applies if nothing names a process of the job; it is at most possible for a part that
+    the job may not have used. With `own` it is certain if a process of the job is named.
     """
 
     name: str
@@ -71,7 +72,7 @@ def _xid_fails(touch: Touch, _: Epoch) -> bool:
 
 
 def _xid_memory(touch: Touch, _: Epoch) -> bool:
-    """True for an error of the GPU that ended one application, and left the GPU at work."""
+    """Return True for an error of the GPU that ended one application and left the GPU working."""
     row = _row(touch)
     return row is not None and row.klass is XidClass.WARNING and row.action == "RESTART_APP"
 
@@ -88,7 +89,7 @@ def _xid_own(touch: Touch, _: Epoch) -> bool:
 
 
 _OWN = ("43", "137")
-"""The vendor wants them ignored; they are errors of users all the same (`health/xid/catalogue.py`, their notes)."""
+"""The vendor advises to ignore them, but they are errors of users (`health/xid/catalogue.py`, their notes)."""
 
 
 def _about(kind: str, codes: Sequence[str]) -> Callable[[Touch, Epoch], bool]:
@@ -272,8 +273,8 @@ def _before_hang(touch: Touch, epoch: Epoch, end: End) -> bool:
 
 
 def _certainty(row: Row, touch: Touch, epoch: Epoch, others: Collection[int]) -> Certainty | None:
-    """Return how sure it is that this concerns the job; None if it is of another job's process. What makes a GPU fail concerns all that
-    use it. Of a process that nobody knows in the first moments it is not known whether it was the previous job's: that accuses no hardware.
+    """Return how certain it is that this concerns the job; None if it concerns another job's process. A failing GPU
+    concerns all that use it. In the first moments an unknown process may be the previous job's: it blames no hardware.
     """
     if row.own and touch.pid is not None and touch.pid in epoch.pids:
         return Certainty.CERTAIN
@@ -287,15 +288,16 @@ def _certainty(row: Row, touch: Touch, epoch: Epoch, others: Collection[int]) ->
 
 
 def _perhaps_after(touch: Touch, epoch: Epoch, end: End) -> bool:
-    """True if the job may have been over by then: it ended while nobody looked, and nothing of it is named."""
+    """Return True if the job may have been over by then: its end was not observed, and no part of it is named."""
     last_known = epoch.used_at or epoch.began
     named = touch.what not in ("xid", "sxid", "finding", "rising")
     return end.known_from == "restart" and not named and touch.at.boottime > last_known.boottime
 
 
 def _perhaps_unused(touch: Touch, end: End) -> bool:
-    """Return True for a mount, since no source names those that a job uses, and for the network to other nodes, unless the job is known to have
-    some: a job of one node may have read its data over it. Of a job that may have ended well, for both, and for a disk or memory of the host.
+    """Return True for what the job may not have used: a mount, since no source lists those of a job; the network
+    between nodes, unless it has several (one node may still read data over it). If it may have ended well, also disks
+    and memory of the host.
     """
     code = code_of(touch).partition(".")[0]
     if end.may_be_well and code in (*_HOST, *_BETWEEN_NODES):

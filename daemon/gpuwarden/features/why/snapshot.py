@@ -1,4 +1,4 @@
-"""What is published of jobs: a part of the snapshot."""
+"""The published state of jobs: a part of the snapshot."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Shown:
     running: tuple[Epoch, ...] = ()
     """In the order in which they began, with what touched them and what they used until now."""
     ends: Mapping[str, End] = field(default_factory=dict)
-    """By name, the end of those of `running` that have ended, and whose record is not made yet."""
+    """By name, the end of each job of `running` that has ended and has no record yet."""
     ended: tuple[Record, ...] = ()
     """Of the last day, at most `RECORDS_MOST` (`kept.py`), the newest last. Older ones are in the ledger."""
     denied: frozenset[str] = frozenset()
     """Ids of findings that other readings contradict."""
     left_out: int = 0
-    """Short jobs since the daemon started that left no record in the ledger, since they ended well or were too many."""
+    """Short jobs since the daemon started without a record in the ledger: they ended well, or were too many."""
 
 
 NOTHING = Shown()
@@ -57,6 +57,6 @@ def _until_now(job: Live, kept_epoch: Epoch | None, metered: float) -> Epoch:
 
 
 def of(snapshot: Snapshot) -> Shown:
-    """Return what a snapshot has of jobs."""
+    """Return the part of jobs in a snapshot."""
     shown: Shown = snapshot.features.get(NAME, NOTHING)
     return shown

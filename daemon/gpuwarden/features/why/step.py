@@ -1,6 +1,6 @@
-"""One step of following jobs: which are new, which go on, and which are gone. Pure.
+"""One step of following jobs: finds those that are new, continue, or are gone. Pure.
 
-A job whose facts raise is followed no more, is reported with its name, and costs no other job its record.
+A job whose facts raise an error is no longer followed, and is reported by name. No other job loses its record.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from gpuwarden_collectors.receivers.workloads_facts import WorkloadsFacts
 from gpuwarden_collectors.slurm.jobs_facts import Job
 
 ANSWERED_WITHIN = 2 * SETTLES
-"""Seconds after its end for which the scheduler is waited for, which is asked how it ended."""
+"""Seconds after its end to wait for the scheduler's answer about how it ended."""
 LONG_OVER = 240.0
-"""Seconds after its end from which on a job that this daemon has never seen running is none of its records."""
+"""Seconds after its end beyond which a job that this daemon never saw running gets no record."""
 NAMED_MOST = 8
-"""Errors that name a job: each is reported until the daemon starts again."""
+"""Most errors that name a job. Each is reported until the daemon starts again."""
 
 Item = TypeVar("Item")
 
 
 class Step:
-    """`live`, `dropped` and `state` change as it goes on."""
+    """Computes one step. `live`, `dropped` and `state` change meanwhile."""
 
     def __init__(self, state: State, sight: Sight) -> None:
         self.state, self.sight = state, sight
@@ -48,7 +48,7 @@ class Step:
         self.over: list[Record] = []
 
     def made(self) -> Following:
-        """Return what is known of jobs after this step. What is to be written down is in `writing`."""
+        """Return the state of jobs after this step. The events to write are in `writing`."""
         for epoch in self.memory.epochs.values():
             if epoch.boot_id != self.boot_id:
                 self._of_one(epoch.name, self._rebooted, epoch)
@@ -72,7 +72,7 @@ class Step:
         )
 
     def _of_one(self, name: str, work: Callable[[str, Item], None], item: Item) -> None:
-        """Do the work for one job."""
+        """Do the work for one job. An error drops only this job."""
         if name in self.dropped:
             return
         try:
@@ -81,7 +81,7 @@ class Step:
             self._drop(name, error)
 
     def _drop(self, name: str, error: Exception) -> None:
-        """Follow a job no more, until no source has it."""
+        """Stop following a job until no source reports it any more."""
         if name in self.dropped:
             return
         self.dropped |= {name}
@@ -91,12 +91,12 @@ class Step:
             self.state = with_error(self.state, f"{NAME}: {_shown(name, also)} is followed no more", error)
 
     def _rebooted(self, name: str, epoch: Epoch) -> None:
-        """Nothing outlives a boot. It ended when this one began, at the latest."""
+        """End a job of an earlier boot, which no process outlives: it ended when this boot began, at the latest."""
         end = End(at=stamp(0.0, self.now), known_from="boot")
         self._end(name, Live(epoch=epoch, in_ledger=True), end)
 
     def _adopted(self) -> bool:
-        """Go on with the jobs that an earlier life of the daemon wrote down. Returns whether there were any."""
+        """Continue the jobs that an earlier daemon has stored. Returns whether there were any."""
         new = [epoch for name, epoch in self.memory.epochs.items() if name not in self.live]
         for epoch in new:
             if epoch.boot_id == self.boot_id:
@@ -107,7 +107,7 @@ class Step:
         self.live[name] = Live(epoch=epoch, meter=meter_of(epoch), in_ledger=True)
 
     def _members(self) -> Members:
-        """Return the jobs that are here: made again only if what they are made of has changed."""
+        """Return the jobs that are here, computed again only if the input has changed."""
         following, sight = self.following, self.sight
         facts = (sight.jobs, sight.fresh(WorkloadsFacts), sight.view.jobs.outcome)
         pids = tuple([(slot, *[process.pid for process in gpu.processes]) for slot, gpu in sight.gpus.items()])
@@ -121,7 +121,7 @@ class Step:
         return there
 
     def _has_record(self, job: Job) -> bool:
-        """Return True for one of Slurm's that is done: where many short jobs end, nearly all are."""
+        """Return True for a Slurm job that has its record: if many short jobs end, nearly all have."""
         began = self.done.get(slurm_name(job.id))
         return began is not None and job.started is not None and job.started <= began + NOTED_AFTER
 
@@ -139,7 +139,7 @@ class Step:
         self.live[name] = seen(job, member)
 
     def _is_done(self, member: Member) -> bool:
-        """Return True if it has its record, or ended before this daemon could know."""
+        """Return True if it has its record, or ended before this daemon could see it."""
         began = self.done.get(member.name)
         if began is not None:
             return not is_later(began, member)
@@ -156,7 +156,7 @@ class Step:
         self.live[name] = missing(self.live[name], there, self.now)
 
     def _meter(self) -> None:
-        """Add to each job what a new pass over the GPUs shows."""
+        """Add the readings of a new pass over the GPUs to each job."""
         at = self.sight.view.nvml.at
         if self.sight.nvml is None or at is None or at.boottime <= self.following.metered:
             return
@@ -176,7 +176,7 @@ class Step:
             self.live[name] = job.metered(metered(job.meter, job.epoch, read, with_process))
 
     def _written(self, name: str, now: Stamp) -> None:
-        """Write down what is due of one job."""
+        """Write what is due for one job."""
         job = self.live[name]
         if job.end is None:
             self.live[name] = self.writing.due(job)
@@ -195,6 +195,6 @@ class Step:
 
 
 def _shown(name: str, also: Iterable[str]) -> str:
-    """Return the name of a job for everyone who can connect: of a pod only its UID."""
+    """Return the name of a job for everyone who can connect: for a pod only its UID."""
     pod = f"{JobKind.POD}/"
     return next((alias for alias in also if alias.startswith(pod)), "a pod") if name.startswith(pod) else name

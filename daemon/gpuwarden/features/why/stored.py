@@ -1,7 +1,7 @@
-"""What the events of jobs hold. The keys are those of the ledger; see `health/event_data.py`. Pure.
+"""The data of job events. Fields are keys in the ledger; see `health/event_data.py`. Pure.
 
-JOB_BEGUN is at the begin of its job, with the boot of that, and JOB_ENDED at its end. What touched a job is one key for each touch,
-with its fields separated by tabs.
+JOB_BEGUN has the time and boot of the job's begin, JOB_ENDED those of its end. Each touch is one key, with its fields
+separated by tabs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Sentence = Annotated[str, printable(300)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Used(Use):
-    """JOB_USED. What is nothing is left out."""
+    """Data of JOB_USED. Empty values are left out."""
 
     slots: str
     """Separated by spaces, as all lists here."""
@@ -52,14 +52,14 @@ class Used(Use):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begun(Used):
-    """JOB_BEGUN. In a checkpoint with what it used, and what touched it."""
+    """Data of JOB_BEGUN; in a checkpoint with use and touches so far."""
 
     uid: int | None = None
     user: Word = ""
     job_name: Word = ""
     also: str = ""
     used: Stamp | None = None
-    """When it used that; None if nothing was written down."""
+    """When that use was measured; None if none was stored."""
     touches: Evidence = field(metadata=OTHER_KEYS)
 
 
@@ -69,7 +69,7 @@ class Ended(Begun):
 
     began: Stamp | None
     boot: Word = ""
-    """In which it began; empty: in that of its end."""
+    """Boot in which it began; empty: that of its end."""
     known_from: Word
     state: Word = ""
     exit_code: int | None = None
@@ -84,7 +84,7 @@ class Ended(Begun):
     slot: Word = ""
     serial: Word = ""
     left_out: int = 0
-    """Short jobs since the record before that have none, since they ended well or there were too many."""
+    """Short jobs since the previous record without one: they ended well, or there were too many."""
 
 
 # --- lists in one text
@@ -131,7 +131,7 @@ def _text(touch: Touch) -> str:
 
 
 def touches_of(data: Evidence) -> tuple[Touch, ...]:
-    """Return the touches of such keys, without those that are none."""
+    """Return the touches in such keys. Malformed ones are skipped."""
     return tuple(_touches(data))
 
 
@@ -146,7 +146,7 @@ def _touches(data: Evidence) -> Iterator[Touch]:
 
 
 def _touch(text: str) -> Touch:
-    """Raises ValueError for a text that was not written so."""
+    """Parse the text of a touch. Raises ValueError if it is malformed."""
     kind, detail, boottime, wall, until, until_wall, slot, pid, count, follows = text.split("\t")
     kind, detail, slot, follows = (printable(NAME_MOST)(value) for value in (kind, detail, slot, follows))
     return Touch(

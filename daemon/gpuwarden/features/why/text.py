@@ -201,12 +201,12 @@ def _what(touch: Document) -> str:
 
 
 def _where_is_said(detail: str) -> str:
-    """Return the id of a finding without its subject, which the line has before it."""
+    """Return the id of a finding without its subject, which the line already shows."""
     return detail.partition("@")[0]
 
 
 def _used(use: Document) -> Iterator[str]:
-    """Yield what was measured. A share is said with the GPU-hours that it was measured over."""
+    """Yield what was measured, with the GPU-hours over which it was measured."""
     energy = "energy not measured" if use["energy_joules"] is None else _energy(use)
     yield f"{energy}; measured over {_gpu_hours(use['observed_gpu_seconds'])}"
     shares = [(use["busy"], "busy"), (use["tensor"], "tensor cores active")]

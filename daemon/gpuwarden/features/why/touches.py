@@ -1,4 +1,4 @@
-"""Which event touches which job.
+"""Determines which event touches which job.
 
 A job is touched by what happens on its own GPUs and their links, to its processes and its control group, and to the node as a whole,
 from its begin on: not by what was there before, and not by what happens to other GPUs. A switch touches jobs with two GPUs or more,
@@ -24,49 +24,48 @@ from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 RECENT_FOR, RECENT_MOST = 780.0, 256
-"""For how many seconds, and how much of, what happened is kept for jobs that are not remembered yet: a job may wait ten minutes for that
-(`writing.BEGUN_AT_LAST`), and its record two more for the scheduler (`step.ANSWERED_WITHIN`), and a pass may be late. On a node of 16 GPUs
-all jobs may fail at once, each with several Xids.
-"""
+"""Seconds, and number, of events that are kept for jobs that are not in memory yet: a job may wait ten minutes for that
+(`writing.BEGUN_AT_LAST`), its record two more for the scheduler (`step.ANSWERED_WITHIN`), and a pass may be late. On a
+node of 16 GPUs all jobs may fail at once, each with several Xids."""
 PAIRED_WITHIN = 10.0
 """Seconds between the bare number of an Xid and its line, which names the process."""
 FAR = 3_600.0
 """Seconds: the longest time before an end in which a cloud has a machine prepare for it (`gcp`, TERMINATE_ON_HOST_MAINTENANCE)."""
 SEVERAL = 2
-"""GPUs of a job that are connected."""
+"""Least GPUs of a job that uses switches."""
 EXCLUSIONS = frozenset({EventKind.EXCLUDED.value, EventKind.EXCLUDED_BY_OTHERS.value})
-"""A job goes on while its node is taken out of scheduling."""
-_PROCESS = "process/"  # as an evacuation names what is in no job
-_GPU = "gpu/"  # as an evacuation names the notice of a GPU that fails, with its slot and, behind an @, its time
-_CONTAINER = "container-"  # as `job_stall` names a container
+"""Touches that do not end a job: it continues while its node is excluded."""
+_PROCESS = "process/"  # evacuation's name of a process without a job
+_GPU = "gpu/"  # evacuation's id of a notice of a failing GPU: its slot, @, and its time
+_CONTAINER = "container-"  # job_stall's name of a container
 _clean = printable(NAME_MOST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Touching:
-    """What an event does to the jobs that it concerns."""
+    """The effect of an event on the jobs that it concerns."""
 
     touch: Touch
     boot_id: str
     """The boot of the event."""
     job: str = ""
-    """The only job that it concerns; empty: those that have the GPU, or all of the node."""
+    """The only job that it concerns; empty: all that have the GPU, or all on the node."""
     of_process: bool = False
     """It concerns only the job of the process that it names."""
     several: bool = False
     """It concerns only jobs with two GPUs or more."""
     ends: bool = False
-    """It ends a touch that lasts, and is none itself."""
+    """It ends a touch that lasts, and is no touch itself."""
 
 
 def touching(event: Event, state: State) -> Touching | None:
-    """Return what the event does to jobs; None if nothing. `state`: after the event."""
+    """Return the effect of the event on jobs; None if it has none. `state`: after the event."""
     handler = _KINDS.get(event.kind)
     return None if handler is None else handler(event, state)
 
 
 def concerns(effect: Touching, epoch: Epoch) -> bool:
-    """True if it is about this job: about its GPU, itself or its node, and not from before its begin."""
+    """Return True if it is about this job, its GPU or its node, and not from before its begin."""
     if effect.touch.what == "boot":
         return epoch.boot_id != effect.boot_id
     if epoch.boot_id != effect.boot_id or effect.touch.at.boottime < epoch.began.boottime:
@@ -81,7 +80,7 @@ def concerns(effect: Touching, epoch: Epoch) -> bool:
 
 
 def with_touch(epoch: Epoch, effect: Touching) -> Epoch:
-    """Return the job after it was touched; the same object if that changes nothing. What is repeated is counted."""
+    """Return the job with this touch; the same object if that changes nothing. Repetitions are counted."""
     if effect.ends:
         ended = tuple(_ended(touch, effect.touch) for touch in epoch.touches)
         return epoch if ended == epoch.touches else replace(epoch, touches=ended)
@@ -97,7 +96,7 @@ def with_touch(epoch: Epoch, effect: Touching) -> Epoch:
 
 
 def touched(epoch: Epoch, recent: Iterable[Touching]) -> Epoch:
-    """Return a job that is not in the ledger yet with what touched it."""
+    """Return a job that is not in the ledger yet with its touches."""
     for effect in recent:
         if concerns(effect, epoch):
             epoch = with_touch(epoch, effect)
@@ -105,7 +104,7 @@ def touched(epoch: Epoch, recent: Iterable[Touching]) -> Epoch:
 
 
 def _without_repeated(touches: tuple[Touch, ...]) -> tuple[Touch, ...]:
-    """Return them without the first Xid that another process had again on the same GPU: a program that begins anew each time has hundreds."""
+    """Return the touches without the first Xid that another process had again on the same GPU."""
     for n, touch in enumerate(touches):
         if touch.what == "xid" and any(
             (later.what, later.detail, later.slot) == (touch.what, touch.detail, touch.slot)
@@ -181,9 +180,9 @@ _OWN = frozenset(next(page.checks for page in PAGES if page.name == "gpuwarden")
     "lemon_node",
     "inventory_incomplete",
 }
-"""Conditions of gpuwarden itself, and of months: they touch no job."""
+"""Conditions about gpuwarden itself, or about months: they touch no job."""
 _LINES = frozenset({"sxid"})
-"""Conditions whose lines touch a job themselves."""
+"""Conditions whose log lines already touch a job."""
 
 
 def _finding(event: Event, _: State) -> Touching | None:
@@ -192,7 +191,7 @@ def _finding(event: Event, _: State) -> Touching | None:
         return None
     ends = event.kind in (EventKind.SUBSIDED, EventKind.CLEARED, EventKind.ACKNOWLEDGED)
     if key.code == "xid" and not (_of_application(key.detail) and (ends or OF_A_DAY in read(Raised, event).evidence)):
-        return None  # its line touched the job already; that it comes back on this GPU alone is what other jobs had
+        return None  # its line touched the job already; only a repetition over several jobs adds to that
     kind = "rising" if event.kind in (EventKind.RISING, EventKind.SUBSIDED) else "finding"
     if kind == "rising" and (row.severity is not Severity.FAILURE or row.jobs_go_on):
         return None
@@ -223,9 +222,11 @@ def _reset(event: Event, _: State) -> Touching | None:
 
 
 def _oom(event: Event, _: State) -> Touching | None:
-    """Return a kill for want of memory: at a limit it concerns the job of the process, on a full node all jobs, and `detail` names that one.
+    """Return a kill for lack of memory: at a limit it concerns the job of the process, on a full node all jobs;
+    `detail` names the killed one.
 
-    The limit may be that of a group above the job, as kubelet's for all pods, or a slice's: then others may have used the memory.
+    The limit may belong to a group above the job, such as kubelet's for all pods, or a slice: then others may have used
+    the memory.
     """
     data = read(OomKilled, event)
     if data.of_limit and not (data.limit_job or data.job):
@@ -237,8 +238,8 @@ def _oom(event: Event, _: State) -> Touching | None:
 
 
 def _notice(event: Event, _: State) -> Touching | None:
-    """A notice that ends, ends all of its source; without a source, as by an operator, it ends all. One of an end that is far away, as of a
-    maintenance in some days, is only listed: a job that ends before that ended by something else.
+    """Return a notice. Its end ends all of its source; without a source, as by an operator, all notices. A notice of a
+    distant end, such as maintenance in some days, is only listed: a job that ends earlier ended for another reason.
     """
     source, kind = (event.data.get(name) for name in ("source", "notice"))
     ends = event.kind == EventKind.NOTICE_ENDED
@@ -253,7 +254,7 @@ def _notice(event: Event, _: State) -> Touching | None:
 
 
 def _of_job(kind: str) -> Callable[[Event, State], Touching | None]:
-    """Return the function for what gpuwarden did with a job before the end of the machine, which in a checkpoint (`kept`) is not counted again."""
+    """Return the function for what gpuwarden did with a job before the machine's end, except in a checkpoint."""
 
     def found(event: Event, _: State) -> Touching | None:
         job = event.data.get("job")
@@ -285,7 +286,9 @@ def _excluded(event: Event, _: State) -> Touching:
 
 
 def _excluded_by_others(event: Event, _: State) -> Touching:
-    """The event comes again after each start of the daemon: what counts is when the exclusion was written, and the text is not the job's to keep."""
+    """Return another party's exclusion, at the time when it was written: the event repeats after each start of the
+    daemon. Its reason is not kept with the job.
+    """
     since, at = event.data.get("since"), event.at
     if isinstance(since, int | float) and 0 < since < at.wall:
         at = Stamp(at.boottime - (at.wall - since), float(since))

@@ -1,8 +1,9 @@
-"""What a job uses of its GPUs, from the passes that are made anyway. Pure.
+"""Measures what a job uses of its GPUs, from the regular passes. Pure.
 
-Energy is the growth of the driver's counter, which goes on while the daemon does not run. The counter is read once a minute: until it is
-read again, and where it was reset, or there is none, energy is power over the time between two passes. Times without a reading count for
-nothing, and are shown by `energy_covers` and `observed_gpu_seconds`. The energy of a GPU that several jobs have counts for each of them.
+Energy is the growth of the driver's counter, which continues while the daemon does not run. The counter is read once a
+minute. Until it is read again, and if it was reset or does not exist, energy is power over the time between two passes.
+Time without a reading is not counted: `energy_covers` and `observed_gpu_seconds` show what was measured. The energy of
+a GPU that several jobs share counts for each of them.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from gpuwarden_collectors.facts import GpuFacts, Stamp
 from gpuwarden_collectors.gpu_readings import GpuReadings
 
 GAP = 45.0
-"""Seconds between two passes beyond which what was read does not stand for the time between: half as long again as the longest interval."""
+"""Seconds between two passes beyond which readings do not cover the time between: 1.5 times the longest interval."""
 POWER_MOST_MW = 3_000_000.0
-"""More than any board draws: a counter that grew faster was not counting."""
+"""More than any board draws: a counter that grew faster is wrong."""
 COUNTED_EVERY = 60.0
-"""Seconds within which the counter is read again (`nvml/readings.py`), so that it may have grown for so long before the pass before."""
+"""Seconds within which the counter is read again (`nvml/readings.py`): it may have grown this long before a pass."""
 THROTTLED = 0x20 | 0x40 | 0x80
 """Clock event reasons: software and hardware thermal slowdown, power brake (nvml.h, nvmlClocksEventReasons)."""
 _PERCENT = 100.0
@@ -33,9 +34,9 @@ class Last(NamedTuple):
     at: float
     """Seconds of CLOCK_BOOTTIME."""
     energy_mj: int | None
-    """The counter, as it was read since the job began."""
+    """The counter, if it was read since the job began."""
     since_mj: float = 0.0
-    """Energy by power since the counter was read."""
+    """Energy computed from power since the counter was read."""
 
 
 class Sums(NamedTuple):
@@ -43,12 +44,12 @@ class Sums(NamedTuple):
 
     energy_mj: float = 0.0
     covered: float = 0.0
-    """GPU-seconds that the energy is of."""
+    """GPU-seconds that the energy covers."""
     observed: float = 0.0
-    """GPU-seconds between passes that are near enough."""
+    """GPU-seconds between passes that are close enough."""
     busy: float = 0.0
     busy_of: float = 0.0
-    """GPU-seconds that `busy` is of, as the next."""
+    """GPU-seconds that `busy` covers; `tensor_of` likewise."""
     tensor: float = 0.0
     tensor_of: float = 0.0
     idle: float = 0.0
@@ -75,7 +76,7 @@ NOT_READ = Meter()
 
 
 def meter_of(epoch: Epoch) -> Meter:
-    """Return the meter of a job that goes on, as it was written down."""
+    """Return the meter of a continuing job, as it was stored."""
     if epoch.used_at is None:
         return NOT_READ
     use, at = epoch.use, epoch.used_at.boottime
@@ -131,7 +132,7 @@ def metered(meter: Meter, epoch: Epoch, read: Pass, with_process: Collection[str
             peak = r.memory_used_bytes
     idle_since = meter.idle_since
     if idle_since is None and all(slot in read.gpus for slot in epoch.slots):
-        idle_since = read.at  # of a GPU that does not answer it is not known
+        idle_since = read.at  # not known if a GPU does not answer
     return Meter(sums=sums, peak=peak, last=last, idle_since=None if is_used else idle_since)
 
 
@@ -157,7 +158,7 @@ def _added(sums: Sums, r: GpuReadings, before: Last, now: Last, by_dcgm: float |
 
 
 def _energy(power_mw: int | None, before: Last, now: Last) -> tuple[float, float, Last]:
-    """Return the energy since the pass before, in millijoules, the seconds of it that are known, and this pass."""
+    """Return the energy since the previous pass in millijoules, the seconds that it covers, and this pass."""
     seconds, grown = now.at - before.at, None
     if now.energy_mj is not None and before.energy_mj is not None:
         grown = now.energy_mj - before.energy_mj
@@ -186,7 +187,7 @@ def use_of(meter: Meter, epoch: Epoch, at: float) -> Use:
 
 
 def written(epoch: Epoch, meter: Meter, now: Stamp) -> Epoch:
-    """Return the job with what it used until its newest pass: what is to be written down, and gone on with after a restart."""
+    """Return the job with its use until its newest pass, as it is stored, and continued after a restart."""
     read = [reading.at for reading in meter.last.values()]
     at = max(read, default=now.boottime)
     return replace(

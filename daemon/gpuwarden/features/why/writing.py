@@ -1,4 +1,4 @@
-"""What one step writes down of jobs: that one began, what it used, and its record, as far as the budget allows. Pure."""
+"""Writes the job events of one step: begins, use and records, as far as the budget allows. Pure."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from gpuwarden.health.model import Event
 from gpuwarden_collectors.facts import Stamp
 
 BEGUN_AFTER, BEGUN_AT_LAST = 60.0, 600.0
-"""Seconds after its begin from which on a job is written down before a new one, and in any case."""
+"""Seconds after its begin from which a job is stored before new ones, and in any case."""
 SESSIONS_MOST = EPOCHS_MOST // 2
-"""Sessions of one user that are written down before their end: a user may begin as many as he wants."""
+"""Most sessions of one user that are stored before their end, since a user can begin any number."""
 USED_EVERY = 1_800.0
-"""Seconds between two notes of what a job used."""
+"""Seconds between two events of what a job used."""
 
 
 class Writing:
-    """`events` are those of the step so far."""
+    """Collects the events of a step in `events`."""
 
     def __init__(self, memory: Memory, following: Following, now: Stamp, boot_id: str) -> None:
         self._memory, self._now, self._boot_id = memory, now, boot_id
@@ -36,7 +36,7 @@ class Writing:
         self.events: list[Event] = []
 
     def after(self, following: Following) -> Following:
-        """Return what is known of jobs with what these events leave of the budget."""
+        """Return `following` with what these events leave of the budget."""
         return replace(
             following,
             budget=self._budget,
@@ -46,7 +46,7 @@ class Writing:
         )
 
     def due(self, live: Live) -> Live:
-        """Write down what is due of a job that goes on. Returns the job after that."""
+        """Write what is due for a job that continues. Returns the job after that."""
         if not live.in_ledger:
             return self._begun(live) if self._has_room(live.epoch) and self._is_worth_begin(live) else live
         in_memory = self._memory.epochs.get(live.epoch.name)
@@ -66,7 +66,7 @@ class Writing:
         return replace(live, epoch=replace(epoch, touches=()), in_ledger=True)
 
     def ended(self, record: Record, *, in_ledger: bool) -> None:
-        """Write down a record. `in_ledger`: the begin of the job was written down."""
+        """Write a record, if the budget allows it, or if the begin of the job was stored (`in_ledger`)."""
         if in_ledger or self._may_write(_worth(record)):
             self.events.append(remembered.ended(record, self._boot_id, self._unreported))
             self._unreported = 0
@@ -76,7 +76,7 @@ class Writing:
         self._unreported += 1
 
     def _has_room(self, epoch: Epoch) -> bool:
-        """Return True if memory takes one more. Another would push out the oldest, which would be written down again, and so on without end."""
+        """Return True if memory has room. Otherwise the oldest would be pushed out, and stored again, without end."""
         if len(self._epochs) >= EPOCHS_MOST:
             return False
         own = [other for other in self._epochs if other.kind == epoch.kind and other.uid == epoch.uid]
@@ -88,7 +88,7 @@ class Writing:
             worth = Worth.TOUCHED
         else:
             worth = Worth.BEGUN if age >= BEGUN_AFTER else Worth.NEW
-        return age >= BEGUN_AT_LAST or self._may_write(worth, events=2)  # and that of its end
+        return age >= BEGUN_AT_LAST or self._may_write(worth, events=2)  # including the event of its end
 
     def _may_write(self, worth: Worth, events: int = 1) -> bool:
         self._budget, granted = taken(self._budget, worth, self._now.boottime, events)
