@@ -1,4 +1,4 @@
-"""What `gpuwarden repair` is answered: the ladder of a finding, the next step, and what forbids it."""
+"""Answers `gpuwarden repair`: the ladder of a finding, the next step, and what forbids it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from gpuwarden.publish.sockets.control import Verb, VerbError
 
 Document = dict[str, Any]
 PROBED_WITHIN = 2.0
-"""Seconds, of the four that a verb has."""
+"""Seconds, out of the four that a verb has."""
 SHOWN_MOST = 10
 FLEET = "repair.at_once and repair.per_day are asked of the fleet right before the step"
 
 
 class Asking:
-    """Answers operators. `order` takes an operator's order, and returns why it cannot be taken; "" if it begins."""
+    """Answers operators. `order` takes an operator's order, and returns why it is refused; "" if it begins."""
 
     def __init__(self, sight: Sight, order: Callable[[Plan, str], str]) -> None:
         self._sight = sight
@@ -57,7 +57,7 @@ class Asking:
         }
 
     async def _fitted(self, planned: Plan, scene: Scene) -> tuple[Plan, Scene, tuple[str, ...]]:
-        """Return both with what the helper can do here, and a note where it takes its time: a driver that hangs must not bar what cures it."""
+        """Return both with what the helper can do here, and a note if it is slow: a hung driver must not block that."""
         if planned.step is None:
             return planned, scene, ()
         try:

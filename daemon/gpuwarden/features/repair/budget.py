@@ -1,4 +1,4 @@
-"""How many nodes of the fleet are repaired at once and within a day, by the marks that all nodes see."""
+"""Limits how many nodes of the fleet are repaired at once and within a day, by marks that all nodes can read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpuwarden_collectors.slurm.options import SlurmOptions
 
 REPAIR = "repair"
 LASTS = 3_600.0
-"""Seconds that a node counts as being repaired, at most: a slow reboot of a large machine is done by then."""
+"""Most seconds that a node counts as being repaired: a slow reboot of a large machine is done by then."""
 
 
 def fleet_turn(
@@ -29,7 +29,7 @@ def fleet_turn(
 
 
 def refusal(options: RepairOptions, marks: Mapping[str, Sequence[Mark]], node: str, now: float) -> str:
-    """Why this node may not be repaired now, or may not go on; "" if it may. `marks`: of all nodes, this one's too if it has one."""
+    """Return why this node may not begin or continue a repair; "" if it may. `marks`: of all nodes, with this one."""
     begun = [Held(mark.since, name) for name, own in marks.items() for mark in own if mark.since > now - DAY]
     newest = max((held for held in begun if held.node == node), default=None)
     running = [

@@ -6,8 +6,8 @@ r"""The daemon's end of root's helper, which carries out the steps; `helper/` is
                                                or {"done": false, "refused": true or false, "why": "..."}
     {"verb": "result", "id": "..."}\n        ->  {"state": "unknown", "running", "done", "failed" or "refused", "text": "..."}
 
-One request a connection, one JSON object a line. A step goes on when its connection ends; a second request with its id does nothing, and is
-answered with what came of the first. Everything is bounded in size and time.
+One request per connection, one JSON object per line. A step continues when its connection closes. A second request with
+its id does nothing, and returns the result of the first. Everything is bounded in size and time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gpuwarden_collectors.dataclass import dataclass
 UNIT = "gpuwarden-repair"
 LINE_MOST = 64 << 10
 PROBE_WITHIN = 120.0
-"""Seconds: more than the helper itself waits for a driver that hangs, for the bus and for systemd (`helper/gpus.py`)."""
+"""Seconds: more than the helper itself waits for a hung driver, for the bus and for systemd (`helper/gpus.py`)."""
 RESULT_WITHIN = 10.0
 
 
@@ -34,19 +34,19 @@ class Probed:
 
     able: frozenset[str] = frozenset()
     unable: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """By step, why not."""
+    """By step, why it cannot be done."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a step. `outcome` None: it is still running."""
+    """The result of a step. `outcome` None: it is still running."""
 
     outcome: Outcome | None
     text: str = ""
 
 
 async def probe(path: Path, wanted: Step | None = None, *, within: float = PROBE_WITHIN) -> Probed:
-    """Return what the helper can do here; of what `wanted` is not about, only what needs no answer of the driver. Raises NoAnswer."""
+    """Return what the helper can do here. If `wanted` is no reset, the driver is not queried. Raises NoAnswer."""
     asked = {"verb": "probe", **({} if wanted is None else {"step": wanted.kind.value})}
     answer = await answer_of(path, asked, within, unit=UNIT, most=LINE_MOST)
     able, unable = answer.get("able"), answer.get("unable")

@@ -1,4 +1,4 @@
-"""Repairs in the running daemon: `gpuwarden repair`, and the steps that are allowed."""
+"""Repairs as a part of the daemon: `gpuwarden repair`, and the steps that are allowed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ POLL = 0.2
 
 
 class Repairs(Part):
-    """Each daemon answers `gpuwarden repair --dry-run`; only one in mode enforce with steps that are allowed has a runner."""
+    """Answers `gpuwarden repair --dry-run`; runs steps only in mode enforce, and only if some are allowed."""
 
     _runner: Runner | None = None
 
@@ -84,14 +84,14 @@ class Repairs(Part):
         memory = lambda: memory_of(service.engine.state)  # noqa: E731 - asked anew each time
         self._runner = Runner(self._options.socket, self._sight, hands, memory, boot_id=site.boot_id, clock=self._clock)
         if service.journal.recalled:
-            self._runner.step(None)  # at once: no pass of the GPUs comes before what an earlier daemon began is known
+            self._runner.step(None)  # before any pass over the GPUs, settles what an earlier daemon began
 
     async def stop(self) -> None:
         if self._runner is not None:
             await self._runner.stop()
 
     async def _afresh(self) -> bool:
-        """Have all schedulers read now. Returns whether they were within READ_WITHIN."""
+        """Have all schedulers read now. Returns whether all were within READ_WITHIN."""
         asked, loop = self._clock(), asyncio.get_running_loop()
         until, enforcement = loop.time() + READ_WITHIN, self._service.enforcement
         enforcement.hurry()
@@ -125,7 +125,7 @@ class Repairs(Part):
             self._observe(self._next)
 
     def _observe(self, planned: Plan) -> None:
-        """Record once within a day what mode observe leaves undone."""
+        """Record, once within a day, the step that mode observe does not take."""
         if planned.step is None or any(obstacle.precondition not in OBSERVED_WITHOUT for obstacle in self._barred):
             return
         now, memory = self._clock(), memory_of(self._service.engine.state)

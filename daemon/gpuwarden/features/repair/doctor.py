@@ -1,4 +1,4 @@
-"""Whether the steps that are allowed could be taken here: the helper's unit, its answer, and what forbids a step now."""
+"""Checks whether the allowed steps can be taken here: the helper's unit, its answer, and what forbids a step now."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ FOLDERS = tuple(
     )
 )
 PROBED_WITHIN = 75.0
-"""Seconds: the helper itself waits a minute for a driver that hangs."""
+"""Seconds. The helper itself waits a minute for a hung driver."""
 _ENABLE = "systemctl enable --now gpuwarden-repair.socket"
 
 
 async def repair(daemon: Running, config: Config, folders: Sequence[Path] = FOLDERS) -> list[Row]:
-    """Return no row where no step is allowed."""
+    """Return the rows about repairs; none if no step is allowed."""
     options = config.of(RepairOptions)
     if not options.steps:
         return []
@@ -47,7 +47,7 @@ async def repair(daemon: Running, config: Config, folders: Sequence[Path] = FOLD
 
 
 def no_answer(options: RepairOptions, why: str, folders: Sequence[Path]) -> Row:
-    """Row about a helper that gives no answer."""
+    """Return the row about a helper that does not answer."""
     if options.socket.is_socket():
         return fail(
             "repair helper", f"{why}: nothing is repaired", "see journalctl -u 'gpuwarden-repair@*', and the row rights"
@@ -60,7 +60,7 @@ def no_answer(options: RepairOptions, why: str, folders: Sequence[Path]) -> Row:
 
 
 def step_row(word: str, host: Probed) -> Row:
-    """Row about a word of `repair.steps`."""
+    """Return the row about a word of `repair.steps`."""
     alone, together = host.unable.get(StepKind.RESET_GPU, ""), host.unable.get(StepKind.RESET_ALL, "")
     if word == StepKind.RESET_GPU and bool(alone) != bool(together):
         restriction = f"one GPU alone cannot be: {alone}" if alone else f"all GPUs together cannot be: {together}"
@@ -71,7 +71,7 @@ def step_row(word: str, host: Probed) -> Row:
 
 
 def now(shown: dict[str, Any], mode: str, *, quiet: bool) -> Iterator[Row]:
-    """Yield the row about what forbids a step at this moment. `shown`: what the daemon's status has of repairs."""
+    """Yield the row about what forbids a step now. `shown`: the daemon's status of repairs."""
     finding, step, text = (clean(shown.get(key) or "") for key in ("finding", "step", "text"))
     general = [
         *(["mode is observe"] if mode != "enforce" else []),

@@ -1,4 +1,4 @@
-"""What of the events of repairs leaves the daemon: all of it, also in notifications."""
+"""Selects the data of repair events that leave the daemon: all, also in notifications."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Which steps repair which finding: a table, at most two steps for each, the milder first. Pure.
+"""The table of the steps that repair a finding: at most two for each, the milder first. Pure.
 
-The advice of a finding decides whether it is repaired at all; this table decides how. What is not in it is for a person. A step is
-never chosen by resemblance, and a ladder never goes on by itself: its second step follows only if the first was done and the same failure
-of the same board is there within a day (`plan.py`).
+The advice of a finding decides whether it is repaired at all, this table how. A finding that is not in it needs an
+operator. A step is never chosen by similarity. The second step of a ladder follows only if the first was done and the
+same failure of the same board is there within a day (`plan.py`).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from gpuwarden.features.repair.model import RANK, Service, StepKind
 from gpuwarden.health.model import Advice, Finding
 
 RETRIED = "came_back_after"
-"""The evidence of a finding whose advice is stronger than its kind has, since a repair did not help."""
+"""Evidence of a finding whose advice is stronger than usual, because a repair did not help."""
 
 
 class Rung(NamedTuple):
-    """A kind of step, and of the restart of a service, which one."""
+    """A kind of step; for the restart of a service, also which service."""
 
     kind: StepKind
     service: Service | None = None
@@ -73,7 +73,7 @@ BY_ADVICE: Mapping[str, Mapping[Advice, Ladder]] = {
         Advice.RESTART_SERVICE: (_restart(Service.IMEX),),  # "recover IMEX domain" alone has this advice
     },
 }
-"""By code, for conditions whose advice comes from a table of its own, as that of Xids."""
+"""By code, for conditions that have a table of advice of their own, such as Xids."""
 
 SERVICES: Mapping[str, Ladder] = {
     "nvidia-fabricmanager": (_restart(Service.FABRIC_MANAGER), _REBOOT),
@@ -82,22 +82,22 @@ SERVICES: Mapping[str, Ladder] = {
     "dcgm": (_restart(Service.DCGM),),
     "nvidia-imex": (_restart(Service.IMEX),),
 }
-"""Of `service_down`, by the unit without its suffix. No other service is restarted."""
+"""For `service_down`, by the unit without its suffix. No other service is restarted."""
 
 NOT_REPAIRED: Mapping[str, str] = {
     "mount_missing": "what a mount needs is outside of this node",
     "mount_hung": "what a mount needs is outside of this node",
 }
-"""Conditions whose advice is a step, and which gpuwarden leaves to a person all the same."""
+"""Conditions whose advice is a step, but which need an operator."""
 
 REPAIRED = frozenset({Advice.RESET_GPU, Advice.RESTART_SERVICE, Advice.REBOOT})
-"""Advice that is a step. With every other one only a person goes on."""
+"""Advice that is a step. Any other advice needs an operator."""
 OF_DOMAIN = frozenset({"fabric_unhealthy"})
-"""Findings that in an NVLink domain of several nodes are of the domain, whose controller is not on this node."""
+"""Findings that concern an NVLink domain as a whole, whose controller is not on this node."""
 
 
 def ladder(finding: Finding, domain: str = "") -> Ladder:
-    """Return the steps for a finding, the first first; empty: it is for a person. `domain`: the NVLink domain of the node."""
+    """Return the steps for a finding, in order; empty if it needs an operator. `domain`: the node's NVLink domain."""
     if finding.advice not in REPAIRED or (domain and finding.key.code in OF_DOMAIN):
         return ()
     rungs = _of(finding)
@@ -116,7 +116,7 @@ def _of(finding: Finding) -> Ladder:
 
 
 def why_none(finding: Finding, domain: str = "") -> str:
-    """Why a finding has no steps, for people."""
+    """Return why a finding has no steps, for people."""
     code = finding.key.code
     if finding.advice not in REPAIRED:
         return f"its advice is {finding.advice}, which is for a person"
@@ -126,5 +126,5 @@ def why_none(finding: Finding, domain: str = "") -> str:
 
 
 def strength(kind: StepKind) -> int:
-    """Return how much a step ends; a stronger one does what the milder ones do."""
+    """Return the rank of a step: a stronger one does what the milder ones do."""
     return RANK[kind]

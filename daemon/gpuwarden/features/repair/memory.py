@@ -1,4 +1,4 @@
-"""What is remembered of repairs: the tries of the last days, what came of them, and which failures a bundle was made for."""
+"""The memory of repairs: recent tries, their outcomes, and the failures that have a bundle."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from gpuwarden_collectors.facts import Stamp
 
 NAME = "repair"
 KEPT = 64
-"""Tries: two a day of one kind of failure of each GPU, and those that were refused."""
+"""Most tries: two a day for one kind of failure of each GPU, and those that were refused."""
 COUNTS_MOST = 64
 BUNDLES_MOST = 64
 _BUNDLED = frozenset({"bundle_made", "bundle_failed"})
-"""Kinds of events of another feature, by which it says that what can be saved of a failure is saved, or why not."""
+"""Kinds of events of another feature: they report that the data of a failure were saved, or why not."""
 KINDS = frozenset({EventKind.REPAIR_BEGUN, EventKind.REPAIR_ENDED, EventKind.REPAIR_TRIED, EventKind.SUMMED, *_BUNDLED})
 _COUNTS, _BUNDLES = Key("repairs", NODE), Key("repair_bundles", NODE)
 
@@ -28,13 +28,13 @@ class Memory:
     tries: tuple[Try, ...] = ()
     """The newest last."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """How many steps came to what since the ledger began, as `reset_gpu_done`."""
+    """Number of steps by outcome since the ledger began, as `reset_gpu_done`."""
     bundles: Mapping[str, float] = field(default_factory=dict)
-    """By finding, when a bundle was made for it, or failed; or since when it was there by then, if the clock was set back in between (Unix time)."""
+    """By finding, when its bundle was made or failed (Unix time); the finding's begin if the clock was set back."""
 
     @property
     def open(self) -> Try | None:
-        """The try that was begun and has not ended."""
+        """Return the try that has begun and not ended."""
         return next((attempt for attempt in reversed(self.tries) if attempt.outcome is None), None)
 
 
@@ -47,7 +47,7 @@ def memory_of(state: State) -> Memory:
 
 
 def board_of(state: State, key: Key) -> str:
-    """Return the board that a finding is of; "" for one that is of the node."""
+    """Return the board that a finding is about; "" if it is about the node."""
     return board(state, key.subject.slot) if key.subject.slot else ""
 
 

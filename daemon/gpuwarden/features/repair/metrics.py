@@ -12,7 +12,7 @@ from gpuwarden.publish.snapshot import Snapshot
 
 
 def _repairs(snapshot: Snapshot) -> Iterator[Sample]:
-    """Steps by what came of them, every pair once repairs are allowed or there was any."""
+    """Yield steps by outcome, every pair once repairs are allowed or there was any."""
     shown = of(snapshot)
     if shown.allowed or shown.counts:
         for step in StepKind:

@@ -1,4 +1,4 @@
-"""What a repair is made of: steps, what each is done to, and tries. Pure."""
+"""The types of a repair: steps and what they are done to, outcomes, and tries. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TEXT_MOST = 300
 
 
 class StepKind(StrEnum):
-    """What the helper can do, from the mildest to the one that ends everything else on the node."""
+    """Steps that the helper can take, from the mildest to the one that ends everything on the node."""
 
     RESTART_SERVICE = "restart_service"
     RESET_GPU = "reset_gpu"
@@ -26,10 +26,10 @@ class StepKind(StrEnum):
 
 
 ALLOWED_BY = {StepKind.RESET_ALL: StepKind.RESET_GPU.value}
-"""By step, the word of `repair.steps` that allows it, where that is not its own name."""
+"""By step, the word of `repair.steps` that allows it, if that is not its own name."""
 RANK = {kind: rank for rank, kind in enumerate(StepKind)}
 TOUCHES_DRIVER = frozenset({StepKind.RESET_GPU, StepKind.RESET_ALL, StepKind.RELOAD_DRIVER})
-"""Steps that fail while any process, the daemon's own reader too, has a GPU open."""
+"""Steps that fail while any process has a GPU open, including the daemon's own reader."""
 
 
 class Service(StrEnum):
@@ -43,7 +43,7 @@ class Service(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing that the helper is asked for, and what it is done to."""
+    """One request to the helper: what to do, and to what."""
 
     kind: StepKind
     service: Service | None = None
@@ -66,7 +66,7 @@ class Step:
         return ALLOWED_BY.get(self.kind, self.kind.value)
 
     def request(self) -> dict[str, Json]:
-        """Return what the helper is sent."""
+        """Return the request to the helper."""
         request: dict[str, Json] = {"step": self.kind.value}
         if self.service is not None:
             request["service"] = self.service.value
@@ -76,45 +76,45 @@ class Step:
 
 
 class Outcome(StrEnum):
-    """What came of a step."""
+    """The result of a step."""
 
     DONE = "done"
-    """The helper did it. Whether it cured anything shows by itself."""
+    """The helper did it. Later readings show whether it cured anything."""
     REBOOTED = "rebooted"
     """The node booted after the step that was to reboot it."""
     FAILED = "failed"
     REFUSED = "refused"
     """Nothing was done."""
     UNKNOWN = "unknown"
-    """Nobody knows whether it was done."""
+    """It is not known whether it was done."""
     OBSERVED = "observed"
     """Mode observe: it would have been done."""
 
 
 UNDONE = frozenset({Outcome.REFUSED, Outcome.OBSERVED})
-"""Outcomes of what is no try, since nothing was done."""
+"""Outcomes that are no try, since nothing was done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Try:
-    """One step that was begun for a finding, and what came of it. Data of REPAIR_BEGUN, and as a whole of REPAIR_TRIED."""
+    """One step that was begun for a finding, and its outcome. Data of REPAIR_BEGUN, and as a whole of REPAIR_TRIED."""
 
     id: str
-    """Its name, by which the helper does nothing twice."""
+    """Its name, by which the helper does no step twice."""
     step: StepKind = field(metadata=otherwise(StepKind.REBOOT))
     service: Service | None = None
     slot: str = ""
     uuid: str = ""
     board: Annotated[str, cut(64)] = ""
-    """UUID of the board that the finding is of, or its slot; empty: the node."""
+    """UUID of the board that the finding is about, or its slot; empty: the node."""
     number: int = 1
-    """How many tries of this failure of this board there were within a day, this one included."""
+    """Number of tries of this failure of this board within a day, including this one."""
     by: Annotated[str, cut(64)] = ""
     """The operator who ordered it; empty: gpuwarden."""
     outcome: Outcome | None = None
     """None: it is not known yet."""
     text: Annotated[str, cut(TEXT_MOST)] = ""
-    """What the helper said, for people."""
+    """The helper's message, for people."""
     ended: Stamp | None = None
     at: Stamp = field(metadata=no_key())
     boot_id: str = field(metadata=no_key())
@@ -140,6 +140,6 @@ class Ended:
     outcome: Outcome = field(metadata=otherwise(Outcome.UNKNOWN))
     text: Annotated[str, cut(TEXT_MOST)] = ""
     board: Annotated[str, cut(64)] = ""
-    """As of `Try`."""
+    """As in `Try`."""
     at: Stamp = field(metadata=no_key())
     boot_id: str = field(metadata=no_key())

@@ -1,4 +1,4 @@
-"""The next step for a finding, by the ladder and what was tried within a day: after two tries only a person goes on. Pure."""
+"""Chooses the next step for a finding, by the ladder and the tries within a day: at most two. Pure."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from gpuwarden_collectors.facts import Stamp
 
 DAY = 86_400.0
 TRIES_MOST = 2
-"""Tries for a failure of a board within a day. A failure that returns within it is the same one."""
+"""Most tries for a failure of a board within a day. A failure that returns within a day is the same one."""
 REFUSALS_MOST = 3
-"""Refusals within a day: what the helper refuses again and again is for a person."""
+"""Refusals within a day after which an operator must act."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What would be done next for a finding."""
+    """The next step for a finding."""
 
     finding: Finding
     board: str = ""
-    """As of `Try`."""
+    """As in `Try`."""
     step: Step | None = None
-    """None: only a person goes on, and `why` says why."""
+    """None: an operator must act, for the reason in `why`."""
     number: int = 1
     """Which try of this failure within a day it would be."""
     why: str = ""
     gave_up: bool = False
-    """Steps were tried or refused, and there is none left."""
+    """Steps were tried or refused, and none is left."""
 
 
 def plan(finding: Finding, state: State, verdict: Verdict, allowed: Collection[str], now: Stamp) -> Plan:
@@ -67,7 +67,7 @@ def plan(finding: Finding, state: State, verdict: Verdict, allowed: Collection[s
 
 
 def strongest(plans: Collection[Plan]) -> Plan | None:
-    """Return the plan that is carried out first: that of the strongest step, which does what the milder ones do."""
+    """Return the plan to carry out first: that of the strongest step, which does what the milder ones do."""
     candidates = [plan for plan in plans if plan.step is not None]
     return max(
         candidates,

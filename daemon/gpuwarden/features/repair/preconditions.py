@@ -1,7 +1,7 @@
-"""What forbids a step: each precondition is one question about what was read right before. Pure.
+"""The preconditions of a step: each is one check of what was read right before. Pure.
 
-All must hold. They are asked before anything begins, again right before the step, and by `gpuwarden repair --dry-run`, which shows every
-one that does not hold. `TABLE` is all of them, in the order in which they are shown.
+All must hold. They are checked before anything begins, again right before the step, and by `gpuwarden repair
+--dry-run`, which shows every one that does not hold. `TABLE` has all of them, in the order in which they are shown.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 SETTLES = 180.0
-"""Seconds after a step before the next: findings that it cured end within that, and a driver that starts needs some."""
+"""Seconds from a step to the next: findings that it cured end within that, and a driver that starts needs some."""
 REFUSED_AGAIN = 1_800.0
-"""Seconds until the helper is asked again for what it refused."""
+"""Seconds until a step that the helper refused is requested again."""
 
 
 class Precondition(StrEnum):
@@ -60,11 +60,11 @@ class Obstacle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """What is known of the node at one moment."""
+    """The state of the node at one moment."""
 
     now: Stamp
     enforce: bool
-    """`mode` is enforce."""
+    """The mode is enforce."""
     remembered: bool
     """The state holds what is in the ledger."""
     verdict: Verdict
@@ -75,21 +75,21 @@ class Scene:
     breaker: str = ""
     """Why the breaker is open; empty: it is not."""
     processes: Mapping[str, int] | None = None
-    """By slot, how many processes are on the GPU; None: NVML does not say, or has hung since it did. The helper looks for itself."""
+    """By slot, the number of processes on the GPU; None: NVML does not answer. The helper checks it again."""
     set_up: Mapping[str, str] = field(default_factory=dict)
-    """By slot, why a GPU cannot be reset as it is set up."""
+    """By slot, why a GPU cannot be reset with its settings."""
     bundles: bool = False
     """A bundle is made for each failure."""
     quiet: bool = False
-    """`repair.quiet_hours` has this moment."""
+    """The present time is within `repair.quiet_hours`."""
     ordered: bool = False
     """An operator ordered the step."""
     helper: str = ""
-    """Why the helper cannot be asked; empty: it can, or was not asked."""
+    """Why the helper cannot be reached; empty: it can, or was not queried."""
     unable: Mapping[str, str] = field(default_factory=dict)
     """By step, why the helper cannot do it here."""
     fleet: str = ""
-    """Why it is not this node's turn; empty: it is, or nobody was asked."""
+    """Why it is not this node's turn; empty: it is, or no turn is needed."""
 
 
 def obstacles(scene: Scene, plan: Plan) -> tuple[Obstacle, ...]:
@@ -98,7 +98,7 @@ def obstacles(scene: Scene, plan: Plan) -> tuple[Obstacle, ...]:
 
 
 OBSERVED_WITHOUT = frozenset({Precondition.MODE, Precondition.JOBS, Precondition.PROCESSES, Precondition.SCHEDULER})
-"""Preconditions that mode observe does not wait for: the node is not excluded there, so that it goes on to have jobs."""
+"""Preconditions that mode observe does not wait for: there the node is not excluded, and continues to get jobs."""
 
 
 def _step(_: Scene, plan: Plan) -> str:
@@ -123,7 +123,7 @@ def _finding(scene: Scene, plan: Plan) -> str:
 
 
 def _texts(scene: Scene) -> dict[str, str]:
-    """Return, by actuator, the text of each exclusion for a failure: in mode observe, that which would be written."""
+    """Return, by actuator, the text of each exclusion for a failure; in mode observe the text that would be written."""
     holds = {name: hold.reason for name, hold in scene.policy.holds.items() if hold.why is Why.FAILURE}
     would = {name: intent.reason for name, intent in scene.policy.would.items() if intent.why is Why.FAILURE}
     return holds if scene.enforce else {**would, **holds}
@@ -184,7 +184,7 @@ def _jobs(scene: Scene, plan: Plan) -> str:
     named = any(state.empty is not None for state in scene.node_states.values())
     reboots = (
         plan.step is not None and plan.step.kind is StepKind.REBOOT
-    )  # before other steps the helper looks for itself
+    )  # before other steps the helper checks this itself
     if reboots and not named and scene.processes is None and not scene.ordered:
         return (
             "no scheduler names jobs here, and NVML does not say what is on the GPUs: only an operator orders a reboot"
@@ -193,7 +193,7 @@ def _jobs(scene: Scene, plan: Plan) -> str:
 
 
 def _processes(scene: Scene, plan: Plan) -> str:
-    """Why a process is in the way: one on the GPU that is reset, or for what concerns all GPUs, on any."""
+    """Return which processes prevent the step: on the GPU to reset or, for a step on all GPUs, on any."""
     if scene.processes is None or plan.step is None:
         return ""
     slots = [plan.step.slot] if plan.step.kind is StepKind.RESET_GPU else list(scene.processes)
@@ -230,7 +230,7 @@ def _running(scene: Scene, _: Plan) -> str:
 
 
 def settles(memory: Memory, now: float) -> str:
-    """Return which step may have cured more than is seen by now, or "". `now`: Unix time."""
+    """Return which step may have cured more than is visible yet, or "". `now`: Unix time."""
     for attempt in memory.tries:
         if attempt.ended is not None and attempt.counts and 0.0 <= (since := now - attempt.ended.wall) < SETTLES:
             return f"{attempt.what} ended {since:.0f} s ago, and is given {SETTLES:.0f} s to show what it cured"
@@ -282,10 +282,11 @@ TABLE: Mapping[Precondition, Callable[[Scene, Plan], str]] = {
 
 
 def next_of(plans: Collection[tuple[Plan, Collection[Obstacle]]]) -> Plan | None:
-    """Return the plan that is carried out first, of plans and what forbids each.
+    """Return the plan to carry out first, of plans and what forbids each.
 
-    A finding that came after the exclusion, as a GPU that falls off the bus after its memory failed, keeps back neither
-    the steps for what the node is excluded for, which may end both, nor the call for a person when these are used up.
+    A finding that appears after the exclusion, such as a GPU that falls off the bus after its memory failed, delays
+    neither the steps for the cause of the exclusion, which may cure both, nor the call for an operator when these are
+    used up.
     """
     named = [plan for plan, barred in plans if all(each.precondition is not Precondition.REASON for each in barred)]
     if (first := strongest(named)) is not None or any(plan.gave_up for plan in named):
@@ -294,13 +295,13 @@ def next_of(plans: Collection[tuple[Plan, Collection[Obstacle]]]) -> Plan | None
 
 
 def fitted(step: Step, able: Collection[str]) -> Step:
-    """Return the step as the helper can do it: where no GPU can be reset alone, all are, together."""
+    """Return the step as the helper can do it: if no GPU can be reset alone, all are reset together."""
     if step.kind is StepKind.RESET_GPU and step.kind not in able and StepKind.RESET_ALL in able:
         return Step(StepKind.RESET_ALL)
     return step
 
 
 def notes(scene: Scene, plan: Plan) -> Iterator[str]:
-    """Yield what is not as a careful operator would have it, and forbids nothing."""
+    """Yield what a careful operator would want otherwise, although it forbids nothing."""
     if plan.step is not None and not scene.bundles:
         yield "no bundle: [bundle] on_failure is off"

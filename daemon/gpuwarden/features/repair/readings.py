@@ -1,4 +1,4 @@
-"""What must read well after a repair: every GPU answers, none waits for a remap, and every NVLink that ever was is there. Pure."""
+"""Checks readings after a repair: every GPU answers, none waits for a remap, every NVLink ever seen is active. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SHOWN = 3
 
 
 def unwell(verdict: Verdict, facts: NvmlFacts | None, pins: Mapping[str, Pin]) -> str:
-    """Why the node does not read well; "" if it does."""
+    """Return which readings are bad; "" if none are."""
     if facts is None:
         return "the GPUs could not be read"
     if facts.problem is not None:

@@ -1,7 +1,7 @@
-"""What a repair demands before the node returns: that the node reads well, and that no Xid came for a while. Pure.
+"""The requirement after a repair, before the node returns: good readings, and no Xid for a while. Pure.
 
-The test before a return (the gate of active tests) is demanded by the same events where this host can test; this is demanded beside it,
-and is all there is where it cannot.
+The same events also require a test before a return (the gate of active tests), if this host can test. This requirement
+applies in any case.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ _CHECK = Key("repair_check", NODE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """The check that a step demands."""
+    """The check that a step requires."""
 
     step: Annotated[str, cut(64)] = ""
     running: bool = False
     at: Stamp = field(metadata=no_key())
-    """When the step ended, or the newest Xid after it came."""
+    """When the step ended, or when the newest Xid after it came."""
     boot_id: str = field(metadata=no_key())
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What it must know beside the situation."""
+    """Input of the requirement that is not in the situation."""
 
     unwell: str = ""
-    """Why the node does not read well; empty: it does."""
+    """Which readings are bad; empty if none are."""
     gpus: int = 0
 
 
@@ -53,7 +53,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class ReadWell:
-    """After a repair the node must read well. `check` is None while none is demanded."""
+    """The requirement of good readings after a repair. `check` is None while none is required."""
 
     check: Check | None = None
 

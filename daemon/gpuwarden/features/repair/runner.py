@@ -1,11 +1,13 @@
-"""Carries out a step: one at a time. The ledger has its beginning before the helper is asked, and what came of it.
+"""Carries out steps, one at a time. The ledger records the beginning before the helper gets the request, and the
+outcome.
 
     all is saved -> look afresh -> the fleet's turn -> our reader leaves the GPUs -> look afresh -> REPAIR_BEGUN, on disk -> the helper -> REPAIR_ENDED
 
-The preconditions are asked after each look, and again when the beginning is on disk.
+The preconditions are checked after each look, and again when the beginning is on disk.
 
-A daemon that is killed leaves REPAIR_BEGUN without REPAIR_ENDED. The next one asks the helper what became of that step, by its name, and
-does nothing before that is known; a boot since then is the one that was ordered, or ended the step.
+A daemon that is killed leaves REPAIR_BEGUN without REPAIR_ENDED. The next one queries the helper for the result of that
+step, by its id, and does nothing before that is known; a boot since then is the one that was ordered, or ended the
+step.
 """
 
 from __future__ import annotations
@@ -42,14 +44,14 @@ WITHIN = {
     StepKind.RELOAD_DRIVER: 600.0,
     StepKind.REBOOT: 120.0,
 }
-"""Seconds for the helper's answer; then it is asked what it does."""
+"""Seconds for the helper's answer; then its result is queried."""
 FOUND_OUT_WITHIN = 900.0
-"""Seconds for which it is asked that."""
+"""Seconds for which the result is queried."""
 LOOKED_AGAIN = 10.0
 REBOOTS_WITHIN = 1_800.0
-"""Seconds from the order of a reboot until it has failed. The shutdown of a machine that hangs takes many minutes."""
+"""Seconds from the order of a reboot until it counts as failed. The shutdown of a hung machine takes many minutes."""
 AGAIN = 60.0
-"""Seconds until what was forbidden is tried again."""
+"""Seconds until a step that was forbidden is tried again."""
 AFTER_FAULT = 60.0
 STOPS_WITHIN = 2.0
 UNWRITTEN = "the ledger cannot be written: nothing is begun meanwhile"
@@ -63,9 +65,11 @@ log = get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hands:
-    """What the runner does to the rest of the daemon.
+    """The runner's access to the rest of the daemon.
 
-    `saved` returns once other features have saved what a step may destroy, or cannot. `afresh` has all schedulers read now, and returns whether they were. `off_the_gpus` keeps our reader off. `turn` is None where nobody counts.
+    `saved` returns once other features have saved what a step may destroy, or cannot. `afresh` has all schedulers read
+    now, and returns whether they were. `off_the_gpus` keeps the daemon's own reader off. `turn` is None if nothing
+    limits repairs of the fleet.
     """
 
     append: Append
@@ -96,18 +100,18 @@ class Runner:
         self._stopped = False
         self._chance = random.Random()  # noqa: S311 - spreads load, guards nothing
         self.barred: tuple[Obstacle, ...] = ()
-        """What forbade the step when it was last looked at closely."""
+        """What forbade the step at the last complete check."""
 
     # --- life
 
     def step(self, planned: Plan | None) -> None:
-        """Begin what is due. Called after each step of the daemon. Does not wait."""
+        """Begin what is due. Called after each step of the daemon. Does not block."""
         if self._stopped or (self._task is not None and not self._task.done()):
             return
         begun, first = self._memory().open, self._first
         self._first = False
         if begun is None and first:
-            # A daemon that was killed before its REPAIR_BEGUN may have left a mark, which holds up the others.
+            # A daemon that was killed before its REPAIR_BEGUN may have left a mark, which delays other nodes.
             self._begin_task(self._leave())
             return
         ordered, self._ordered = self._ordered, None
@@ -122,7 +126,7 @@ class Runner:
             self._begin_task(self._leave())
 
     def order(self, planned: Plan, by: str) -> str:
-        """Take an operator's order for the next step of the daemon. Returns why it cannot be taken; "" if it is."""
+        """Take an operator's order for the next step of the daemon. Returns why it is refused; "" if it is taken."""
         busy = self._task is not None and not self._task.done()
         if self._memory().open is not None or (busy and not self._waits):
             return "another step is under way"
@@ -135,12 +139,12 @@ class Runner:
         self._task = asyncio.create_task(self._guarded(work))
 
     def _out_of_date(self) -> bool:
-        """Return True if no repair of this node counts any more, so that its mark is of no use."""
+        """Return True if no repair of this node counts any more, so that its mark is useless."""
         tries = self._memory().tries
         return bool(tries) and self._clock().wall - tries[-1].at.wall > DAY
 
     async def stop(self) -> None:
-        """Stop waiting. A step that was begun goes on without the daemon, and the next one looks what came of it."""
+        """Stop waiting. A step that was begun continues without the daemon; the next daemon queries its result."""
         self._stopped = True
         if self._task is not None:
             self._task.cancel()
@@ -149,7 +153,7 @@ class Runner:
     async def _guarded(self, work: Awaitable[None]) -> None:
         try:
             await work
-        except Exception:  # a fault of ours here must not end the daemon; the node stays out
+        except Exception:  # an error here must not end the daemon; the node stays excluded
             log.exception("repair failed unexpectedly")
             await asyncio.sleep(AFTER_FAULT)
         finally:
@@ -158,7 +162,7 @@ class Runner:
     # --- one step
 
     async def _turn(self, planned: Plan, by: str) -> None:
-        """Carry a step out, or wait for a while before it is looked at again; an operator's order ends the wait."""
+        """Carry out a step, or wait until it is checked again. An operator's order ends the wait."""
         self.barred = await self._closely(planned, by)
         if not self.barred:
             return
@@ -169,7 +173,7 @@ class Runner:
         self._wake.clear()
         self._waits = True
         with suppress(TimeoutError):
-            async with asyncio.timeout(AGAIN * self._chance.uniform(1.0, 3.0)):  # not in step with others
+            async with asyncio.timeout(AGAIN * self._chance.uniform(1.0, 3.0)):  # random: nodes do not retry in step
                 await self._wake.wait()
         self._waits = False
 
@@ -177,7 +181,7 @@ class Runner:
         return [obstacle.text for obstacle in self.barred]
 
     async def _closely(self, planned: Plan, by: str) -> tuple[Obstacle, ...]:
-        """Look at everything afresh, and carry the step out if nothing forbids it. Returns what does."""
+        """Read everything afresh, and carry out the step if nothing forbids it. Returns what does."""
         if not await self._hands.committed():
             return (Obstacle(Precondition.LEDGER, UNWRITTEN),)
         await self._hands.saved()
@@ -199,7 +203,7 @@ class Runner:
                 await self._leave()
 
     async def _obstacles(self, planned: Plan, by: str, unable: Mapping[str, str]) -> tuple[Obstacle, ...]:
-        """Look afresh. Returns what forbids the step."""
+        """Read everything afresh. Returns what forbids the step."""
         if not await self._hands.afresh():
             return (Obstacle(Precondition.SCHEDULER, UNREAD),)
         scene = self._sight.scene(ordered=bool(by))
@@ -217,7 +221,7 @@ class Runner:
                 gone = await stack.enter_async_context(self._hands.off_the_gpus(f"{step} repairs it"))
                 if not gone:
                     return (Obstacle(Precondition.PROCESSES, "gpuwarden's own reader cannot be ended"),)
-            if barred := await self._obstacles(planned, by, unable):  # the turn of the fleet took its time
+            if barred := await self._obstacles(planned, by, unable):  # the turn of the fleet took time
                 return barred
             before = self._memory()
             begun = Try(
@@ -237,7 +241,7 @@ class Runner:
             if not await self._hands.committed():
                 self._ended(begun, Result(Outcome.REFUSED, UNWRITTEN))
                 return (Obstacle(Precondition.LEDGER, UNWRITTEN),)
-            scene = replace(self._sight.scene(ordered=bool(by)), memory=before, fleet="")  # its own beginning is none
+            scene = replace(self._sight.scene(ordered=bool(by)), memory=before, fleet="")  # without its own beginning
             if barred := obstacles(scene, planned):  # a disk may take long to write
                 self._ended(begun, Result(Outcome.REFUSED, barred[0].text))
                 return barred
@@ -249,7 +253,7 @@ class Runner:
         return ()
 
     async def _result(self, begun: Try, reason: str) -> Result:
-        """Ask for the step, and where that has no answer what became of it."""
+        """Request the step. Without an answer, query its result."""
         try:
             return await client.request(
                 self._socket,
@@ -266,10 +270,10 @@ class Runner:
             return await self._found_out(begun)
 
     async def _found_out(self, begun: Try) -> Result:
-        """Ask what became of a step until that is known. It is never asked for again."""
+        """Query the result of a step until it is known. The step is never requested again."""
         loop = asyncio.get_running_loop()
         until, unknown, text = loop.time() + FOUND_OUT_WITHIN, 0, ""
-        while loop.time() < until and unknown < 2:  # a helper that cannot read its notebook says nothing
+        while loop.time() < until and unknown < 2:  # unanswered if the helper cannot read its notebook
             try:
                 result = await client.result(self._socket, begun.id)
             except NoAnswer as error:
@@ -286,7 +290,7 @@ class Runner:
     # --- what an earlier turn, or an earlier daemon, left
 
     async def _settle(self, begun: Try) -> None:
-        """End a try that was begun, once it is known what came of it."""
+        """End a try that was begun, once its result is known."""
         async with AsyncExitStack() as stack:
             if begun.step in TOUCHES_DRIVER and begun.boot_id == self._boot_id:
                 await stack.enter_async_context(self._hands.off_the_gpus(f"{begun.what} repairs it"))
@@ -335,6 +339,6 @@ class Runner:
 
 
 def _reason(scene: Scene) -> str:
-    """Return the text that stands beside the exclusion: Slurm writes that of a reboot over it, and it is to stand after the boot."""
+    """Return the text of the exclusion. Slurm overwrites it by the reason of a reboot, so that it stays the same."""
     holds = scene.policy.holds
     return (holds.get(SLURM) or next(iter(holds.values()))).reason

@@ -1,4 +1,4 @@
-"""What is read of the running daemon for the preconditions of a step, at one moment."""
+"""Reads the state of the running daemon for the preconditions of a step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MIG = "MIG is on: a reset would take its instances away"
 
 
 class Sight:
-    """Looks at the daemon. `bundles`: a bundle is made for each failure. `alone`: nobody counts the repairs of the fleet."""
+    """Reads the daemon's state. `bundles`: each failure gets a bundle. `alone`: nothing counts the fleet's repairs."""
 
     def __init__(
         self, service: Service, options: RepairOptions, *, enforce: bool, bundles: bool, alone: bool, clock: Clock
@@ -57,7 +57,7 @@ class Sight:
         )
 
     def _own_count(self, now: Stamp) -> str:
-        """Why this node was repaired often enough within a day, where it counts for itself alone; "" if it was not."""
+        """Return why this node was repaired often enough within a day, if only it counts; "" if it was not."""
         tries = memory_of(self._service.engine.state).tries
         lately = sum(attempt.counts and attempt.at.wall > now.wall - DAY for attempt in tries)
         most = self.options.per_day
@@ -68,7 +68,7 @@ class Sight:
         )
 
     def plans(self) -> list[Plan]:
-        """Return a plan for each failure to act on that is no consequence of another."""
+        """Return a plan for each failure to act on that follows from no other."""
         service = self._service
         findings = failing(service.enforcement.state, service.verdict)
         return [self._plan(finding) for finding in findings if finding.caused_by is None]
@@ -80,9 +80,9 @@ class Sight:
         return None if match is None else self._plan(match)
 
     def again(self, before: Plan) -> Plan | None:
-        """Return the plan for the same finding by what is known now, with the step as it was fitted to the host.
+        """Return the present plan for the same finding, with the step as it was fitted to the host.
 
-        Where the finding has another next step by now, there is none: it is planned anew.
+        If the finding has another next step by now, the plan has none: it is planned again.
         """
         now = self.plan_for(str(before.finding.key))
         if now is None or now.step is None or before.step is None:

@@ -1,4 +1,4 @@
-"""What is published of repairs: a part of the snapshot."""
+"""The published state of repairs: a part of the snapshot."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ class Shown:
     """`clear`: nothing is to be repaired; `waiting`: something forbids the next step, or the last one has yet to show what it
     cured; `running`; `person`: steps were tried, and none is left."""
     finding: str = ""
-    """Id of the finding that it is about."""
+    """Id of the finding that this state is about."""
     step: str = ""
     """The step that runs, or comes next; empty if none is left."""
     text: str = ""
-    """Why it waits, or why only a person goes on."""
+    """Why it waits, or why an operator must act."""
     forbidden_by: tuple[Obstacle, ...] = ()
     tries: tuple[Try, ...] = ()
     """The newest, the newest last."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """Steps by what came of them, as `reset_gpu_done`, since the ledger began."""
+    """Steps by outcome, as `reset_gpu_done`, since the ledger began."""
 
 
 def of(snapshot: Snapshot) -> Shown:
-    """Return what a snapshot has of repairs."""
+    """Return the part of repairs in a snapshot."""
     shown: Shown = snapshot.features.get(NAME, Shown())
     return shown

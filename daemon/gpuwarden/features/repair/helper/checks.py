@@ -1,4 +1,4 @@
-"""What is read and checked before a step, and again while its services are stopped."""
+"""Reads and checks the host before a step, and again while its services are stopped."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.pci_facts import PciKind
 
 _READERS = frozenset({*(unit for units in UNITS.values() for unit in units), "gpuwarden.service"})
-"""Units that have GPUs open and run nothing on them."""
+"""Units that have GPUs open but run nothing on them."""
 
 
 def stops_persistence_daemon(stopped: Collection[str]) -> bool:
-    """Return True if the daemon that holds persistence mode is among these units: it then needs no call of nvidia-smi to end."""
+    """Return True if the daemon for persistence mode is among these units: nvidia-smi need not end that mode then."""
     return bool(set(stopped) & set(UNITS["persistence"]))
 
 
@@ -34,7 +34,7 @@ class Refused(Exception):  # noqa: N818 - a decision
 
 @dataclass(slots=True)
 class Checks:
-    """The checks of one step. `seen` is what was read of the host, for a step that is about GPUs."""
+    """The checks of one step. `seen`: what was read of the host, if the step is about GPUs."""
 
     host: Host
     settings: Settings
@@ -50,7 +50,9 @@ class Checks:
             raise Refused(str(error)) from error
 
     def unused(self, aside: Collection[str] = ()) -> None:
-        """Check that nobody uses the GPUs of the step but the units `aside`, and the fabric manager. Raises Refused, NoReading."""
+        """Check that nothing uses the step's GPUs but the units `aside`, and the fabric manager if one GPU is reset.
+        Raises Refused, NoReading.
+        """
         alone = self.request.step not in ON_ALL_GPUS
         beside = UNITS["fabric_manager"] if alone else ()
         if why := obstacles.in_use(
@@ -60,7 +62,7 @@ class Checks:
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """Return the slots of the GPUs that the step is about."""
+        """Return the slots of the GPUs that the step affects."""
         if self.request.step == "reset_gpu":
             return (self.request.fields["slot"],)
         return tuple(function.slot for function in self.seen.bus if function.kind == PciKind.GPU)
@@ -117,8 +119,8 @@ class Checks:
         self.unused(stopped)
 
     def _persistent(self, stopped: Collection[str]) -> tuple[str, ...]:
-        """Return the slots of the GPUs whose persistence mode the step takes away: of all, where it stops the daemon for it, which may start anew
-        without it (`--no-persistence-mode`, as in the unit of Ubuntu), else of those of the step.
+        """Return the slots of the GPUs that lose persistence mode: of all, if the step stops the daemon for it, which
+        may start again without it (`--no-persistence-mode`, as in the unit of Ubuntu), else of those of the step.
         """
         if self.seen.driver is None or not STEPS[self.request.step].stops:
             return ()

@@ -1,4 +1,4 @@
-"""Reading that may hang: in a child that is forked for it, ends with it, and is left behind if it cannot be killed."""
+"""Runs readings that may hang, each in a forked child that ends with it, and is left behind if it cannot be killed."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _ANSWER_MOST = 4 << 20
 
 
 class NoReading(Exception):  # noqa: N818 - a state of the host
-    """The child gave nothing. The message says why."""
+    """The child returned nothing. The message says why."""
 
 
 def read_in_child(subject: str, function: Callable[[], Any], within: float) -> Any:
     """Return what `function` returns, which JSON can hold. Raises NoReading after `within` seconds, and if it fails.
 
-    The child has none of the helper's files open: no lock, no connection. This process must have one thread.
+    The child has none of the helper's files open: no lock, no connection. This process must have only one thread.
     """
     answer = os.memfd_create("answer")
     child = os.fork()

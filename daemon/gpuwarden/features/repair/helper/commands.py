@@ -1,4 +1,4 @@
-"""The commands of the steps, and what their output says."""
+"""The commands of the steps, and how their output is read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CommandFailed(Exception):  # noqa: N818 - a result
 
 
 class NothingOrdered(CommandFailed):
-    """Slurm took no order, as while its controller is away: nothing was done, and it may be tried again."""
+    """Slurm accepted no order, as while its controller is down: nothing was done, and it may be tried again."""
 
 
 def _checked(ended: Ended, action: str) -> Ended:
@@ -55,7 +55,7 @@ def persistence(host: Host, slot: str, *, on: bool) -> tuple[str, ...]:
 
 
 def reset(host: Host, slots: Sequence[str], run: Run, *, alone: bool) -> str:
-    """Reset one GPU, or all in one command. Raises CommandFailed, also if nvidia-smi says that it reset others than it should."""
+    """Reset one GPU, or all in one command. Raises CommandFailed, also if nvidia-smi reports another GPU as reset."""
     chosen = ("-i", bus_id(slots[0])) if alone else ()
     ended = _checked(run(_program(host, "nvidia-smi"), "--gpu-reset", *chosen), "nvidia-smi --gpu-reset")
     were = {slot_of(address) for address in _RESET.findall(ended.output)}
@@ -70,12 +70,12 @@ def reset(host: Host, slots: Sequence[str], run: Run, *, alone: bool) -> str:
 
 
 def loaded(host: Host, modules: Sequence[str]) -> tuple[str, ...]:
-    """Return those that are loaded."""
+    """Return those of the modules that are loaded."""
     return tuple(name for name in modules if (host.sysfs / "module" / name / "initstate").exists())
 
 
 def users_of_driver(host: Host, own_modules: Collection[str]) -> list[str]:
-    """Return the modules that use the driver's and are not known here."""
+    """Return the modules that use the driver and are not among `own_modules`."""
     folder = host.sysfs / "module"
     users = [entry.name for module in ("nvidia", "nvidia_uvm") for entry in _listed(folder / module / "holders")]
     return sorted(set(users) - set(own_modules))
@@ -99,10 +99,12 @@ def _listed(folder: Path) -> list[Path]:
 
 
 def reboot(host: Host, settings: Settings, reason: str, run: Run) -> str:
-    """Order the reboot, by the site's command or else by Slurm, once its reason is in the system's log. Raises CommandFailed.
+    """Order the reboot, by the site's command or else by Slurm, once its reason is in the system log. Raises
+    CommandFailed.
 
-    Neither "ASAP" nor "nextstate=resume" is asked for, since Slurm would use the node again before any test: a node that is drained and empty boots at
-    once, and the drain stays. The reason replaces that of the drain, so that it is the same text (`scontrol(1)`; tried with a real Slurm).
+    Neither "ASAP" nor "nextstate=resume" is requested, since Slurm would use the node before any test: a drained and
+    empty node boots at once, and the drain stays. The reason replaces that of the drain, so it is the same text
+    (`scontrol(1)`; tried with a real Slurm).
     """
     send_line(host.system_log, f"reboots this node: {reason}", host.now())
     if settings.reboot_command:

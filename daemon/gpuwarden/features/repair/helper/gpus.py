@@ -1,4 +1,4 @@
-"""The GPUs as the driver and the bus show them, and who has them open. Both are read in children with a deadline."""
+"""Reads the GPUs from the driver and the bus, and who has them open, in children with a deadline."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from gpuwarden_collectors.pci import PciCollector
 from gpuwarden_collectors.pci_facts import PciKind
 
 DRIVER_WITHIN = 60.0
-"""Seconds: a driver without persistence mode initialises eight GPUs for a first answer."""
+"""Seconds. Without persistence mode the driver initialises eight GPUs before its first answer."""
 HOST_WITHIN = 20.0
 _DRIVER = "/dev/nvidia"
 _DEVICE = re.compile(r"/dev/nvidia(\d{1,3})\b")
 _UNIT = re.compile(r":/system\.slice/(?:[^/]+\.slice/)*([^/\n]+\.service)(?:/|$)", re.MULTILINE)
 _MAJOR, _CONTROL = 195, 254
-"""The driver's own number; minors from here on are no GPUs (nvidia-modeset, nvidiactl)."""
+"""The driver's major number; minors from _CONTROL on are no GPUs (nvidia-modeset, nvidiactl)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,12 +48,12 @@ class Gpu:
     linked: bool = False
     pids: tuple[int, ...] = ()
     asks: str = ""
-    """What the driver still wants done to it."""
+    """Recovery that the driver still requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Driver:
-    """What NVML says."""
+    """State of the driver, as NVML reports it."""
 
     gpus: tuple[Gpu, ...] = ()
     confidential: bool = False
@@ -70,7 +70,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """A process that has files of the driver open. `minors`: the GPUs. `unit`: its service, as the kernel shows it, or ""."""
+    """A process that has files of the driver open. `minors`: the GPUs. `unit`: its service by control group, or ""."""
 
     pid: int
     name: str
@@ -96,7 +96,7 @@ def read_bus(host: Host) -> tuple[Function, ...]:
 
 
 def read_holders(host: Host) -> tuple[Holder, ...]:
-    """Read who has files of the driver open. Raises NoReading: who cannot be seen may be there."""
+    """Read who has files of the driver open. Raises NoReading, since a process that cannot be read may be one."""
     rows = read_in_child(
         "/proc", lambda: [asdict(holder) for holder in _holders(host.proc)], host.within("proc", HOST_WITHIN)
     )
@@ -171,7 +171,7 @@ def _holders(proc: Path) -> Iterator[Holder]:
 
 
 def _opened(folder: Path) -> set[int] | None:
-    """The minors of the GPUs that are open there, empty if only other devices of the driver are; None if nothing is."""
+    """Return the minors of the GPUs open there: empty if only other devices of the driver are, None if none are."""
     open_minors: set[int] | None = None
     for name in os.listdir(folder):  # noqa: PTH208 - a Path for each open file
         try:
@@ -184,8 +184,8 @@ def _opened(folder: Path) -> set[int] | None:
 
 
 def _minors(target: str, file: Path) -> set[int] | None:
-    """A container may have given a device another name, and a chroot(2) has its own /dev below another folder: the device's number counts, where
-    it can be read.
+    """Return the minors by the device's number, if it can be read: a container may give a device another name, and a
+    chroot(2) has its own /dev below another folder.
     """
     try:
         status = file.stat()

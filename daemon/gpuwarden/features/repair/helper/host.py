@@ -1,4 +1,4 @@
-"""What the helper needs of this host and of the configuration. Production has the defaults; a test has folders and programs of its own."""
+"""What the helper needs of the host and the configuration. Production uses the defaults, tests their own folders."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _boot(proc: Path) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """A host. `deadlines`: other ones, in seconds, than the tables have, by program or by what is read."""
+    """A host. `deadlines`: seconds by program or reading, in place of those in the tables."""
 
     folder: Path = Path("/var/lib/gpuwarden-repair")
     """The notebook and the locks, root's alone. Not below the daemon's state directory, which the daemon can write."""
@@ -29,13 +29,13 @@ class Host:
     system_log: Path = Path("/dev/log")
     """The socket of the system's log."""
     path: str = PATH
-    """Where programs are searched. Fixed: the environment of the helper decides nothing."""
+    """Where programs are searched. Fixed, so that the environment of the helper has no influence."""
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     deadlines: Mapping[str, float] = field(default_factory=dict)
     grace: float = 3.0
-    """Seconds for the end of a program after SIGTERM, and again after SIGKILL."""
+    """Seconds to wait for the end of a program after SIGTERM, and again after SIGKILL."""
     now: Callable[[], float] = time.time
-    """Wall clock: limits hold over reboots."""
+    """Wall clock, since limits span reboots."""
     boot: Callable[[], str] = field(default_factory=lambda: lambda: _boot(Path("/proc")))
 
     @property
@@ -48,7 +48,7 @@ class Host:
         return self.deadlines.get(name, seconds)
 
     def run(self, command: Sequence[str], seconds: float, held: int | None = None) -> Ended:
-        """Run a program within its deadline. It keeps `held`, an open lock, for as long as it lives."""
+        """Run a program within its deadline. It keeps `held`, an open lock, as long as it lives."""
         return run(command, self.within(Path(command[0]).name, seconds), self.variables, held, self.grace)
 
     def program(self, name: str, only: Path | None = None) -> str:

@@ -1,8 +1,9 @@
-"""What the helper remembers of its steps, in a folder of root's, and the limits that follow from it.
+"""The helper's record of its steps, in a folder of root's, and the limits that follow from it.
 
-An entry is on the disk before anything of its step is done, and after each part of it: a helper that is killed anywhere leaves what was
-done, what was not, and what is to be put back. Two locks say who works: `helper.lock` is held by a helper while it carries out a step;
-`commands.lock` by its commands, too, so that one that outlives its helper is known. The kernel gives both back with their holders.
+An entry is on disk before its step begins, and changes after each part of it: if a helper is killed at any point, it
+shows what was done, what was not, and what must be put back. Two locks show who works: a helper holds `helper.lock`
+while it carries out a step; its commands hold `commands.lock` as well, so that one that outlives its helper is
+detected. The kernel releases both when their holders end.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from gpuwarden_collectors.dataclass import dataclass
 HOUR = 3600.0
 STEPS_MOST, STEPS_WITHIN = 10, 24 * HOUR
 REBOOTS_MOST, REBOOTS_WITHIN = 1, 6 * HOUR
-"""Steps that are begun, whatever the daemon asks for: as many as `repair.per_day` allows by default. The daemon has budgets of its own, too; these
-bound somebody who got into it."""
+"""Most steps that are begun, whatever the daemon requests: as many as `repair.per_day` allows by default. The daemon
+has its own budgets, too; these limit an intruder in it."""
 REST = 120.0
-"""Seconds for which a step that was done is not done again: who asks for it, as a second daemon on this node may, has not seen what came of it.
-As long as a node must be without an Xid after a step (`requirement.QUIET_FOR`)."""
+"""Seconds for which a step that was done is not repeated: whoever requests it, such as a second daemon on this node,
+has not read its result. As long as a node must be without an Xid after a step (`requirement.QUIET_FOR`)."""
 _KEPT = 64
 _BYTES_MOST = 1 << 20
 _TEXT_MOST = 500
@@ -36,12 +37,12 @@ Stage = Literal["before", "command", "after"]
 
 
 class NotebookError(Exception):
-    """The notebook cannot be used, and so no step is carried out. The message says why and what to do."""
+    """The notebook cannot be used, so that no step is carried out. The message says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One step. `start`, `load` and `persist` are what is to be put back: units, modules, and slots of GPUs with persistence mode."""
+    """One step. `start`, `load` and `persist`: units, modules, and slots of GPUs with persistence mode, to put back."""
 
     id: str
     step: str
@@ -50,9 +51,9 @@ class Entry:
     boot: str
     state: State = "running"
     stage: Stage = "before"
-    """How far it got: its command has not begun, may run, or has ended."""
+    """Progress: its command has not begun, may be running, or has ended."""
     succeeded: bool = False
-    """The command has ended and did what it should."""
+    """The command has ended successfully."""
     refused: bool = False
     text: str = ""
     ended: float = 0.0
@@ -62,7 +63,7 @@ class Entry:
 
 
 class Notebook:
-    """Entries, oldest first. `add` and `change` are for who holds the lock of the helper; both raise NotebookError."""
+    """Entries, oldest first. Only the holder of the helper's lock may `add` and `change`: both raise NotebookError."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -70,7 +71,7 @@ class Notebook:
 
     @property
     def entries(self) -> list[Entry]:
-        """Raises NotebookError: a notebook that cannot be read limits nothing, so that nothing is done."""
+        """Return the entries. Raises NotebookError: without them no limit holds, so that nothing is done."""
         try:
             with self._file.open("rb") as file:
                 rows = json.loads(file.read(_BYTES_MOST))
@@ -95,7 +96,7 @@ class Notebook:
         return self.change(replace(entry, state=state, text=text[:_TEXT_MOST], ended=now, refused=refused))
 
     def over_limit(self, step: str, subject: str, now: float) -> str:
-        """Return why no further step may begin, or "". An entry of the future counts: the clock was set back."""
+        """Return why no further step may begin, or "". An entry of the future counts, since the clock was set back."""
         entries = self.entries
         begun = [entry for entry in entries if entry.begun > now - STEPS_WITHIN]
         if len(begun) >= STEPS_MOST:
@@ -122,7 +123,7 @@ class Notebook:
             ) from error
 
     def check(self) -> None:
-        """Make the folder, if it is missing. Raises NotebookError if others than this user can write it."""
+        """Create the folder if it is missing. Raises NotebookError if other users can write to it."""
         try:
             with suppress(FileExistsError):
                 self._folder.mkdir(mode=0o700)
@@ -152,5 +153,5 @@ class Notebook:
 
 
 def _entry(row: dict[str, Any]) -> Entry:
-    """Raises TypeError for a row of another form."""
+    """Parse an entry. Raises TypeError for a row of another form."""
     return Entry(**{**row, **{name: tuple(row[name]) for name in ("start", "load", "persist")}})

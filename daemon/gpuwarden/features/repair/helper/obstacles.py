@@ -1,12 +1,13 @@
-"""Why a step must not be taken here, from what was read of the host. Pure; each obstacle says what to do instead.
+"""Finds why a step must not be taken here, from what was read of the host. Pure; each text says what to do instead.
 
-Which GPUs can be reset alone is as in the manual of nvidia-smi (nvidia-smi(1), `--gpu-reset`): from Ampere on each can, on a system with
-NVSwitches only while the fabric manager runs; older ones that NVLink connects are reset in one command, all together. The manual says in
-one place that Hopper no longer depends on the fabric manager and in its table that it does: the table counts here. A vGPU, MIG and
-confidential computing are refused, since what a reset does to them was never tried.
+Which GPUs can be reset alone follows nvidia-smi(1), `--gpu-reset`: from Ampere on each can, with NVSwitches only while
+the fabric manager runs; older GPUs that NVLink connects are reset together, in one command. The manual states in one
+place that Hopper no longer depends on the fabric manager, and in its table that it does: the table counts here. vGPU,
+MIG and confidential computing are refused, since a reset was never tried with them.
 
-Mode passthrough is what NVML says inside the virtual machine that has the whole GPU, as most of a cloud's do: it is reset there. Where its
-NVLinks lead to switches that the machine does not have, the fabric is the hypervisor's, which a reset here would surprise.
+NVML reports mode passthrough inside a virtual machine that has the whole GPU, as in most clouds: it is reset there. If
+its NVLinks lead to switches that the machine does not have, the fabric belongs to the hypervisor, which a reset would
+disturb.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def mismatch(slot: str, uuid: str, seen: Seen) -> str:
 
 
 def by_setup(slots: Collection[str], seen: Seen, *, reset: bool) -> str:
-    """Return why GPUs as they are set up cannot be reset, or their driver not be reloaded, or ""."""
+    """Return why GPUs with their settings cannot be reset, or their driver cannot be reloaded, or ""."""
     if seen.driver is not None and seen.driver.confidential:
         return "confidential computing is on, where this was never tried: reboot the node"
     for slot in sorted(slots):

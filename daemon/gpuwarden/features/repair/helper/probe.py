@@ -1,4 +1,4 @@
-"""What the helper could do here now, for the daemon and for `gpuwarden doctor`: nothing is changed to find it out."""
+"""Finds what the helper could do here now, for the daemon and `gpuwarden doctor`, without changing anything."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ RESETS: tuple[str, ...] = (StepKind.RESET_GPU, StepKind.RESET_ALL)
 
 
 def probe(host: Host, settings: Settings, wanted: str = "") -> dict[str, object]:
-    """Return the steps that can be taken, and why each other cannot. `wanted`: the step that it is about; "": all.
+    """Return the steps that can be taken, and why the others cannot. `wanted`: the step in question; "": all.
 
-    Before any but a reset the driver is not asked: one that hangs would delay the reboot that it needs, and keep a process each time.
+    The driver is queried only for a reset: a hung driver would delay the reboot that it needs, and keep a process each
+    time.
     """
     unable = {step: why for step in STEPS if (why := not_allowed(step, settings) or lacking(step, host, settings))}
     resets = [step for step in RESETS if step not in unable]
@@ -63,7 +64,7 @@ def _lacking_to_reboot(host: Host, settings: Settings) -> str:
 
 
 def _unable_to_reset(steps: list[str], host: Host, settings: Settings) -> dict[str, str]:
-    """A driver that does not answer is no reason: a reset may be what it needs."""
+    """Return why resets cannot be taken. A driver that does not answer is no reason: it may need the reset."""
     try:
         bus, driver = read_bus(host), None
         with suppress(NoReading):

@@ -1,4 +1,4 @@
-"""Programs that a step runs: each in a process group of its own, with a deadline, and nothing waits for one that cannot be killed."""
+"""Runs programs of a step, each in its own process group with a deadline. One that cannot be killed is left behind."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OUTPUT_MOST = 64 << 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """How a program ended. `code` is None if it did not start or not end in time; `left`: its number, if it could not even be killed."""
+    """How a program ended. `code` None: it did not start, or not end in time; `left`: PID, if it cannot be killed."""
 
     code: int | None
     output: str = ""
@@ -24,14 +24,16 @@ class Ended:
 
     @property
     def why(self) -> str:
-        """Why it failed, in one line."""
+        """Return why it failed, in one line."""
         said = " ".join(self.output.split())[-300:]
         return self.problem or f"exit code {self.code}{f': {said}' if said else ''}"
 
 
 def run(command: Sequence[str], within: float, environment: Mapping[str, str], held: int | None, grace: float) -> Ended:
-    """Run a program to its end, for `within` seconds at most, and `grace` more for each signal. It keeps `held`, an open lock, for as long as it lives."""
-    output = os.memfd_create("output")  # no pipe: a child that outlives the program must not keep the helper
+    """Run a program for `within` seconds at most, and `grace` more for each signal. It keeps `held`, an open lock, as
+    long as it lives.
+    """
+    output = os.memfd_create("output")  # no pipe: a child that outlives the program must not block the helper
     try:
         process = subprocess.Popen(  # noqa: S603 - the words are of tables and of the configuration
             command,

@@ -1,4 +1,4 @@
-"""Requests to the helper: every field is checked here, whoever asks."""
+"""Parses requests to the helper. Every field is checked here, whoever sends it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ MOST = 4096
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}", re.ASCII)
 _SLOT = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 _UUID = re.compile(r"(GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})?", re.ASCII)
-"""Empty for a GPU that never gave one."""
+"""Empty for a GPU that never reported one."""
 _REASON = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{1,200}")
-"""No control character, and none that ends a line."""
+"""No control character, and no line separator."""
 _FIELDS: Mapping[str, Mapping[str, re.Pattern[str]]] = {
     StepKind.RESTART_SERVICE: {"service": re.compile("|".join(Service))},
     StepKind.RESET_GPU: {"slot": _SLOT, "uuid": _UUID},
@@ -24,12 +24,12 @@ _FIELDS: Mapping[str, Mapping[str, re.Pattern[str]]] = {
     StepKind.RELOAD_DRIVER: {},
     StepKind.REBOOT: {"reason": _REASON},
 }
-"""Step: the fields that a request for it has, beside `verb`, `id` and `step`."""
+"""By step, the fields of a request for it, in addition to `verb`, `id` and `step`."""
 STEPS = tuple(_FIELDS)
 
 
 class BadRequest(Exception):  # noqa: N818 - what somebody sent
-    """The request is none. The message says which part of it."""
+    """The request is malformed. The message says which part of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class Request:
 
 
 def request_of(line: bytes) -> Request:
-    """Raises BadRequest for everything but a request in exactly the documented form."""
+    """Parse a request. Raises BadRequest unless it has exactly the documented form."""
     try:
         document = json.loads(line.decode("utf-8"))
     except (ValueError, RecursionError):

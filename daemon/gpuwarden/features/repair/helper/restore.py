@@ -1,4 +1,4 @@
-"""What a step took away is put back, whatever came of it: by its own helper, or by the next one if that was killed."""
+"""Puts back what a step took away, whatever its result: by its own helper, or by the next one if that was killed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuwarden.features.repair.helper.services import ServiceError, Services
 from gpuwarden.features.repair.helper.table import LOADED_WITHIN, PERSISTENCE_WITHIN
 
 _TURN_WITHIN = 0.2
-"""Seconds: who only looks has the lock for a moment."""
+"""Seconds. A process that only checks has the lock for a moment."""
 KILLED = {
     "before": "the helper was killed before its command: it was not run",
     "command": "the helper was killed while its command ran: whether it was done is not known",
@@ -21,9 +21,9 @@ KILLED = {
 
 
 def put_back(entry: Entry, services: Services, host: Host, held: int | None, say: Callable[[str], object]) -> str:
-    """Load the modules, start the units and set persistence mode of an entry. Returns what could not be, or "": it tries each.
+    """Load modules, start units and set persistence mode of an entry. Tries each; returns what failed, or "".
 
-    Persistence mode comes after the daemon for it, which begins with the mode of its command line.
+    Persistence mode is set last, since the daemon for it starts with the mode of its command line.
     """
     missing = []
     for name in reversed(entry.load):
@@ -44,12 +44,13 @@ def put_back(entry: Entry, services: Services, host: Host, held: int | None, say
 
 
 def settle(host: Host, notebook: Notebook, *, boots_only: bool = False) -> None:
-    """Put back what a killed helper has left, and close its entry; with `boots_only` only those that a boot has ended, which takes no time.
+    """Put back what a killed helper left, and close its entry; with `boots_only` only entries that a boot ended, which
+    is quick.
 
     Does nothing while a helper, or a command of one, still runs. Raises NotebookError.
     """
     if not _running(notebook):
-        return  # without a lock, which a step may want meanwhile
+        return  # takes no lock, which a step may need
     with notebook.lock("helper", 0.0 if boots_only else _TURN_WITHIN) as alone:
         if alone is None:
             return

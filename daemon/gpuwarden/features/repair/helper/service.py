@@ -8,9 +8,9 @@ r"""The helper's side of `gpuwarden-repair.sock`: one request a connection, one 
                                             {"done": true, "text": "…"} or {"done": false, "refused": true or false, "why": "…"}
     {"verb": "result", "id": "…"}         ->  {"state": "unknown", "running", "done", "failed" or "refused", "text": "…"}
 
-An id names one try: asked again, its result is returned again, and nothing is done. What was refused before anything was begun is forgotten, so
-that the result is `unknown`: nothing was done. A step goes on if its connection is closed, and is not begun if it was closed before: so what `result`
-does not find is never done.
+An id identifies one try: a second request returns its result, and does nothing. A step that was refused before it began
+is not recorded, so its result is `unknown`: nothing was done. A step continues if its connection closes, and does not
+begin if it closed before. So a step that `result` does not find is never done.
 
 systemd runs `main` for each connection, and `main` with `--settle` after it, so that what a killed helper has stopped runs again.
 """
@@ -41,9 +41,9 @@ from gpuwarden.features.repair.helper.work import Work
 
 REQUEST_WITHIN = 5.0
 FOLLOWS = 1800.0
-"""Seconds for which a second request for a step that runs waits for its end."""
+"""Seconds for which a second request waits for the end of a running step."""
 TURN_WITHIN = 5.0
-"""Seconds: another helper may have the lock for a moment, to see what a killed one has left."""
+"""Seconds. Another helper may hold the lock for a moment, to check what a killed one left."""
 _AGAIN = 0.1
 
 Answer = Mapping[str, Any]
@@ -60,7 +60,7 @@ def serve(host: Host, settings: Settings, connection: socket.socket) -> None:
         except NotebookError as error:
             answer = {"done": False, "refused": False, "why": str(error)}
         _send(connection, answer)
-    if answer.get("state") == "running":  # who looks does not wait until all services run again
+    if answer.get("state") == "running":  # a query of a result does not wait until all services run again
         settle(host, Notebook(host.folder))
 
 
@@ -152,19 +152,19 @@ def _refused(why: str) -> Answer:
 
 
 def main() -> None:
-    """The connection is the standard input."""
+    """Serve the connection on standard input; with `--settle` put back what a killed helper left."""
     if sys.argv[1:] == ["--settle"]:
         notebook = Notebook(Host().folder)
         notebook.check()
         settle(Host(), notebook)
         return
-    signal.signal(signal.SIGTERM, lambda *_: None)  # a step that has begun is ended, and what it stopped started
+    signal.signal(signal.SIGTERM, lambda *_: None)  # a step that has begun is finished, and its services are started
     connection = socket.socket(fileno=os.dup(0))
     try:
         config = load(Sources(file=CONFIG_FILE, required=False))
     except ConfigError as error:
         with suppress(BadRequest):
-            _line(connection)  # who closes a connection with an unread request resets it, and its answer is lost
+            _line(connection)  # closing it with an unread request would reset it and lose the answer
         _send(connection, _refused(f"the configuration has a fault: {error}"))
         return
     serve(Host(sysfs=config.paths.sysfs), settings_of(config), connection)

@@ -14,12 +14,12 @@ UNITS: Mapping[str, tuple[str, ...]] = {
     "fabric_manager": ("nvidia-fabricmanager.service",),
     "persistence": ("nvidia-persistenced.service",),
 }
-"""Service: its units, by the names in NVIDIA's packages (`dcgm.service` before DCGM 2.1). In the order in which they are stopped; they are started in
-the reverse."""
+"""Units of each service, by the names in NVIDIA's packages (`dcgm.service` before DCGM 2.1), in the order in which they
+are stopped; they are started in the reverse order."""
 STOP_WITHIN = 95.0
 """Seconds: systemd itself kills a service after 90."""
 START_WITHIN = 300.0
-"""Seconds: the fabric manager trains the links of 16 GPUs before it is started."""
+"""Seconds. The fabric manager trains the links of 16 GPUs before it is up."""
 ASK_WITHIN = 20.0
 _RUNNING = ("active", "activating", "reloading")
 _DEPENDENT = ("RequiredBy", "BoundBy", "ConsistsOf")
@@ -27,11 +27,11 @@ _DEPENDENT = ("RequiredBy", "BoundBy", "ConsistsOf")
 
 
 class ServiceError(Exception):
-    """systemctl did not do it. The message says what, of which unit, and why."""
+    """systemctl failed. The message says what it should do, for which unit, and why."""
 
 
 class Services:
-    """systemctl. `held` is the lock that it keeps while it runs."""
+    """Calls systemctl, which keeps `held`, an open lock, while it runs."""
 
     def __init__(self, host: Host, held: int | None) -> None:
         self._host, self._held = host, held
@@ -46,8 +46,8 @@ class Services:
         return tuple(unit for unit, state in self.installed(names).items() if state in _RUNNING)
 
     def dependents(self, units: Sequence[str]) -> tuple[str, ...]:
-        """Return the services that run and that systemd stops with these, such as a slurmd that requires one of them, and those that it stops with
-        a slurmd. Raises ServiceError.
+        """Return the running services that systemd stops with these units, such as a slurmd that requires one of them,
+        and those that it stops with a slurmd. Raises ServiceError.
         """
         all_units, blocks, running = set(units), list(self._show(units)), set[str]()
         while named := sorted(

@@ -1,4 +1,4 @@
-"""What the configuration lets the helper do. It is read anew, as root, for each request."""
+"""The helper's settings: it reads the configuration as root, anew for each request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuwarden_collectors.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """`steps`: those that are allowed. `node`: Slurm's name of this host, "" if it is to be found."""
+    """The helper's settings. `steps`: the allowed ones. `node`: Slurm's name of this host, "" if it must be found."""
 
     enforce: bool = True
     steps: tuple[str, ...] = ()
@@ -19,13 +19,13 @@ class Settings:
     slurm: bool = False
     slurm_conf: Path | None = None
     slurm_folder: Path | None = None
-    """That of Slurm's commands; None: they are where all programs are."""
+    """Folder of Slurm's commands; None: that of all programs."""
     node: str = ""
     library: str = ""
 
 
 def settings_of(config: Config) -> Settings:
-    """Return what the configuration says."""
+    """Return the helper's settings by the configuration."""
     repair = config.of(RepairOptions)
     return Settings(
         enforce=config.mode == "enforce",

@@ -1,4 +1,4 @@
-"""One line for the system's log, which outlives a boot where the site keeps it, or sends it elsewhere."""
+"""Writes a line to the system log, which outlives a boot if the site keeps it or forwards it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The steps, as a table: what each may disturb, which services leave the driver for it, and for how long its command may run."""
+"""The table of the steps: which services leave the driver for each, and how long its command may run."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from gpuwarden.features.repair.model import Service, StepKind
 from gpuwarden_collectors.dataclass import dataclass
 
 _KEEP_DEVICES_OPEN = ("dcgm_exporter", "dcgm", "persistence")
-"""Services that have every GPU open. Not the fabric manager, without which a GPU of an NVSwitch system cannot be reset alone (`obstacles.py`)."""
+"""Services that have every GPU open. Not the fabric manager: without it a GPU of an NVSwitch system cannot be reset
+alone (`obstacles.py`)."""
 _ALL = ("dcgm_exporter", "dcgm", "imex", "fabric_manager", "persistence")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """`program`: what must be installed for it."""
+    """A row of the table. `program`: what must be installed for the step."""
 
     program: str
     stops: tuple[str, ...] = ()
-    """Services that are stopped before the command and, if they ran, started after it, whatever came of it."""
+    """Services that are stopped before the command and, if they ran, started after it, whatever its result."""
     within: float
-    """Seconds for the command, each time that one is run."""
+    """Seconds for each run of its command."""
 
 
 STEPS: Mapping[str, Step] = {
@@ -43,4 +44,4 @@ DISTURBS_JOBS = frozenset({Service.FABRIC_MANAGER, Service.IMEX})
 """Services whose restart can end what runs on the GPUs: CUDA jobs use the fabric that they manage."""
 
 MODULES = ("gdrdrv", "nvidia_fs", "nvidia_drm", "nvidia_modeset", "nvidia_uvm", "nvidia_peermem", "nvidia")
-"""Modules of the driver and those that are known to use it, in the order in which they are unloaded; they are loaded in the reverse."""
+"""Modules of the driver, and those known to use it, in the order of unloading; they are loaded in reverse order."""

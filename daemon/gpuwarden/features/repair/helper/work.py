@@ -1,4 +1,4 @@
-"""One step, from the request to its result: what is checked, what is stopped, the command, what is put back, and what is looked at after it."""
+"""Carries out one step, from request to result: checks, stops, runs the command, puts back, and checks again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gpuwarden_collectors.dataclass import dataclass
 
 @dataclass(slots=True)
 class Work:
-    """One step of one helper, which holds both locks; to reboot it does without that of commands (`held`)."""
+    """One step of one helper, which holds both locks; a reboot may begin without the lock of commands (`held`)."""
 
     host: Host
     settings: Settings
@@ -31,7 +31,7 @@ class Work:
     request: Request
     held: int | None
     say: Callable[[str], bool]
-    """Sends the client what is done now. Returns False if the client has closed its connection."""
+    """Sends progress to the client. Returns False if the client has closed its connection."""
     services: Services = field(init=False)
     checks: Checks = field(init=False)
     entry: Entry = field(init=False)
@@ -41,7 +41,7 @@ class Work:
         self.checks = Checks(self.host, self.settings, self.request, self.services)
 
     def done(self) -> Entry:
-        """Carry it out and return its entry. Raises Refused if nothing was begun, NotebookError."""
+        """Carry out the step and return its entry. Raises Refused if nothing was begun, NotebookError."""
         planned = self.checks.planned()
         if why := self.notebook.over_limit(self.request.step, planned.subject, self.host.now()):
             raise Refused(why)
@@ -70,7 +70,7 @@ class Work:
             self.services.stop(unit)
         if not stops_persistence_daemon(
             self.entry.start
-        ):  # nvidia-smi has set it, and it holds the GPU as the daemon does
+        ):  # set by nvidia-smi, which keeps the GPU open as the daemon does
             for slot in self.entry.persist:
                 self.host.run(commands.persistence(self.host, slot, on=False), PERSISTENCE_WITHIN, self.held)
         if STEPS[self.request.step].stops:
@@ -109,10 +109,10 @@ class Work:
     # --- after it
 
     def _looked_at(self, text: str) -> tuple[str, bool]:
-        """Return the text with what is seen after the step, and whether it was done.
+        """Return the text with the state after the step, and whether it was done.
 
-        That no other GPU was reset is known only by what nvidia-smi prints: without persistence mode the driver's counters of every GPU start
-        over when its last client leaves, whether it was reset or not.
+        Only the output of nvidia-smi shows that no other GPU was reset: without persistence mode the driver's counters
+        of every GPU start over when its last client leaves, whether it was reset or not.
         """
         if self.request.step == "restart_service":
             service = self.request.fields["service"]
