@@ -1,1 +1,1 @@
-"""The black box: the last readings and events of this node as a trace on disk, always, and a copy of it for each new failure."""
+"""The black box: a trace on disk of the node's last readings and events, and a copy of it for each new failure."""

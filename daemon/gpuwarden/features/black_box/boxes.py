@@ -1,4 +1,4 @@
-"""What was frozen: one file for each failure, which `gpuwarden replay` reads as it is."""
+"""The frozen boxes: one file for each failure, which `gpuwarden replay` reads without conversion."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from gpuwarden_collectors.facts import Stamp
 
 KEPT_MOST, KEPT_BYTES = 5, 64 << 20
 SPACING, SAME_SPACING = 60.0, 1800.0
-"""Seconds after a box in which no other is frozen, and none for the same finding: what follows is in the ring, and so in a later box."""
+"""Seconds after a box in which no other is frozen, and none for the same finding: a later box has those records."""
 PATTERN = "frozen-*.trace.gz"
 _UNFIT = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """What a box is frozen for."""
+    """The failure that a box is frozen for."""
 
     finding: str
-    """Id of the finding that is new."""
+    """Id of the new finding."""
     at: Stamp
-    """The step that found it: the last instant of the box."""
+    """The step that found it, which is the end of the box."""
     boot_id: str
     health: str
-    """The verdict that was given."""
+    """The verdict of that step."""
     findings: tuple[str, ...]
     """Ids of all findings of that verdict."""
     standing: frozenset[str] = frozenset()
-    """Ids of the failures that stand, with the new one."""
+    """Ids of the failures in force, including the new one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,16 +49,16 @@ class Box:
     path: Path
     size: int = 0
     finding: str = ""
-    """Id of the finding that it was frozen for; empty if the file does not say it."""
+    """Id of the finding that it was frozen for; empty if the file does not have it."""
     boot_id: str = ""
     at: float = 0.0
-    """When it was frozen, seconds after that boot."""
+    """When it was frozen, seconds after boot."""
     begun: float = 0.0
     """Unix time of its first record."""
     until: float = 0.0
     """Unix time of its last record."""
     missing: str = ""
-    """What of the last 30 minutes is not in it; empty if nothing is missing."""
+    """Which part of the last 30 minutes is not in it; empty if none is missing."""
 
     def document(self) -> dict[str, str]:
         return {
@@ -88,7 +88,7 @@ def header(failure: Failure, box: Box, ends: float) -> bytes:
 
 
 def name_of(failure: Failure) -> str:
-    """Return the name of the file: when, what, and where."""
+    """Return the name of the file, made of time, code and subject."""
     key = Key.parse(failure.finding)
     code = f"{key.code}.{key.detail}" if key.detail else key.code
     when = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(failure.at.wall))
@@ -119,13 +119,13 @@ def _box(path: Path) -> Box:
 
 
 def is_repeated(failure: Failure, boxes: Sequence[Box]) -> bool:
-    """Return True if a box that is kept shows the beginning of this failure."""
+    """Return True if one of the boxes already shows the beginning of this failure."""
     ages = ((box, failure.at.boottime - box.at) for box in boxes if box.boot_id == failure.boot_id)
     return any(0.0 <= age < (SAME_SPACING if box.finding == failure.finding else SPACING) for box, age in ages)
 
 
 def superfluous(boxes: Sequence[Box], standing: Collection[str]) -> Iterator[Box]:
-    """Yield the boxes that go, with the newest one kept: those of failures that are over go first, then the oldest."""
+    """Yield the boxes to remove, never the newest: those of failures that are over first, then the oldest."""
     left = list(boxes)
     order = sorted(boxes[:-1], key=lambda box: (box.finding in standing, box.path.name))
     for box in order:

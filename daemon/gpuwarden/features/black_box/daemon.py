@@ -1,4 +1,4 @@
-"""The black box in the running daemon: it listens to the engine, and freezes at the first event of a new failure."""
+"""The black box as a part of the daemon: it records what the engine reads, and freezes at each new failure."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def part(site: Site, service: Service, clock: Clock) -> Part:
 
 
 class NoBlackBox(Part):
-    """The component exists all the same: it works as configured."""
+    """The part when the black box is off. It still reports its component, as working."""
 
     def errors(self) -> Mapping[Component, Source]:
         return {Component.BLACK_BOX: lambda _: ""}
 
 
 class BlackBox(Part):
-    """Nothing of it waits for the disk, but `saved` and `close`."""
+    """The part that records and freezes. Only `saved` and `close` wait for the disk."""
 
     def __init__(self, site: Site, service: Service, clock: Clock) -> None:
         self._service = service
@@ -82,7 +82,7 @@ class BlackBox(Part):
             await recording.close(CLOSES_WITHIN)
 
     def _begun(self) -> Recording:
-        """Return the recording, which begins with what the judge knows by now."""
+        """Return the recording, which begins with the judge's present memory."""
         if self._recording is None:
             self._loop = asyncio.get_running_loop()
             self._recalled = self._service.journal.recalled
@@ -94,7 +94,7 @@ class BlackBox(Part):
     # --- steps
 
     def _appended(self, events: Iterable[Event]) -> None:
-        """Freeze at the first of these events that begins a failure from which something follows."""
+        """Freeze at the first of these events that begins a failure, unless it is in shadow."""
         for event in events:
             if event.kind == EventKind.RAISED and event.key is not None and self._is_new(event, event.key):
                 self._freeze(event.key)
@@ -127,8 +127,8 @@ class BlackBox(Part):
             self._recording.tend(self._clock(), anew=anew)
 
     def _frozen(self, box: Box) -> None:
-        """Announce the box in the loop: the thread calls this, and the ledger is the loop's."""
-        with suppress(RuntimeError):  # the loop is closed: the file is there all the same
+        """Announce the box in the event loop: this runs in the thread, and the ledger belongs to the loop."""
+        with suppress(RuntimeError):  # the loop is closed; the file exists nevertheless
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(self._announce, box)
 

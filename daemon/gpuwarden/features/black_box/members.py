@@ -1,4 +1,4 @@
-"""Files of gzip members, each written by one flush: a file that was cut at any byte is whole up to the end of a member."""
+"""Files of gzip members, one for each flush: a file that was cut anywhere can be read up to its last whole member."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OPEN = os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What is whole in a file of the ring."""
+    """The part of a ring file that can be read."""
 
     size: int
     """Bytes up to the end of the last whole member."""
@@ -36,7 +36,7 @@ def member(lines: bytes) -> bytes:
 
 
 def write_at(path: Path, offset: int, data: bytes) -> None:
-    """Write to disk what follows the first `offset` bytes of the file. Raises OSError; the file then has no more than these."""
+    """Write `data` to disk after the first `offset` bytes of the file. Raises OSError, after cutting it to these."""
     descriptor = os.open(path, _OPEN if offset else _OPEN | os.O_CREAT, 0o600)
     try:
         try:
@@ -52,7 +52,7 @@ def write_at(path: Path, offset: int, data: bytes) -> None:
 
 
 def find(path: Path) -> Found | None:
-    """Return what is whole in a file of the ring; None if that is nothing that could be judged. Raises OSError."""
+    """Return the part of a ring file that can be read; None if it is not enough to judge. Raises OSError."""
     first, last, size = b"", b"", 0
     for end, content in whole_members(path):
         first, last, size = first or content, content, end
@@ -78,14 +78,14 @@ def find(path: Path) -> Found | None:
 
 
 def first_line(path: Path) -> Any:
-    """Return the content of the first line. Raises OSError, and ValueError if it has none."""
+    """Parse the first line. Raises OSError, and ValueError if there is none."""
     for _, content in whole_members(path):
         return json.loads(content.partition(b"\n")[0])
     raise ValueError("nothing in it is whole")
 
 
 def whole_members(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the content of each member up to the first that is not whole, with the offset of its end. Raises OSError."""
+    """Yield the content of each member before the first incomplete one, with the offset of its end. Raises OSError."""
     with path.open("rb") as file:
         rest, end = b"", 0
         while True:

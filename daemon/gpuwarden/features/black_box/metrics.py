@@ -1,4 +1,4 @@
-"""The black box as metrics. Whether it can be written is gpuwarden_component_up."""
+"""The black box as metrics. gpuwarden_component_up shows whether it can be written."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What the event loop does for the black box: records become lines at once, and go to the thread that writes them every 30 seconds.
+"""Records for the black box in the event loop: records become lines at once, which a thread writes every 30 seconds.
 
-Nothing here waits, and nothing grows: what the thread does not take is dropped and counted, and then a new segment begins, which needs
-nothing of what was lost.
+Nothing here blocks or grows: what the thread cannot take is dropped and counted, and a new segment begins, which does
+not depend on what was lost.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from gpuwarden_collectors.facts import Stamp
 
 SEGMENT_SECONDS = 600.0
 PIECE = 64 << 10
-"""Bytes of lines that are handed over before their time."""
+"""Bytes of lines that are handed to the thread before the next flush."""
 WAITING_MOST = 512 << 10
-"""Bytes of lines that wait for the disk."""
+"""Most bytes of lines that wait for the disk."""
 EVENTS_MOST = 1000
-"""Host events of one line: a storm must not make a line that no reader takes."""
+"""Most host events of one line: a storm must not make a line that no reader accepts."""
 AGAIN_AFTER = 30.0
-"""Seconds between two attempts to begin anew where the disk did not take the last."""
+"""Seconds between two attempts to begin a segment after a failed write."""
 HANGS_AFTER = 60.0
-"""Seconds of one write after which the disk is said to hang."""
+"""Seconds of one write after which the disk is reported as hanging."""
 SAVED_WITHIN = 60.0
-"""Seconds for which a step of a repair waits for the disk: as long as one write may take before the disk is said to hang."""
+"""Seconds for which a repair waits for the disk: as long as one write may take before it is reported as hanging."""
 _JOBS_MOST = 64
 
 log = get_logger()
@@ -46,7 +46,7 @@ Frozen = Callable[[Box], None]
 
 
 class Recording:
-    """Listens to the engine. `frozen` is called in the thread with each box that was made."""
+    """Records what the engine reads. `frozen` is called in the thread with each new box."""
 
     def __init__(self, folder: Path, engine: Engine, frozen: Frozen) -> None:
         self.ring = Ring(folder)
@@ -72,7 +72,7 @@ class Recording:
     # --- records
 
     def take(self, record: Record) -> None:
-        """Take a record of the engine."""
+        """Record what the engine has read."""
         if self._hole or self._broken == self._part:
             self._lost += 1
             return
@@ -84,13 +84,15 @@ class Recording:
             self.flush()
 
     def flush(self) -> None:
-        """Hand over what was recorded."""
+        """Hand the recorded lines to the thread."""
         if self._lines.tell() and not self._hole:
             until, part = self._last, self._part
             self._submit(lambda lines: self.ring.append(lines, until), part)
 
     def tend(self, now: Stamp, *, anew: bool = False) -> None:
-        """Begin another segment if one is due: after a step, when nothing waits to be judged. `anew`: the judge's memory was replaced."""
+        """Begin another segment if one is due. Called after a step, when nothing waits to be judged. `anew`: the
+        judge's memory was replaced.
+        """
         failed = self._hole or self._broken == self._part
         if self.begun is None or anew or failed:
             waits = self.waiting > 0 or (self.begun and now.boottime - self.begun.boottime < AGAIN_AFTER)
@@ -100,7 +102,7 @@ class Recording:
             self._begin(now, self._life)
 
     def freeze(self, failure: Failure, errors: Mapping[str, str]) -> None:
-        """Freeze what there is until the step of this failure, which becomes the last record."""
+        """Freeze everything up to the step of this failure, which becomes the last record."""
         failure = replace(failure, at=max(failure.at, self._last))
         self.take(ErrorsChanged(at=failure.at, errors=dict(errors)))
         self.flush()
@@ -109,7 +111,7 @@ class Recording:
 
     @property
     def lost(self) -> int:
-        """Records since the start that are in no segment."""
+        """Return how many records since the start are in no segment."""
         return self._lost + self._lost_written
 
     # --- segments
@@ -159,7 +161,7 @@ class Recording:
 
     def _write(self, job: Callable[[bytes], None], lines: bytes, part: int, records: int) -> None:
         try:
-            if self._broken != part:  # else a line before these is missing
+            if self._broken != part:  # otherwise an earlier line is missing
                 job(lines)
                 self._failure = ""
                 return
@@ -184,7 +186,7 @@ class Recording:
         text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         self._failure = text or type(error).__name__
 
-    # --- how it goes
+    # --- state
 
     def error(self, now: Stamp) -> str:
         """Return why the black box is not written; "" while it is."""
@@ -197,23 +199,23 @@ class Recording:
 
     @property
     def waiting(self) -> int:
-        """Bytes of lines that the thread has not written yet."""
+        """Return how many bytes of lines the thread has not written yet."""
         return self._given - self._done
 
     async def saved(self) -> None:
-        """Return once what was recorded is written, and what was to be frozen is frozen, or could not be; at the latest after SAVED_WITHIN."""
+        """Return once all records are written and pending boxes have been handled, after SAVED_WITHIN at most."""
         self.flush()
         if not await self._writer.flush(SAVED_WITHIN):
             log.warning("black box not awaited: the disk hangs", seconds=SAVED_WITHIN)
 
     async def close(self, timeout: float) -> None:  # noqa: ASYNC109 - it gives up then, which is no error
-        """Write what waits, and end the thread."""
+        """Write the waiting lines, and end the thread."""
         self.flush()
         await self._writer.flush(timeout)
         self.end(0.0)
 
     def end(self, timeout: float) -> None:
-        """Do what `close` does where no loop runs. It blocks for `timeout` seconds at most."""
+        """Close it without an event loop. Blocks for `timeout` seconds at most."""
         self.flush()
         self._writer.close(timeout)
 
@@ -227,7 +229,7 @@ def _bounded(record: Record) -> Iterator[Record]:
 
 
 def _newest(passes: Mapping[str, Seen[Any]]) -> Iterator[Observation[Any]]:
-    """Yield the newest pass of each collector, after the one that its facts are of."""
+    """Yield the newest pass of each collector, preceded by the pass that its facts are from."""
     for seen in passes.values():
         if seen.latest is None:
             continue

@@ -1,10 +1,10 @@
-"""The files of the black box, for one thread alone: the ring that is written, and the boxes that are frozen of it.
+"""The files of the black box, used by one thread only: the ring that is written, and the boxes that are frozen from it.
 
     ring-00000042.trace.gz      a segment: a trace by itself, of ten minutes or 1 MiB, each flush a gzip member
     frozen-….trace.gz           a box: a first line of its own, and all segments that there were
 
-Times within a segment are of its boot's clock, so that the wall clock may jump. The oldest segment goes once those after it hold
-`HOLD` seconds, or all together are too large.
+Times within a segment are boot time, so that jumps of the wall clock do not matter. The oldest segment is removed once
+the later ones hold `HOLD` seconds, or all together are too large.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from gpuwarden_collectors.facts import Stamp
 RING_MOST, SEGMENT_MOST = 8 << 20, 1 << 20
 """Bytes."""
 PROMISED = 1800.0
-"""Seconds that a box holds, unless it says what is missing."""
+"""Seconds that a box holds, unless it reports what is missing."""
 HOLD = 5400.0
-"""Seconds that the ring holds, if they are not too large: the judge compares with an hour before, and the verdict of the last half hour
-must be found again."""
+"""Seconds that the ring holds, unless they are too large: the judge compares with an hour before, and must reach the
+same verdicts for the last half hour."""
 SEGMENTS_MOST = 64
-"""Files. Each start of the daemon begins one."""
+"""Most files. Each start of the daemon begins one."""
 GAP = 10.0
-"""Seconds without a record that are missing, and not the time between two."""
+"""Seconds without a record that count as missing."""
 _TEMPORARY = ".new"
 _PATTERN = "ring-*.trace.gz"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -53,7 +53,7 @@ class Segment:
     """The time of its last record."""
     size: int = 0
     lost: int = 0
-    """Records that were lost before it."""
+    """Records that were lost before this segment."""
 
     @property
     def seconds(self) -> float:
@@ -61,7 +61,9 @@ class Segment:
 
 
 class Ring:
-    """Every method but the constructor raises OSError. `segments` and `boxes` are replaced as a whole: other threads may read them."""
+    """The ring and its boxes. All methods but the constructor may raise OSError. `segments` and `boxes` are replaced as
+    a whole: other threads may read them.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -80,7 +82,7 @@ class Ring:
         return sum(segment.seconds for segment in self.segments)
 
     def open(self) -> None:
-        """Take over what an earlier daemon left: each segment up to its last whole flush."""
+        """Take over the files of an earlier daemon: each segment up to its last whole flush."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self._opened:
             return
@@ -104,7 +106,7 @@ class Ring:
         self._trim()
 
     def append(self, lines: bytes, until: Stamp) -> None:
-        """Write lines into the newest segment."""
+        """Write lines to the newest segment."""
         segment = self.segments[-1]
         if segment.size >= RING_MOST // 2:
             raise OSError(errno.EFBIG, "too many records since the last step")
@@ -113,7 +115,7 @@ class Ring:
         self._trim()
 
     def freeze(self, failure: Failure) -> Box | None:
-        """Copy all that there is into a box of its own; None if there is nothing, or a box that is kept shows how this failure began."""
+        """Copy the whole ring into a new box; None if it is empty, or a box already shows how this failure began."""
         if not self.segments or is_repeated(failure, self.boxes):
             return None
         path = self.folder / name_of(failure)
@@ -153,7 +155,7 @@ class Ring:
         return size
 
     def _missing(self, failure: Failure) -> str:
-        """Return what of the last 30 minutes is missing, the newest first."""
+        """Return which parts of the last 30 minutes are missing, the newest first."""
         last = self.segments[-1]
         end = Segment(path=last.path, number=0, boot_id=failure.boot_id, begun=failure.at, until=failure.at)
         return "; ".join(self._gaps(end))[:_MISSING_MOST]
@@ -182,7 +184,7 @@ class Ring:
                 return
 
     def _give_way(self, error: OSError, needed: Segment) -> None:
-        """Drop the oldest segment, if the disk is full and that is not the one that is needed; else raise the error."""
+        """Drop the oldest segment if the disk is full and that segment is not needed; otherwise raise the error."""
         if error.errno not in _FULL or not self.segments or self.segments[0] is needed:
             raise error
         self._drop_oldest()
@@ -225,7 +227,9 @@ def _number(path: Path) -> int:
 
 
 def _recovered(path: Path) -> Segment | None:
-    """Return the segment, cut behind its last whole flush. None for one without any, which is removed, and for one that cannot be read or cut: it stays, and what is written from now on does not depend on it."""
+    """Return the segment, cut after its last whole flush. None if it has no whole flush, and is removed, or if it
+    cannot be read or cut, and stays: later segments do not depend on it.
+    """
     try:
         extent = find(path)
         if extent is None:
@@ -246,7 +250,7 @@ def _recovered(path: Path) -> Segment | None:
 
 
 def _pieces(segment: Segment) -> Iterator[bytes]:
-    """Yield what was written of the segment, piece by piece; nothing of one that somebody removed."""
+    """Yield the written part of the segment in pieces; nothing if the file was removed."""
     with contextlib.suppress(FileNotFoundError), segment.path.open("rb") as file:
         left = segment.size
         while left > 0 and (piece := file.read(min(left, _COPIED))):

@@ -1,4 +1,4 @@
-"""What is published of the black box: a part of the snapshot."""
+"""The published state of the black box: a part of the snapshot."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Shown:
     lost: int = 0
     """Records since the daemon started that are in no segment."""
     boxes: tuple[Box, ...] = ()
-    """The frozen ones that are kept, the oldest first."""
+    """The boxes that are kept, the oldest first."""
 
 
 def of(snapshot: Snapshot) -> Shown | None:
-    """Return what a snapshot has of the black box; None where there is none."""
+    """Return the part of the black box in a snapshot; None if it is off."""
     published: Shown | None = snapshot.features.get(NAME)
     return published

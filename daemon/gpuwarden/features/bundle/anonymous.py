@@ -1,4 +1,4 @@
-"""An archive with other names: the same names are replaced in all of its files."""
+"""Replaces names in an archive: equal names are replaced alike in all of its files."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from gpuwarden.trace.reader import LINE_MAX
 _LEFT_OUT = frozenset({program.name for program in PROGRAMS if not program.anonymous} | {"configuration.toml"})
 _TRACE = ".trace.gz"
 _UNPACKED_MOST = 256 << 20
-"""Bytes of a trace, unpacked."""
+"""Most bytes of an unpacked trace."""
 
 
 def renamed(contents: Contents, hosts: Iterable[str]) -> Contents:
-    """Return the archive with other names. What holds any text of the host is left out of it."""
+    """Return the archive with other names. Files that may hold any text of the host are left out."""
     documents = [document for entry in contents.entries for document in _documents(entry)]
     names = Names(hosts, [name for document in documents for name in people(document)])
     overview = contents.overview
@@ -70,7 +70,7 @@ def _renamed(entry: Entry, names: Names) -> Entry:
 
 def _json(content: bytes, names: Names) -> bytes:
     document = _parsed(content)
-    if document is None:  # a program's, which is not what its name says
+    if document is None:  # output of a program that is not JSON
         return names.text(content.decode("utf-8", "replace")).encode()
     return (json.dumps(names(document), indent=2) + "\n").encode()
 
@@ -83,7 +83,7 @@ def _parsed(content: bytes) -> Any:
 
 
 def _trace(entry: Entry, names: Names) -> Entry:
-    """Return a trace with other names, up to its damage or to a size that none has."""
+    """Return a trace with other names, up to where it is damaged or exceeds any real size."""
     packed = io.BytesIO()
     why, size = entry.why, 0
     with gzip.GzipFile(fileobj=io.BytesIO(entry.content)) as source, gzip.GzipFile(fileobj=packed, mode="wb") as target:

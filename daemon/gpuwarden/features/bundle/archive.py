@@ -1,4 +1,4 @@
-"""Files become one archive, which appears under its name whole or not at all."""
+"""Packs files into one archive, which appears under its name whole or not at all."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from gpuwarden.features.bundle.programs import surroundings
 from gpuwarden_collectors.plugin.run import run
 
 WORK = ".gpuwarden-bundle-"
-"""How temporary folders begin, beside the archive."""
+"""Prefix of temporary folders, which are in the folder of the archive."""
 _LOCK, _UNLOCKED = "lock", "unlocked"
 _LOCKED_WITHIN = 3_600.0
-"""Seconds after which a folder without a lock is of a process that was killed right after it made it."""
+"""Seconds after which a folder without a lock belongs to a process that was killed right after creating it."""
 _COMPRESSED_WITHIN = 120.0
 _MODE = 0o600
 NO_ZSTD = "zstd is not installed: the archive is compressed with gzip"
@@ -36,10 +36,11 @@ NO_ZSTD = "zstd is not installed: the archive is compressed with gzip"
 
 @contextmanager
 def work_folder(beside: Path) -> Iterator[Path]:
-    """Make a temporary folder for this user alone, in the folder of the archive, and remove it at the end. Raises OSError.
+    """Create a temporary folder for this user alone, in the folder of the archive, and remove it at the end. Raises
+    OSError.
 
-    Those of killed processes are removed first: nobody holds their lock. The path goes by the descriptor: the owner of `beside` may put
-    a link in the place of the name, and root would write where that leads.
+    Folders of killed processes, whose lock is free, are removed first. The path goes through the descriptor: otherwise
+    the owner of `beside` could put a link in its place, and root would write to its target.
     """
     _remove_old(beside)
     folder = Path(tempfile.mkdtemp(prefix=WORK, dir=beside))
@@ -49,7 +50,7 @@ def work_folder(beside: Path) -> Iterator[Path]:
         _check_own(opened)
         lock = os.open(work / _UNLOCKED, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, _MODE)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        (work / _UNLOCKED).rename(work / _LOCK)  # under this name it is locked as long as its process lives
+        (work / _UNLOCKED).rename(work / _LOCK)  # a file of this name is locked as long as its process lives
         yield work
     finally:
         with contextlib.suppress(OSError):
@@ -91,7 +92,7 @@ def _is_left(folder: Path) -> bool:
 
 
 def manifest(entries: Iterable[Entry], about: dict[str, object]) -> bytes:
-    """Return the list of files with their hashes, and of what is missing with the reason."""
+    """Return the list of files with their hashes, and of missing files with the reason."""
     files = [
         {
             "name": entry.name,
@@ -135,16 +136,16 @@ async def written(entries: Iterable[Entry], top: str, work: Path) -> tuple[Path,
 
 
 def published(packed: Path, name: Path) -> str:
-    """Give the archive its name, for this user alone, and return its hash. Raises FileExistsError if the name is taken, OSError."""
+    """Give the archive its name, for this user alone, and return its hash. Raises FileExistsError, OSError."""
     with packed.open("rb") as file:
         os.fchmod(file.fileno(), _MODE)
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         os.fsync(file.fileno())
     try:
-        os.link(packed, name)  # unlike a rename it never replaces a file
+        os.link(packed, name)  # unlike a rename, a link never replaces a file
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS) or name.exists():
             raise
-        packed.rename(name)  # a file system without links
+        packed.rename(name)  # the file system has no hard links
     sync_folder(name.parent)
     return digest

@@ -1,4 +1,4 @@
-"""Which boards are in this machine: what a vendor identifies them by, from each source that still answers."""
+"""The boards in this machine, with what a vendor identifies them by, from each source that still answers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Board:
     retired: str = ""
     """Retired pages: single bit, double bit, pending."""
     source: str = ""
-    """Where that is from."""
+    """Sources of these texts."""
 
 
 _SMI = {
@@ -56,7 +56,7 @@ _SMI = {
     "Module ID": "module",
     "Chassis Serial Number": "chassis",
 }
-"""Lines of `nvidia-smi -q` and what they are."""
+"""Lines of `nvidia-smi -q`, and the attributes that they fill."""
 _GPU = re.compile(r"^GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])\s*$")
 _LINE = re.compile(r"^\s+([^:]+?)\s*:\s*(.*?)\s*$")
 _NONE = frozenset({"", "N/A", "[N/A]", "Unknown Error", "[Unknown Error]", "GPU is lost", "[GPU is lost]"})
@@ -64,7 +64,7 @@ _LENGTH_MOST = 120
 
 
 def of_box(gpus: Mapping[str, GpuFacts]) -> Iterator[Board]:
-    """Yield the boards as NVML last gave them."""
+    """Yield the boards by the last NVML facts in the black box."""
     for slot, gpu in gpus.items():
         place, readings = gpu.placement, gpu.readings
         rows = (
@@ -124,7 +124,7 @@ def of_documents(rows: Iterable[Mapping[str, Any]], source: str) -> Iterator[Boa
 
 
 def together(*sources: Iterable[Board]) -> list[Board]:
-    """Return a board for each slot: each text is from the first source that has it."""
+    """Merge the boards by slot. Each text comes from the first source that has it."""
     by_slot: dict[str, Board] = {}
     for board in (board for source in sources for board in source if board.slot):
         existing = by_slot.get(board.slot)

@@ -1,4 +1,4 @@
-"""The black box: traces of the last minutes, in a folder that the daemon's user writes. Root reads it, and follows no link there."""
+"""Reads the black box: traces in a folder that the daemon's user can write. Root reads it without following links."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 from gpuwarden_collectors.dataclass import dataclass
 
 FOLDER = "black-box"
-"""In the state directory."""
+"""Name of the folder in the state directory."""
 _FROZEN, _RING, _END = "frozen-", "ring-", ".trace.gz"
 _FILES_MOST = 512
-"""Files of the folder that are looked at."""
+"""Most files of the folder that are considered."""
 
 
 class NoBox(Exception):  # noqa: N818 - a state of the host
@@ -29,13 +29,14 @@ class BoxFile:
     written: float
     """When it was last written, wall time."""
     content: bytes
-    """All of it."""
+    """The whole file."""
 
 
 def traces(state_dir: Path, most: int) -> tuple[list[BoxFile], list[str]]:
-    """Return the newest traces, oldest first, of at most `most` bytes together, and the names of those that are left out.
+    """Return the newest traces, oldest first, of at most `most` bytes together, and the names of those that are left
+    out.
 
-    Frozen ones come before those of the ring, which go on being written. Raises NoBox.
+    Frozen traces take precedence over those of the ring, which are still being written. Raises NoBox.
     """
     try:
         folder = os.open(state_dir / FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -60,7 +61,7 @@ def traces(state_dir: Path, most: int) -> tuple[list[BoxFile], list[str]]:
 
 
 def _found(folder: int) -> Iterator[tuple[bool, float, str, int]]:
-    """Yield whether it is frozen, when it was written, its name and size."""
+    """Yield for each trace whether it is frozen, when it was written, its name and size."""
     names = sorted(os.listdir(folder))[:_FILES_MOST]
     for name in names:
         if name.startswith((_FROZEN, _RING)) and name.endswith(_END) and name.isprintable():
@@ -70,7 +71,7 @@ def _found(folder: int) -> Iterator[tuple[bool, float, str, int]]:
 
 
 def _read(folder: int, name: str, most: int) -> bytes:
-    """Return the content of a regular file; nothing of one that was replaced by anything else, or removed, meanwhile."""
+    """Return the content of a regular file; nothing if it was replaced or removed meanwhile."""
     try:
         file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except OSError:

@@ -3,7 +3,7 @@ r"""The daemon's end of the service that makes archives as root; `service.py` is
     {"findings": ["xid.79@gpu/0000:4e:00.0"]}\n   ->  {"file": "/var/lib/…", "missing": ["nvidia-bug-report.log.gz"], "not_found": []}
                                                       {"error": "why there is none", "busy": false}
 
-One request a connection. Everything is bounded in size and time.
+One request per connection. Everything is bounded in size and time.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from gpuwarden_collectors.dataclass import dataclass
 REQUEST_MOST, ANSWER_MOST = 8 << 10, 64 << 10
 """Bytes."""
 FINDINGS_MOST = 16
-"""Findings of one request."""
+"""Most findings of one request."""
 _BUSY_AGAIN = 20.0
-"""Seconds after which a service that makes another archive is asked again."""
+"""Seconds until the next request to a service that is making another archive."""
 _TEXT_MOST = 400
 
 
@@ -32,9 +32,9 @@ class Bundle:
     file: str
     """Its path."""
     missing: tuple[str, ...]
-    """Names of what is not in it, or not whole."""
+    """Names of files that are not in it, or incomplete."""
     not_found: tuple[str, ...] = ()
-    """Findings that it is not about, since the ledger does not know them."""
+    """Findings that it does not cover, because the ledger does not have them."""
 
 
 async def ask(path: Path, findings: Sequence[str], within: float, busy_again: float = _BUSY_AGAIN) -> Bundle:

@@ -1,4 +1,4 @@
-"""What `gpuwarden bundle` does."""
+"""The implementation of `gpuwarden bundle`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def order_of(options: argparse.Namespace, environment: Mapping[str, str]) -> Order:
-    """Return what the command line asks for. A configuration with a fault does not prevent an archive. Raises CommandError."""
+    """Return the order of the command line. A faulty configuration does not prevent an archive. Raises CommandError."""
     for finding in options.finding:
         if not 0 < len(finding) <= FINDING_MOST:
             raise CommandError(f"expected the id of a finding, found {len(finding)} characters")
@@ -60,7 +60,7 @@ def order_of(options: argparse.Namespace, environment: Mapping[str, str]) -> Ord
 
 
 async def _until_terminated(order: Order, output: Path) -> Made:
-    """Make the archive. SIGTERM removes what was begun, as an interrupt from the keyboard does. Raises CommandError."""
+    """Make the archive. SIGTERM, like an interrupt, removes what was begun. Raises CommandError."""
     making = asyncio.create_task(make(order, output))
     terminated = False
 
@@ -69,7 +69,7 @@ async def _until_terminated(order: Order, output: Path) -> Made:
         terminated = True
         making.cancel()
 
-    with contextlib.suppress(ValueError):  # not the first thread of the process
+    with contextlib.suppress(ValueError):  # this is not the main thread
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminate)
     try:
         return await making

@@ -1,4 +1,4 @@
-"""The files of an archive, made of what was gathered."""
+"""Makes the files of an archive from what was gathered."""
 
 from __future__ import annotations
 
@@ -41,54 +41,54 @@ _NOT_SHOWN = frozenset(
         "signalling",
     }
 )
-"""Kinds of events that are neither an action nor a change of the node: events.jsonl has them."""
+"""Kinds of events that are neither an action nor a change of the node; they are only in events.jsonl."""
 _SHOWN_MOST = 200
 _BOX = "black-box"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """What the pages show, as plain values in which names may be replaced."""
+    """Data of the pages, as plain values in which names can be replaced."""
 
     made_at: str
-    """When, RFC 3339."""
+    """When the archive was made, RFC 3339."""
     host: dict[str, str]
     """Facts of `host.py`."""
     failures: list[Document]
     """What failed: id, title, since, to_do, evidence, over, slot."""
     unknown: str
-    """Why it is not known what failed; empty if it is."""
+    """Why it is not known what failed; empty if it is known."""
     boards: list[dict[str, str]]
     """Rows of `boards.py`."""
     lines: list[str]
     """Lines of the kernel log about GPUs."""
     tried: list[Document]
-    """Events of what was done, and of what became of the node."""
+    """Events about actions, and about changes of the node."""
     anonymised: bool
     """Names were replaced."""
     simulated: bool = False
-    """The daemon's GPUs do not exist."""
+    """The daemon's GPUs are simulated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """All of an archive but its pages."""
+    """An archive without its pages."""
 
     overview: Overview
-    """For the pages."""
+    """Data of the pages."""
     series: Series
-    """For the plots."""
+    """Data of the plots."""
     entries: tuple[Entry, ...]
     """The files."""
 
     def unknown(self, name: str) -> str:
-        """Return why nothing is known of what that file would hold; empty if the file is there, even without content."""
+        """Return why the content of that file is not known; empty if the file exists, even if it is empty."""
         missing = (entry.why for entry in self.entries if entry.name == name and not entry.is_there)
         return next(missing, "")
 
 
 def contents_of(gathered: Gathered, *, node: str, rules: Rules, now: float, anonymise: bool) -> Contents:
-    """Return the files, with the names as they are."""
+    """Return the files, with names unchanged."""
     events = [] if gathered.slice.value is None else list(gathered.slice.value.events)
     series = Series() if gathered.box.value is None else gathered.box.value.series
     log = gathered.kernel_log.value or _text(gathered.outputs[items.DMESG])
@@ -205,7 +205,7 @@ def _json(name: str, about: str, how: str, document: Got[Any], most: int) -> Ent
     if document.value is None:
         return entry.missing(document.why)
     content = _indented(document.value)
-    if len(content) > most:  # half of a JSON document is none
+    if len(content) > most:  # a part of a JSON document cannot be parsed
         return entry.missing(f"it has {len(content)} bytes, more than {most}")
     return entry.holding(content)
 
@@ -213,7 +213,7 @@ def _json(name: str, about: str, how: str, document: Got[Any], most: int) -> Ent
 def _lines(
     name: str, about: str, excerpt: Got[ledger.Slice], events: Iterable[Document], most: int, *, earlier: bool = False
 ) -> Entry:
-    """Return events, one on each line. Of too many the oldest are left out, as are those `earlier`, if there are any."""
+    """Return events, one per line; of too many, the newest. `earlier`: some of the oldest were already left out."""
     entry = Entry(name=name, about=about, how="ledger, read only", seconds=excerpt.seconds)
     if excerpt.value is None:
         return entry.missing(excerpt.why)
@@ -228,7 +228,7 @@ def _lines(
 
 
 def _kernel(lines: list[str], log: Got[str], dmesg: Entry) -> Entry:
-    """Return the lines about GPUs; of too many the oldest are left out."""
+    """Return the lines about GPUs. If there are too many, the oldest are left out."""
     about = "lines of the kernel log about GPUs and their bus"
     entry = Entry(name="kernel.txt", about=about, how="paths.kmsg" if log.value else dmesg.how)
     if not log.value and not dmesg.is_there:

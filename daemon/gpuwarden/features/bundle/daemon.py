@@ -1,7 +1,7 @@
-"""Asks for an archive at each new failure, before anything is repaired, and reports what became of it in an event.
+"""Requests an archive at each new failure, before anything is repaired, and reports the result in an event.
 
-Failures within a minute are one archive, which names all of them; while one is made no other is asked for. The archive is made by a
-service outside (`service.py`): nothing here waits for a driver that hangs.
+Failures within a minute get one archive, which names all of them. While one is being made, no other is requested. A
+service outside makes it (`service.py`), so that nothing here waits for a hung driver.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from gpuwarden.runtime.wiring import Site
 from gpuwarden_collectors.base import Clock
 
 TOGETHER = 60.0
-"""Seconds from the first failure on in which others join it."""
+"""Seconds from the first failure on in which others are included in its archive."""
 ANSWERED_WITHIN = 900.0
-"""Seconds after which an archive that was asked for counts as failed."""
+"""Seconds after which a requested archive counts as failed."""
 _LEAVES_WITHIN = 1.0
 NOT_FOUND = "the service that makes archives has not found it in the ledger"
 
 Failing = tuple[str, float]
-"""Id of a failure, and since when it is there, wall time."""
+"""Id of a failure, and wall time since which it exists."""
 
 log = get_logger()
 
 
 def unanswered(findings: Iterable[Finding], answers: Answers, asked: Container[Failing]) -> list[Failing]:
-    """Return the failures in force for which no archive was asked: none was made, and none failed, since they are there.
+    """Return the failures in force that have had no archive, made or failed, since they began.
 
-    Those that were warnings for long, or waited while another archive was made, are among them: repairs wait for the answer.
+    They include findings that were warnings for long, or that waited for another archive: repairs wait for the answer.
     """
     failing = []
     for finding in findings:
@@ -50,7 +50,7 @@ def unanswered(findings: Iterable[Finding], answers: Answers, asked: Container[F
 
 
 class Bundles(Part):
-    """Asks for one archive at a time."""
+    """Requests archives, one at a time."""
 
     def __init__(self, site: Site, service: Service, clock: Clock) -> None:
         self._options = site.config.of(BundleOptions)
@@ -96,7 +96,7 @@ class Bundles(Part):
         self._service.journal.append([answered(outcome, at, self._boot_id) for outcome in outcomes], step=Step.SOON)
 
     async def stop(self) -> None:
-        """Stop waiting. The service goes on, and a daemon that starts again asks again."""
+        """Stop waiting. The service continues, and a restarted daemon requests the archive again."""
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
@@ -104,7 +104,7 @@ class Bundles(Part):
 
 
 def part(site: Site, service: Service, clock: Clock) -> Part | None:
-    """Return None where nothing is to be made at a failure."""
+    """Return the part; None if no archive is to be made at a failure."""
     if not site.config.of(BundleOptions).on_failure or site.simulation is not None:
         return None
     return Bundles(site, service, clock)

@@ -1,4 +1,4 @@
-"""Whether an archive can be made at a failure."""
+"""Checks whether an archive can be made at a failure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REPORT = "nvidia-bug-report.sh"
 
 
 def bundle(config: Config) -> Iterator[Row]:
-    """Yield nothing if none is to be made at a failure."""
+    """Yield the rows about archives; none if no archive is made at a failure."""
     options = config.of(BundleOptions)
     if not options.on_failure:
         return

@@ -1,4 +1,4 @@
-"""One file of an archive, and how it came there."""
+"""One file of an archive, and how it was obtained."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpuwarden_collectors.dataclass import dataclass
 
 class Completeness(StrEnum):
     COMPLETE = "complete"
-    CUT = "cut"  # not all of it: `why` says what is not there
+    CUT = "cut"  # incomplete: `why` says what is missing
     MISSING = "missing"
     LEFT_OUT = "left_out"  # on purpose: with --anonymise
 
@@ -24,22 +24,22 @@ class Entry:
     about: str
     """What it is, for people."""
     how: str
-    """How it was got."""
+    """How it was obtained."""
     state: Completeness = Completeness.COMPLETE
-    """Whether it is there, and whole."""
+    """Whether it is present and complete."""
     why: str = ""
-    """Why it is not there, or not whole; empty if it is whole."""
+    """Why it is missing or incomplete; empty if it is complete."""
     seconds: float = 0.0
     """How long it took."""
     content: bytes = b""
-    """Empty if it is not there."""
+    """Empty if it is missing."""
 
     def missing(self, why: str) -> Entry:
-        """Return it as a file that is not there."""
+        """Return the entry as a missing file."""
         return replace(self, state=Completeness.MISSING, why=why)
 
     def holding(self, content: bytes, why: str = "") -> Entry:
-        """Return it with its content. `why`: why that is not all of it; empty if it is."""
+        """Return the entry with its content. `why`: why that is incomplete; empty if it is not."""
         return replace(self, state=Completeness.CUT if why else Completeness.COMPLETE, why=why, content=content)
 
     @property

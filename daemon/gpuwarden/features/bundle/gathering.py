@@ -1,4 +1,4 @@
-"""Gathers all that an archive holds. Whatever can hang has a deadline, and what could not be got is said with its reason."""
+"""Gathers the content of an archive. Whatever may hang has a deadline; what is missing is listed with its reason."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ _DAEMON_WITHIN, _READ_WITHIN, _BOX_WITHIN = 6.0, 20.0, 60.0
 _KMSG = Path("/dev/kmsg")
 _WHY_MOST = 400
 _NAMED_MOST = 8
-"""Findings that one message names."""
+"""Most findings that one message names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Got(Generic[Value]):
-    """A value that was read, or why it was not."""
+    """A value that was read, or the reason why it was not."""
 
     value: Value | None = None
-    """None if it was not."""
+    """None if it was not read."""
     why: str = ""
-    """Why it was not."""
+    """Why it was not read."""
     seconds: float = 0.0
-    """How long that took."""
+    """How long the reading took."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,39 +52,39 @@ class Box:
     left_out: list[str]
     """Names of traces for which there was no room."""
     series: Series
-    """What they show."""
+    """The readings in these traces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathered:
-    """All that was read."""
+    """Everything that was read for an archive."""
 
     status: Got[dict[str, Any]]
     """The status document of the daemon."""
     inventory: Got[list[dict[str, Any]]]
     """The GPUs that the daemon expects."""
     slice: Got[ledger.Slice]
-    """The ledger's part."""
+    """The excerpt of the ledger."""
     failures: list[ledger.Failure]
-    """What the archive is about."""
+    """The findings that the archive is about."""
     not_found: tuple[str, ...]
-    """Findings that were asked for, and that the ledger does not know."""
+    """Requested findings that the ledger does not have."""
     unknown: str
-    """Why it is not known what fails; empty if it is."""
+    """Why it is not known what failed; empty if it is known."""
     host: Got[dict[str, str]]
     """Facts of the machine."""
     box: Got[Box]
     """The black box."""
     kernel_log: Got[str]
-    """The kernel log of a file that the configuration names; empty where that is the kernel's own."""
+    """The kernel log in a file that the configuration names; empty if that is /dev/kmsg."""
     configuration: Got[str]
     """The configuration without secrets."""
     outputs: Mapping[str, Entry]
-    """By name, what programs gave."""
+    """Output of programs, by name."""
 
 
 async def gathered(order: Order, work: Path) -> Gathered:
-    """Gather everything. Raises CommandError if nobody knows any of the findings that were asked for."""
+    """Gather everything. Raises CommandError if none of the requested findings is found."""
     daemon, paths = Daemon(order.run_dir, order.run_dir), order.config.paths
     status, inventory, cut = await asyncio.gather(
         got("status", lambda: _status(daemon, order.findings), _DAEMON_WITHIN),
@@ -116,7 +116,7 @@ async def gathered(order: Order, work: Path) -> Gathered:
 
 
 async def got(name: str, work: Callable[[], Value], within: float) -> Got[Value]:
-    """Return what `work` gives in a thread of its own, which is left behind if it takes longer. Raises nothing."""
+    """Return the result of `work` in a thread of its own, which is left behind if it takes longer. Raises nothing."""
     began = time.monotonic()
     try:
         async with asyncio.timeout(within):
@@ -130,7 +130,7 @@ async def got(name: str, work: Callable[[], Value], within: float) -> Got[Value]
 
 
 def _status(daemon: Daemon, findings: tuple[str, ...]) -> dict[str, Any]:
-    """Return the status document. Raises ValueError for one that cannot be read, as of a daemon of another version: one that is updated."""
+    """Return the status document. Raises ValueError if it cannot be read, as from a daemon of another version."""
     status: dict[str, Any] = daemon.call("status")
     try:
         ledger.of_status(status, findings)
@@ -141,7 +141,7 @@ def _status(daemon: Daemon, findings: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _inventory(daemon: Daemon) -> list[dict[str, Any]]:
-    """Return what is expected in this machine. Raises ValueError as `_status`."""
+    """Return the GPUs expected in this machine. Raises ValueError as `_status`."""
     inventory: list[dict[str, Any]] = daemon.call("inventory")
     try:
         list(boards.of_documents(inventory, "daemon"))
@@ -155,9 +155,9 @@ def _inventory(daemon: Daemon) -> list[dict[str, Any]]:
 def _failures(
     order: Order, status: Got[dict[str, Any]], cut: Got[ledger.Slice]
 ) -> tuple[list[ledger.Failure], tuple[str, ...]]:
-    """Return the findings that were asked for, else all failures in force: as the daemon knows them, else as the ledger does.
+    """Return the requested findings, else all failures in force, by the daemon or else by the ledger.
 
-    With them those that are not in the ledger. Raises CommandError if that is all that was asked for.
+    Also returns the requested ones that are not in the ledger. Raises CommandError if none of them is.
     """
     shown = (
         {}
@@ -195,7 +195,7 @@ async def _of_program(row: Program, order: Order, work: Path) -> Entry:
 
 
 def _written(file: Path, most: int) -> tuple[bytes, str]:
-    """Return what a program wrote into its file, or into the same with `.gz`, and why that is not all."""
+    """Return what a program wrote to its file, or to that with `.gz` appended, and why it is incomplete."""
     packed = file.with_name(f"{file.name}.gz")
     is_packed = packed.exists()
     try:
@@ -204,7 +204,7 @@ def _written(file: Path, most: int) -> tuple[bytes, str]:
     except OSError as error:
         return b"", f"it wrote no file: {error.strerror}"
     if content and not is_packed:
-        content = gzip.compress(content)  # as its name in the archive says
+        content = gzip.compress(content)  # its name in the archive ends with .gz
     return content[:most], f"only the first {most} bytes are kept" if len(content) > most else ""
 
 

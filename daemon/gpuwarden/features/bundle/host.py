@@ -1,4 +1,4 @@
-"""What the firmware and the kernel say of this machine."""
+"""Reads what firmware and kernel report about this machine."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ DMI = (
     "bios_version",
     "bios_date",
 )
-"""Files of /sys/class/dmi/id. The serial numbers are for root alone."""
+"""Files of /sys/class/dmi/id. Only root can read the serial numbers."""
 _MOST = 200
 
 
 def facts(sysfs: Path, proc: Path, node: str) -> dict[str, str]:
-    """Return facts by name; a text is empty where the host does not say it."""
+    """Return facts by name. A text is empty if the host does not report it."""
     kernel = os.uname()
     dmi = {name: printable(text_or_empty(sysfs / "class/dmi/id" / name), _MOST) for name in DMI}
     return {

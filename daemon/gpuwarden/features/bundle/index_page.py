@@ -1,4 +1,4 @@
-"""The index page of an archive: what failed, since when, which board, what the kernel said, what was tried, what to do."""
+"""The index page of an archive: what failed and since when, the board, kernel lines, what was tried, what to do."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The programs whose output is in an archive, and the limits of everything that is.
+"""The programs whose output is in an archive, and the size limits of its files.
 
-The limits of all together are below `TOTAL_MOST`: a vendor's portal refuses what is larger, and a full disk is one more failure.
+Their sum is below `TOTAL_MOST`: vendors' portals refuse larger files, and a full disk would be one more failure.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _NVVS = "/var/log/nvidia-dcgm/nvvs.log"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A row: one program."""
+    """One program: a row of the table."""
 
     name: str
     """Name in the archive."""
     about: str
     """What it is, for people."""
     command: Callable[[Order, Path], tuple[str, ...]]
-    """Its words. The path is that of the file which it writes, if it writes one."""
+    """Its command line. The path is that of the file that it writes, if it writes one."""
     deadline: float
     """Seconds."""
     most: int
@@ -34,11 +34,11 @@ class Program:
     writes: bool = False
     """It writes a file instead of its standard output; `.gz` may be appended to the name."""
     fine: frozenset[int] = frozenset({0})
-    """Exit codes with which it did its work."""
+    """Exit codes of a successful run."""
     anonymous: bool = True
-    """It may be in an archive whose names are replaced. False: it holds any text of the host."""
+    """Its output may be in an archive with replaced names. False: it may hold any text of the host."""
     read: bool = False
-    """Other files are made of it, so that it is run with --anonymise, too."""
+    """Other files are made from its output, so that it also runs with --anonymise."""
 
 
 def _doctor(order: Order, _: Path) -> tuple[str, ...]:
@@ -102,18 +102,18 @@ PROGRAMS = (
     ),
 )
 """`--safe-mode` leaves out the parts of nvidia-bug-report.sh that may hang the system, as its help says. NVIDIA's page on Xids
-(docs.nvidia.com/deploy/xid-errors) advises `--extra-system-data` beside it for a run that hangs; that writes the stacks of all tasks into
-the kernel log, in which the lines of the failure would be lost, so it is not used.
+(docs.nvidia.com/deploy/xid-errors) also advises `--extra-system-data` for a run that hangs. That is not used: it writes
+the stacks of all tasks into the kernel log, in which the lines of the failure would be lost.
 """
 DMESG, SMI = "dmesg.txt", "nvidia-smi-q.txt"
-"""Names of programs of the table from whose output other files are made."""
+"""Programs of the table from whose output other files are made."""
 STATUS_MOST, INVENTORY_MOST, HOST_MOST = 4 * MIB, 1 * MIB, 64 * KIB
 EVENTS_MOST, TESTS_MOST = 8 * MIB, 1 * MIB
 KERNEL_MOST, XIDS_MOST = 2 * MIB, 1 * MIB
 CONFIGURATION_MOST = 1 * MIB
 BOX_MOST = 14 * MIB
 PAGES_MOST = 4 * MIB
-"""Bytes of index page, RMA text, boards and manifest together."""
+"""Most bytes of index page, RMA text, boards and manifest together."""
 OF_OURS = (
     STATUS_MOST,
     INVENTORY_MOST,

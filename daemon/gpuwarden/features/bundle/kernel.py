@@ -1,4 +1,4 @@
-"""Lines of the kernel log about GPUs and their bus, and what Xids and SXids in them mean."""
+"""Selects lines of the kernel log about GPUs and their bus, and explains Xids and SXids in them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _ABOUT_GPUS = re.compile(
 )
 _FILE_MOST = 8 << 20
 _LINES_EACH = 50
-"""Lines that are shown for one code."""
+"""Most lines that are shown for one code."""
 _CODES_MOST = 200
 
 
 def of_file(path: Path) -> str:
-    """Return the texts of a kernel log in the form of /dev/kmsg that lies in a file, as in a test or on another machine's disk. Raises OSError."""
+    """Return the texts of a kernel log that is a file in the form of /dev/kmsg, such as a test's. Raises OSError."""
     records = (parse_record(line) for line in read_regular(path, _FILE_MOST).splitlines())
     return "".join(f"[{record.microseconds / 1e6:12.6f}] {record.text}\n" for record in records if record is not None)
 
@@ -34,7 +34,7 @@ def about_gpus(log: str) -> str:
 
 
 def explained(lines: Iterable[str], rules: Rules, driver: str) -> str:
-    """Return each kind of line that has an Xid or SXid, with the lines of that kind and what they mean."""
+    """Return each kind of line with an Xid or SXid, its lines and its meaning."""
     alike: dict[str, list[str]] = {}
     meanings: dict[str, list[str]] = {}
     for line in lines:

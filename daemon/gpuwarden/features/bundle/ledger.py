@@ -1,4 +1,4 @@
-"""The ledger's slice: what the judge remembers, which failures an archive is about, and the events around them. Nothing is written."""
+"""The ledger's excerpt for an archive: the judge's memory, the failures, and the events around them. Reads only."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from gpuwarden.publish.status import event as document
 from gpuwarden_collectors.dataclass import dataclass
 
 BEFORE = 86_400.0
-"""Seconds before the first sighting from which on events are taken."""
+"""Seconds before the first sighting from which events are included."""
 EVENTS_MOST, TESTS_MOST = 20_000, 500
-"""Events of the slice, and of active tests: the newest."""
+"""Most events of the excerpt, and of active tests; the newest are kept."""
 _PAGE = 5_000
 _NUMBERED = {"xid": "Xid", "sxid": "SXid"}
 _TESTS_SINCE = 28 * 86_400.0
@@ -41,19 +41,19 @@ class Failure:
     to_do: str
     """What to do about it."""
     evidence: dict[str, Any] = field(default_factory=dict)
-    """What was seen."""
+    """The evidence of the finding."""
     over: bool = False
     """It has ended meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """What the ledger has for an archive."""
+    """The ledger's excerpt for an archive."""
 
     state: State
-    """All that the judge remembers."""
+    """The judge's memory."""
     failures: tuple[Failure, ...]
-    """Those asked for, else all in force."""
+    """The requested ones, else all in force."""
     events: tuple[dict[str, Any], ...]
     """Events as `gpuwarden events --json` has them."""
     earlier: bool
@@ -104,7 +104,7 @@ def _failures(reader: Reader, state: State, findings: tuple[str, ...]) -> Iterab
 
 
 def _raised(reader: Reader, finding: str) -> Event | None:
-    """Return the newest event by which this finding was raised."""
+    """Return the newest event that raised this finding."""
     subject = str(Key.parse(finding).subject)
     newest: Event | None = None
     after = 0
@@ -126,7 +126,7 @@ def _title(key: Key, evidence: Evidence) -> str:
 
 
 def of_status(status: dict[str, Any], findings: tuple[str, ...]) -> list[Failure]:
-    """Return the failures in a status document, for when the ledger cannot be read."""
+    """Return the failures in a status document, if the ledger cannot be read."""
     failures = []
     for finding in status.get("findings", ()):
         wanted = finding["id"] in findings if findings else finding["severity"] == "failure" and not finding["shadow"]

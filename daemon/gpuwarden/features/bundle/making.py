@@ -1,4 +1,4 @@
-"""Makes one archive: gathers, replaces names, makes the pages, writes it whole or not at all."""
+"""Makes one archive: gathers, replaces names, makes the pages, and writes it whole or not at all."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gpuwarden_collectors.dataclass import dataclass
 _SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_")
 _NAME_MOST = 64
 _TRIES = 100
-"""Names that are tried, where another archive of the same second has one."""
+"""Names to try if other archives of the same second have one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class Made:
     """A finished archive."""
 
     file: Path
-    """Where it is."""
+    """Its path."""
     size: int
     """Bytes."""
     sha256: str
@@ -41,17 +41,17 @@ class Made:
     findings: tuple[str, ...]
     """Ids of the findings that it is about."""
     not_found: tuple[str, ...]
-    """Those that were asked for, and that the ledger does not know."""
+    """Requested findings that the ledger does not have."""
     unknown: str
-    """Why it is not known what fails; empty if it is."""
+    """Why it is not known what failed; empty if it is known."""
     missing: tuple[tuple[str, str], ...]
-    """Names of what is not in it, or not whole, each with the reason."""
+    """Names of files that are missing or incomplete, each with the reason."""
     note: str
-    """Something else to know; empty if there is nothing."""
+    """A further note; empty if there is none."""
 
 
 async def make(order: Order, output: Path) -> Made:
-    """Make an archive. `output`: its name, or a folder. Raises CommandError; then nothing is left."""
+    """Make an archive. `output`: its name, or a folder. Raises CommandError, and then leaves no file."""
     try:
         return await _make(order, output)
     except FileExistsError as error:
@@ -109,7 +109,7 @@ async def _make(order: Order, output: Path) -> Made:
 
 
 def _place(output: Path) -> tuple[Path, bool]:
-    """Return the folder of the archive, and whether that is all that was named. Raises FileExistsError."""
+    """Return the folder of the archive, and whether only a folder was named. Raises FileExistsError."""
     if output.is_dir():
         return output, True
     if os.path.lexists(output):
@@ -145,7 +145,7 @@ def _rules(order: Order) -> Rules:
 
 
 def _hosts(order: Order) -> Iterator[str]:
-    """Yield all names of this host: with its domain, and without."""
+    """Yield all names of this host, with its domain and without."""
     for name in {order.config.node, os.uname().nodename, *_machine_names()}:
         yield name
         yield name.partition(".")[0]
@@ -166,7 +166,7 @@ def _node(order: Order) -> str:
 
 
 def document(made: Made) -> str:
-    """Return it as JSON, for programs."""
+    """Return the result as JSON, for programs."""
     return json.dumps(
         {
             "file": str(made.file),

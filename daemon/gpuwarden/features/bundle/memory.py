@@ -1,4 +1,4 @@
-"""What is remembered of archives: the newest answer for each finding for which one was asked."""
+"""The memory of archives: the newest answer for each finding for which one was requested."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from gpuwarden_collectors.facts import Stamp
 NAME = "bundle"
 KINDS = frozenset({EventKind.BUNDLE_MADE, EventKind.BUNDLE_FAILED})
 FINDING_MOST, TEXT_MOST = 400, 1_000
-"""Characters of a finding's id, and of any other text."""
+"""Most characters of a finding's id, and of any other text."""
 ANSWERS_MOST = 32
-"""Findings whose answer is remembered; beyond them the oldest is forgotten."""
+"""Most findings whose answer is remembered. The oldest is dropped first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +28,9 @@ class BundleMade:
     file: Annotated[str, cut(TEXT_MOST)]
     """Path of the archive."""
     missing: Annotated[str, cut(TEXT_MOST)] = ""
-    """Names of what is not in it, with a comma between them."""
+    """Names of files that are not in it, separated by commas."""
     since: float = 0.0
-    """Since when the finding was there, wall time."""
+    """Wall time since which the finding existed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,31 +38,31 @@ class BundleFailed:
     """BUNDLE_FAILED."""
 
     finding: Annotated[str, cut(FINDING_MOST)]
-    """Id of the finding that an archive was wanted for."""
+    """Id of the finding for which an archive was requested."""
     why: Annotated[str, cut(TEXT_MOST)]
-    """Why there is none."""
+    """Why no archive was made."""
     since: float = 0.0
-    """Since when the finding was there, wall time."""
+    """Wall time since which the finding existed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What became of the archive for one finding."""
+    """The result of the archive for one finding."""
 
     at: Stamp
     """When it was made, or failed."""
     boot_id: str
-    """The boot of that."""
+    """The boot of `at`."""
     what: BundleMade | BundleFailed
     """The archive, or why there is none."""
 
     def is_for(self, since: float) -> bool:
-        """Return True if it is for the failure that is there since then, even if the clock was set back in between."""
+        """Return True if it is for the failure that began then, even if the clock was set back in between."""
         return max(self.at.wall, self.what.since) >= since
 
 
 Answers = Mapping[str, Answer]
-"""By id of the finding, the newest last."""
+"""Answers by id of the finding, the newest last."""
 EMPTY: Answers = {}
 
 
@@ -88,6 +88,6 @@ def events(answers: Answers, _: Stamp, __: State) -> Iterator[Event]:
 
 
 def answered(outcome: BundleMade | BundleFailed, at: Stamp, boot_id: str) -> Event:
-    """Return the event that is the answer for a finding."""
+    """Return the event with the answer for a finding."""
     kind = EventKind.BUNDLE_MADE if isinstance(outcome, BundleMade) else EventKind.BUNDLE_FAILED
     return Event(kind=kind, at=at, boot_id=boot_id, key=Key.parse(outcome.finding), data=write(outcome))

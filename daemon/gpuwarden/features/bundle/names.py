@@ -1,8 +1,8 @@
-"""Other names in an archive made with --anonymise, as in traces (`trace/pseudonyms.py`), and what differs from those.
+"""Replaces names in an archive made with --anonymise, as in traces (`trace/pseudonyms.py`) with some exceptions.
 
-Replaced are: names of this host, IP addresses, UUIDs (those of GPUs and boots too), pids, names of users, jobs, pods, containers and
-processes. Serial numbers of boards, chassis and system stay: without them no vendor replaces anything. The key of the hash is made for one
-archive and kept nowhere.
+It replaces names of this host, IP addresses, UUIDs (including those of GPUs and boots), pids, and names of users, jobs,
+pods, containers and processes. Serial numbers of boards, chassis and system stay: no vendor replaces a part without
+them. The key of the hash is made for one archive, and is not stored.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PEOPLE = frozenset(
         "limit_job",
     }
 )
-"""Keys of events and status whose values are names that may also be within texts."""
+"""Keys of events and status whose values are names that may also occur within texts."""
 _COMMON = frozenset(
     {
         "root",
@@ -50,7 +50,7 @@ _COMMON = frozenset(
     }
 )
 _OF_JOB = "@job/"
-"""In the id of an event that is about a job."""
+"""Part of the id of an event that is about a job."""
 _SHORTEST, _NAMES_MOST = 3, 4096
 _PROCESS_IN_LINE = (
     re.compile(r"\b(?P<before>(?:name|comm)=\"?)(?P<name>[^,\s\"][^,\"\n]*)"),
@@ -68,16 +68,16 @@ _PROCESS_IN_LINE = (
 120 seconds`, `soft lockup - CPU#1 stuck for 22s! [python:1234]`, `CPU: 1 PID: 1234 Comm: python`, `python[1234]: segfault at …`."""
 _PROCESS = re.compile(r"^([ \t]+(?:Process )?Name[ \t]*:[ \t]+)(\S.*)$", re.MULTILINE)
 _PROCESS_ID = re.compile(r"^([ \t]+Process ID[ \t]*:[ \t]+)(\d+)$", re.MULTILINE)
-"""Of the processes in `nvidia-smi -q`."""
+"""Lines about processes in `nvidia-smi -q`."""
 _BOX = re.compile(
     r"\b(frozen-\d{8}T\d{6}Z-[^-/\s]{1,60}-)(?![0-9a-f]{4}-[0-9a-f]{2}-[0-9a-f]{2}\.[0-7]|node\.trace)([^/\s]{1,130}?)(?=\.trace\.gz)"
 )
-"""The name of a black box ends with what failed, which may be a job."""
+"""The name of a black box ends with its subject, which may be a job."""
 _HOME = re.compile(r"/(?:home|Users|root|scratch|users)/[^\s,;\"']+")
 
 
 class Names(Pseudonyms):
-    """Called with JSON it returns the JSON to be written instead. `people`: other names that are replaced wherever they are."""
+    """Replaces names: called with JSON, it returns the JSON to write. `people`: further names to replace everywhere."""
 
     def __init__(self, hosts: Iterable[str], people: Iterable[str] = (), key: bytes | None = None) -> None:
         super().__init__(hosts, key)
@@ -85,7 +85,7 @@ class Names(Pseudonyms):
         self._people = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, named))})(?!\w)") if named else None
 
     def text(self, text: str) -> str:
-        """Return a text of several lines, as of a program."""
+        """Replace names in a text of several lines, such as a program's."""
         text = _PROCESS_ID.sub(lambda match: f"{match[1]}{self._pid(int(match[2]))}", text)
         return self._text(_PROCESS.sub(lambda match: f"{match[1]}{self._pseudonym(match[2])}", text))
 

@@ -1,4 +1,4 @@
-"""What an archive is asked for."""
+"""The order for an archive."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from gpuwarden_collectors.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """One archive, as it was asked for."""
+    """One requested archive."""
 
     findings: tuple[str, ...]
     """Ids of findings; empty: all failures in force."""
     config: Config
     """The configuration in force, or the defaults."""
     config_fault: str = ""
-    """Why the configuration cannot be read, in words that hold nothing of it; empty if it can."""
+    """Why the configuration cannot be read, in a text that quotes nothing of it; empty if it can."""
     config_file: Path | None = None
-    """The file that was named; None: the usual one."""
+    """The configuration file named on the command line; None: the default file."""
     run_dir: Path
-    """Of the daemon."""
+    """Run directory of the daemon."""
     state_dir: Path
-    """Of the daemon."""
+    """State directory of the daemon."""
     anonymise: bool = False
     """Replace the names of hosts, users, jobs and addresses."""

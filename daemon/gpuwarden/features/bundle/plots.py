@@ -14,7 +14,7 @@ _OTHERS = ("#5d7fa8", "#3c8d5a", "#8e6bad", "#b07d2b", "#4f9aa0", "#7d7d7d", "#a
 
 
 def plots(series: Series, failed: frozenset[str], names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield each title with its plot. `failed`: slots of the GPUs that an archive is about. `names`: what a GPU is called, by slot."""
+    """Yield each title with its plot. `failed`: slots of the GPUs concerned. `names`: label of each GPU, by slot."""
     for metric in METRICS:
         if lines := series.lines.get(metric.title):
             yield metric.title, _plot(lines, failed, names)

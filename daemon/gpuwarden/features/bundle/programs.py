@@ -1,7 +1,8 @@
-"""One program for an archive, which may hang with the driver: nothing waits for it beyond its deadline.
+"""Runs one program for an archive, which may hang with the driver: nothing waits for it beyond its deadline.
 
-It is started in a transient scope of systemd where that runs and we are root, so that whatever it starts ends with the scope, and in
-any case in a session of its own. At the deadline all of it is killed. A process in D state cannot be killed: it is left, and named.
+It runs in a session of its own and, as root on a host with systemd, in a transient scope, so that all processes that it
+starts end with the scope. At the deadline all of them are killed. A process in D state cannot be killed: it is left
+behind, and named.
 """
 
 from __future__ import annotations
@@ -17,40 +18,40 @@ from gpuwarden_collectors.host_files import text_or_empty
 from gpuwarden_collectors.plugin.run import Process, Run, run
 
 _SYSTEMD = Path("/run/systemd/system")
-"""It exists where systemd is the first process: sd_booted(3)."""
+"""Exists if systemd is the first process: sd_booted(3)."""
 _FOLDERS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _FILE_MOST = 64 << 20
-"""Bytes of one file that a program may write."""
+"""Most bytes of one file that a program may write."""
 _MEMORY_MOST = "1G"
 _AFTER = 30
-"""Seconds after the deadline at which systemd ends a scope that we could not end, or that outlived us."""
+"""Seconds after the deadline at which systemd ends a scope that gpuwarden could not end, or that outlived it."""
 _NO_SCOPE = (
     b"Unknown assignment",
     b"Failed to start transient scope",
     b"Failed to connect to bus",
     b"Failed to create bus",
 )
-"""What systemd-run says where it starts nothing, as one older than 244, which knows no time limit of a scope."""
+"""Errors of systemd-run when it starts nothing, such as before 244, which has no time limit for a scope."""
 _LIMITED = 'ulimit -f "$0" && exec "$@"'
 _BLOCK = 512
 """Bytes of a block for ulimit -f, POSIX."""
 _STDERR_SHOWN = 200
 LEFT: list[Process] = []
-"""Processes that could not be ended. They are kept, since nobody may wait for them."""
+"""Processes that could not be ended. They are kept, since nothing may wait for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """What a program gave."""
+    """The result of a program."""
 
     output: bytes = b""
     """The first bytes that it wrote to its standard output."""
     why: str = ""
-    """Why that is not all; empty if it is."""
+    """Why the output is incomplete; empty if it is complete."""
     stderr: str = ""
-    """What it wrote to its standard error, behind a colon; empty if nothing."""
+    """Its standard error, after a colon; empty if there is none."""
     absent: bool = False
-    """There is no such program."""
+    """The program is not installed."""
     seconds: float = 0.0
     """How long it ran."""
 
@@ -58,7 +59,7 @@ class Done:
 async def program(
     command: Sequence[str], *, name: str, deadline: float, most: int, fine: frozenset[int] = frozenset({0})
 ) -> Done:
-    """Run a program; return at most `most` bytes of its output. `fine`: exit codes of a program that did its work. Raises nothing."""
+    """Run a program; return at most `most` bytes of its output. `fine`: exit codes of success. Raises nothing."""
     environment = surroundings(os.environ)
     executable = shutil.which(command[0], path=environment["PATH"])
     if executable is None:
@@ -81,12 +82,12 @@ async def program(
 
 
 def surroundings(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of programs: nothing but where they are, and a language that others can read."""
+    """Return the environment of programs: only a search path, and a locale that others can read."""
     return {"PATH": environment.get("PATH") or _FOLDERS, "LC_ALL": "C", "HOME": "/"}
 
 
 def _scope(name: str, deadline: float, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the words before a command by which it gets a unit of its own; none where systemd does not run, or we are not root."""
+    """Return the command that starts a program in a unit of its own; empty without systemd or root."""
     starter = shutil.which("systemd-run", path=environment["PATH"])
     if starter is None or os.geteuid() != 0 or not _SYSTEMD.is_dir():
         return ()
@@ -104,7 +105,7 @@ def _scope(name: str, deadline: float, environment: Mapping[str, str]) -> tuple[
 
 
 def _state(pid: int) -> str:
-    """Return the state of a process as proc(5) names it; `?` if it is not known."""
+    """Return the state of a process as in proc(5); `?` if it is not known."""
     return text_or_empty(Path(f"/proc/{pid}/stat")).rpartition(") ")[2][:1] or "?"
 
 

@@ -30,7 +30,7 @@ VENDORS = (
     ("supermicro", "Supermicro", "system and board serial number, and the RMA form; attach the event log of the BMC"),
     ("nvidia", "NVIDIA", "serial number of the system and of the board or tray; the Enterprise Support portal"),
 )
-"""A word in the vendor's name as the firmware has it, the vendor, and what it asks for beside this archive."""
+"""A word in the firmware's vendor name, the vendor, and what it requests in addition to this archive."""
 _SYSTEM = (
     ("Vendor", "sys_vendor"),
     ("Product", "product_name"),
@@ -45,7 +45,7 @@ _SYSTEM = (
 )
 _LINES_MOST, _TRIED_MOST, _LINE_MOST = 20, 30, 300
 _ALIKE_MOST = 4
-"""Lines that are shown of one Xid, and of those without one."""
+"""Most lines that are shown for one Xid, and for lines without one."""
 _XID = re.compile(r"\bXid \([^)]*\): (\d+)")
 SIMULATED = "SIMULATED: these GPUs do not exist, and nobody replaces them"
 _UNKNOWN = "(not known: read it from the label, or from the BMC)"
@@ -99,8 +99,8 @@ def _lines(contents: Contents) -> Iterator[str]:
 
 
 def _telling(overview: Overview) -> list[str]:
-    """Return the newest lines about the failed boards, a few of each Xid, since a board that is lost repeats itself; without any, the newest
-    lines about all.
+    """Return the newest lines about the failed boards, a few for each Xid, since a lost board repeats itself; if there
+    are none, the newest of all lines.
     """
     places = [failure["slot"].rpartition(".")[0] for failure in overview.failures if failure["slot"]]
     own = [line for line in overview.lines if any(place in line.lower() for place in places)]

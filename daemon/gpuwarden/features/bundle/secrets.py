@@ -1,7 +1,7 @@
 """The configuration without secrets.
 
-Keys that want a secret hold the path of a file, never the secret (`config/secrets.py`), so that what is left are texts in which people put
-one all the same. They are replaced by their kind, wherever they are:
+Keys for a secret hold the path of a file, never the secret (`config/secrets.py`). What is left are texts in which
+people may still put one. They are replaced by their kind, wherever they occur:
 
     an address (`://`)        scheme, host and port stay: paths and queries of webhooks are often their password
     `command`                 the program stays, its arguments do not

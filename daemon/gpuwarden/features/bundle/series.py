@@ -1,4 +1,4 @@
-"""Readings of the last 30 minutes from the black box, for the plots, and the newest facts of the GPUs."""
+"""Reads the last 30 minutes of readings from the black box, for the plots, and the newest facts of the GPUs."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from gpuwarden_collectors.facts import GpuFacts, NvmlFacts
 SPAN = 1_800.0
 """Seconds."""
 POINTS_MOST = 300
-"""Points of one line: of more in the same time the largest is drawn."""
+"""Most points of one line. Of several points in the same interval the largest is drawn."""
 
 Point = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """A row: one plot."""
+    """One plot: a row of the table."""
 
     title: str
-    """What it shows, with the unit."""
+    """Its title, with the unit."""
     value: Callable[[GpuFacts], float | None]
     """The value of one GPU."""
 
@@ -70,7 +70,7 @@ METRICS = (
 
 @dataclass(slots=True)
 class Series:
-    """What the traces show."""
+    """The readings in the traces."""
 
     lines: dict[str, dict[str, list[Point]]] = field(default_factory=dict)
     """By title of the metric and slot of the GPU: time and value, in order."""
@@ -79,11 +79,11 @@ class Series:
     driver: str = ""
     """Version of the driver."""
     unread: list[str] = field(default_factory=list)
-    """Traces that could not be read to their end, and why."""
+    """Traces that could not be read completely, and why."""
 
 
 def series_of(files: Iterable[BoxFile], work: Path) -> Series:
-    """Read traces, oldest first. A trace that is damaged counts up to its damage. `work`: a folder for temporary files."""
+    """Read traces, oldest first. A damaged trace is read up to its damage. `work`: a folder for temporary files."""
     series = Series()
     for box_file in files:
         with tempfile.NamedTemporaryFile(dir=work, suffix=".trace.gz") as file:

@@ -1,7 +1,8 @@
-"""One archive for the daemon, made as root and outside its sandbox: systemd starts this for each connection to its socket.
+"""Makes one archive for the daemon, as root and outside its sandbox: systemd starts this for each connection to its
+socket.
 
-The daemon names findings, and nothing else: where the archive lies, what is in it and what is run for it are not its to choose, nor an
-intruder's in it. Requests and answers: `client.py`.
+A request names findings and nothing else: neither the daemon nor an intruder in it can choose where the archive is,
+what it holds and what is run for it. Requests and answers: `client.py`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _LOCK = ".lock"
 
 
 def main() -> None:
-    """The connection is the standard input."""
+    """Serve the connection that systemd passes as standard input."""
     fault = ""
     try:
         config = load(Sources(file=CONFIG_FILE, required=False))

@@ -1,4 +1,4 @@
-"""What is published of archives: the answer for the newest failure."""
+"""The published state of archives: the answer for the newest failure."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from gpuwarden_collectors.facts import Stamp
 
 
 def shown(state: State, _: Stamp) -> Answer | None:
-    """Return the newest answer; None if no archive was ever asked for."""
+    """Return the newest answer; None if no archive was ever requested."""
     answers = list(answers_of(state).values())
     return answers[-1] if answers else None
 
 
 def of(snapshot: Snapshot) -> Answer | None:
-    """Return what a snapshot has of archives."""
+    """Return the part of archives in a snapshot."""
     answer: Answer | None = snapshot.features.get(NAME)
     return answer
