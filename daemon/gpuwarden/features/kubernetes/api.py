@@ -1,8 +1,8 @@
 """The requests to a Kubernetes API server: one node, the nodes excluded by gpuwarden, the size of the pool, two patches.
 
-The few requests are made here, since lightkube's typed models would reject what a newer server may add, and cannot
-request a table instead of whole nodes. Every list without a `resourceVersion` is a consistent read, and its further pages
-are of the same moment.
+lightkube's typed models are not used: they would reject what a newer server may add, and cannot request a table instead
+of whole nodes. Every list without a `resourceVersion` is a consistent read, and its further pages are of the same
+moment.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ MANAGER = "gpuwarden"
 """The field manager that the API server records in `managedFields` for gpuwarden's writes, with the server's own time."""
 CONDITION_MANAGER = f"{MANAGER}-condition"
 MOVER = f"{MANAGER}-move"
-"""Of a write that is no new exclusion: the time of `MANAGER`'s ranks the nodes of a pool."""
+"""Field manager of a write that is no new exclusion: the time of `MANAGER`'s write ranks the nodes of a pool."""
 EVENTS = "default"
-"""The namespace of events about nodes, which have none themselves: there everybody writes and looks for them."""
+"""The namespace of events about nodes, which have none themselves: all programs write and read them there."""
 BODY_MOST = 16 << 20
 """Bytes. A node is at most some 100 kB, and a page has `PAGE` of them."""
 PAGE = 20
-"""Whole nodes: some 500 kB, which take 5 ms to read. Parsing JSON blocks the event loop."""
+"""Whole nodes per page: some 500 kB, which take 5 ms to read. Parsing JSON blocks the event loop."""
 ROWS = 500
 PAGES_MOST = 1_000
 _TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
@@ -108,12 +108,13 @@ _ADMISSION: tuple[tuple[str, str], ...] = (
     ("admission webhook", "an admission webhook of the cluster refuses it: except gpuwarden's account from it"),
     ("denied the request", "an admission rule of the cluster refuses it: except gpuwarden's account from it"),
 )
-"""What the server's message has where admission refuses, whatever the status, with what to do; the first two are messages of our own policy."""
+"""Parts of the server's message if admission refuses, whatever the status, with what to do; the first two are messages
+of gpuwarden's own policy."""
 
 
 class KubernetesApi:
-    """Each call has its own deadline and raises ActuatorError and nothing else. Its connection is made again after
-    a failure: a corrected kubeconfig, a new certificate or address takes effect with the next call.
+    """Requests to the API server. Each has its own deadline and raises only ActuatorError. The connection is made again
+    after a failure: a corrected kubeconfig, a new certificate or address takes effect with the next call.
     """
 
     def __init__(self, options: KubernetesOptions, clock: Any = time.time) -> None:
@@ -139,7 +140,7 @@ class KubernetesApi:
         await self._post("cannot write the event", f"/api/v1/namespaces/{EVENTS}/events", event)
 
     async def labelled(self, key: str) -> AsyncIterator[tuple[list[Json], float]]:
-        """All nodes with a label of that key, page by page, and the server's clock."""
+        """Yield all nodes with a label of that key, page by page, and the server's clock."""
         params: dict[str, str | int] = {"labelSelector": key, "limit": PAGE}
         async for reply in self._pages("cannot count the excluded nodes", params, "application/json"):
             yield objects(reply.body.get("items")), reply.at
@@ -251,7 +252,7 @@ _PASSING = (401, 404, 409, 410, 429)
 
 
 def _why(error: Exception) -> str:
-    """Never quotes a header: the one that cannot be sent holds the token."""
+    """Return the text of an error. It never quotes a header: one that cannot be sent contains the token."""
     name = type(error).__name__
     if name == "LocalProtocolError":
         return "the token has characters that no header may have: check the file that holds it"
@@ -266,12 +267,12 @@ def _parsed(body: bytearray) -> object:
 
 
 def mapping(value: object) -> Json:
-    """The value if it is an object, else an empty one."""
+    """Return the value if it is an object, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 
 def objects(value: object) -> list[Json]:
-    """Items of a list that are objects; none if it is not a list."""
+    """Return the items of a list that are objects; none if it is not a list."""
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 

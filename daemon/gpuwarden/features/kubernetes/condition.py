@@ -1,7 +1,7 @@
-"""The node condition `GpuwardenHealthy`: gpuwarden's verdict where `kubectl describe node` and schedulers' rules read it.
+"""The node condition `GpuwardenHealthy`: gpuwarden's verdict for `kubectl describe node` and for schedulers' rules.
 
-It is informational and excludes no node. Only in mode enforce, since it is written to another system. What gpuwarden wrote there under
-another configuration is cleared: a condition that it no longer keeps would stand for ever.
+It is informational and excludes no node. It is written only in mode enforce, since it changes another system.
+Conditions that gpuwarden wrote under another configuration are removed, because they would otherwise remain for ever.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ log = get_logger()
 
 TYPE = "GpuwardenHealthy"
 OSMO_TYPE = "osmo.nvidia.com/GpuHealthFailure"
-"""OSMO's own conditions are True when something is wrong."""
+"""OSMO's own conditions are True if something is wrong."""
 SPREAD = 0.2
-"""The share of the heartbeat's interval by which it varies, up and down, by chance: a fleet may be started at once."""
+"""Share of the heartbeat's interval by which it varies at random, up and down: a whole fleet may be started at once."""
 RETRY_FIRST = 5.0
 RETRY_MOST = 120.0
 _LASTING = 5  # failures in a row, about two minutes: a starting kubelet has reported by then
@@ -47,7 +47,7 @@ _OPPOSITE = {"True": "False", "False": "True", "Unknown": "Unknown"}
 
 @dataclass(frozen=True, slots=True)
 class CurrentCondition:
-    """A condition as read from the server; its times as the server writes them."""
+    """A condition as read from the server, with times as the server writes them."""
 
     status: str
     since: str
@@ -55,13 +55,13 @@ class CurrentCondition:
 
 
 def condition_types(options: KubernetesOptions) -> tuple[str, ...]:
-    """The types of the conditions that this configuration keeps."""
+    """Return the types of the conditions that this configuration keeps."""
     own = (TYPE,) * options.condition + (OSMO_TYPE,) * (options.condition and options.osmo)
     return own + tuple(condition.kind for condition in repair_conditions(options))
 
 
 def conditions_of(snapshot: Snapshot, options: KubernetesOptions, now: Stamp) -> dict[str, Condition]:
-    """The conditions to keep, by type."""
+    """Return the conditions to keep, by type."""
     own = condition_of(snapshot, now)
     by_type = {TYPE: own, OSMO_TYPE: replace(own, status=_OPPOSITE[own.status])}
     by_type |= {condition.kind: condition.condition(snapshot, now) for condition in repair_conditions(options)}
@@ -69,7 +69,7 @@ def conditions_of(snapshot: Snapshot, options: KubernetesOptions, now: Stamp) ->
 
 
 def condition_of(snapshot: Snapshot, now: Stamp) -> Condition:
-    """The verdict as a condition: True for healthy and for warning, which both may take work; `reason` is the worst check's code."""
+    """Return the verdict as a condition: True for healthy and for warning. `reason` is the code of the worst check."""
     health, verdict = snapshot.health(now), snapshot.verdict
     if health is Health.UNKNOWN:
         return Condition("Unknown", "unknown", ("; ".join(verdict.unknown) or "nothing was observed")[:LONGEST])
@@ -82,8 +82,8 @@ def condition_of(snapshot: Snapshot, now: Stamp) -> Condition:
 
 
 class ConditionWriter:
-    """Writes the node condition. `publish` never waits. A new status or reason is written at once, the same again each
-    `heartbeat` seconds.
+    """Writes the node condition. `publish` never blocks. A new status or reason is written at once, an unchanged one
+    each `heartbeat` seconds.
 
     `error`: what an operator must correct; an unreachable server is not an error of this node.
     """
@@ -139,7 +139,7 @@ class ConditionWriter:
             await self._pause(pause * self._chance.uniform(1 - SPREAD, 1 + SPREAD), hurried=not backoff.failures)
 
     async def _pause(self, seconds: float, *, hurried: bool) -> None:
-        """Wait for so many seconds. A change of the condition ends the pause, unless the server has just failed."""
+        """Wait for so many seconds. If `hurried`, a change of the condition ends the pause."""
         if not hurried:
             await asyncio.sleep(seconds)
             return
@@ -155,9 +155,7 @@ class ConditionWriter:
         not_moved: ActuatorError | None = None
         try:
             await self._actuator.move(node)
-        except (
-            ActuatorError
-        ) as error:  # the conditions are written all the same: a bad one must not outlive its failure
+        except ActuatorError as error:  # the conditions are still written, or a bad one would outlive its failure
             not_moved = error
         current = self._current(node)
         foreign = sorted(kind for kind in self._repair & current.keys() if kind not in own_conditions(node))
@@ -193,7 +191,7 @@ class ConditionWriter:
         }
 
     def _current(self, node: Json) -> dict[str, CurrentCondition]:
-        """Gpuwarden's conditions by type, of this daemon or of one before it."""
+        """Return gpuwarden's conditions by type, of this daemon or of an earlier one."""
         return {
             entry["type"]: CurrentCondition(*(str(entry.get(name) or "") for name in _FIELDS))
             for entry in objects(mapping(node.get("status")).get("conditions"))
@@ -201,20 +199,20 @@ class ConditionWriter:
         }
 
     def _differs(self, wanted: Mapping[str, Condition]) -> bool:
-        """True if they are to be written at once. The first write is, though there may be none to keep: it clears what was left."""
+        """Return True if they must be written at once. The first write always is: it clears old conditions."""
         return self._written is None or self._key(wanted) != self._key(self._written)
 
     @staticmethod
     def _key(conditions: Mapping[str, Condition]) -> dict[str, tuple[str, str]]:
-        """The parts whose change is written at once. Figures in the message change with each pass, and are written with
-        the heartbeat.
+        """Return the parts whose change is written at once. Figures in the message change with each pass, and are
+        written with the heartbeat.
         """
         return {kind: (condition.status, condition.reason) for kind, condition in conditions.items()}
 
 
 def _for_a_person(error: ActuatorError, failed: int) -> bool:
-    """True if an operator must correct the error. An error that passes by itself while a machine boots counts only when
-    it lasts.
+    """Return True if an operator must correct the error. An error that passes by itself while a machine boots counts
+    only when it lasts.
     """
     lasts = isinstance(error, NoSuchNode | AnotherMachine) and failed >= _LASTING
     return error.permanent or isinstance(error, NotAccepted) or lasts

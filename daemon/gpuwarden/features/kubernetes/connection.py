@@ -1,7 +1,7 @@
 """The authenticated connection to an API server, as a kubeconfig or a pod's service account describes it.
 
-lightkube reads them and makes the client. That takes files, YAML, certificates and 12 MB of modules (PSS, measured), so that it is done in a
-thread; and a file system that hangs costs that one thread.
+lightkube reads them and makes the client. This is done in a thread, since it takes files, YAML, certificates and 12 MB
+of modules (PSS, measured); a file system that hangs then costs only that thread.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Client(Protocol):
 
 
 class Connection:
-    """Makes and keeps the client. `drop` one that failed: the next call gets a new one, made from the files as they are
-    then. A call that is using the old one ends with it.
+    """Makes and keeps the client. After `drop`, the next call gets a new client, made from the files as they are then.
+    A call that uses the old one ends with it.
     """
 
     def __init__(self, options: KubernetesOptions) -> None:
@@ -41,7 +41,7 @@ class Connection:
 
     @contextlib.asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:
-        """Lend the connection of now. Raises ActuatorError if none can be made."""
+        """Lend the present client. Raises ActuatorError if none can be made."""
         client = await self._current()
         self._users[client] = self._users.get(client, 0) + 1
         try:
@@ -61,7 +61,7 @@ class Connection:
             making = self._making
             if making is None:
                 making = self._making = detached("kubernetes-client", lambda: new_client(self._options))
-                making.add_done_callback(lambda made: made.exception())  # also if every waiter has given up
+                making.add_done_callback(lambda made: made.exception())  # even if no call waits any more
             await asyncio.wait((making,))  # a shield: a waiter that gives up leaves the thread to the next
             if self._making is making:
                 self._making = None
@@ -78,9 +78,7 @@ class Connection:
 
 
 def new_client(options: KubernetesOptions) -> Client:
-    """Make a client. Raises ActuatorRefused where the package or the kubeconfig is missing or wrong. No message quotes
-    either file.
-    """
+    """Make a client. Raises ActuatorRefused, quoting no file, if the package or kubeconfig is missing or wrong."""
     try:
         from gpuwarden.features.kubernetes.kubeconfig import client_of  # noqa: PLC0415 - 12 MB, of an extra, which may be missing
     except ImportError as error:

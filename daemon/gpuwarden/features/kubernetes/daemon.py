@@ -1,4 +1,4 @@
-"""What the daemon does in Kubernetes beside taking this node out: it keeps the node's conditions, in mode enforce."""
+"""Kubernetes as a part of the daemon, apart from exclusion: keeps the node's conditions, in mode enforce."""
 
 from __future__ import annotations
 

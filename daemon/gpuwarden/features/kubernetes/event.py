@@ -12,7 +12,7 @@ _MESSAGE_MOST = 1_000  # characters; the server takes 1,024
 
 
 def event(node: Json, name: str, intent: Intent, wall: float) -> Json:
-    """The event of a write, as `kubectl describe node` shows it: under the node's uid."""
+    """Return the event of a write, as `kubectl describe node` shows it: under the node's uid."""
     excluded = intent.act is Act.EXCLUDE
     at = datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     text = intent.reason if excluded else f"restored: {intent.reason}".rstrip(": ")

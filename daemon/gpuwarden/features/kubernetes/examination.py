@@ -1,5 +1,5 @@
-"""Kubernetes: whether its API server responds, the account and its permissions, and whether the node is this machine. It
-changes nothing: the writes that it tries are not stored.
+"""Checks Kubernetes: that its API server responds, the account and its permissions, and that the node is this machine.
+Changes nothing: the writes that it tries are not stored.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ async def kubernetes(config: Config, inherited: Mapping[str, str] = os.environ) 
 
 
 async def _node(actuator: KubernetesActuator) -> Row:
-    """A row of the API server where it does not respond, or refuses; else of the node."""
+    """Return a row about the API server if it does not respond, or refuses; else about the node."""
     try:
         await actuator.read()
     except AnotherMachine as error:
@@ -108,7 +108,7 @@ async def _rights(actuator: KubernetesActuator, _config: Config) -> Row:
 
 
 async def _admission(actuator: KubernetesActuator, config: Config) -> Row:
-    """Sends the real patches for a trial: rules of the cluster, which no review of the permissions shows, may refuse them."""
+    """Send the real patches for a trial: the cluster's rules, which no review of permissions shows, may refuse them."""
     undone = "no failed node is taken out"
     options = config.of(KubernetesOptions)
     try:
@@ -161,7 +161,7 @@ async def _leftovers(actuator: KubernetesActuator, config: Config) -> Row:
 
 
 async def _clock(actuator: KubernetesActuator, _: Config) -> Row:
-    """Half the duration of the call is the error, and the server gives whole seconds."""
+    """Compare the clock with the server's, in whole seconds. The error is half the duration of the call."""
     before = time.time()
     at = (await actuator.api.node(actuator.node)).at + 0.5
     skew = abs(at - (before + time.time()) / 2)

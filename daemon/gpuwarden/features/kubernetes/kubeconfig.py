@@ -1,4 +1,4 @@
-"""A client by the kubeconfig, or by the service account of a pod. It needs the extra `kubernetes`."""
+"""Makes a client from the kubeconfig, or from the service account of a pod. It needs the extra `kubernetes`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpuwarden.features.kubernetes.plugin import plugin_auth
 
 
 def client_of(options: KubernetesOptions) -> Any:
-    """Make a client. Raises ActuatorRefused where the kubeconfig is missing or wrong. No message quotes it."""
+    """Make a client. Raises ActuatorRefused if the kubeconfig is missing or wrong. No message quotes it."""
     try:
         if options.kubeconfig is not None:
             config = KubeConfig.from_file(options.kubeconfig).get(options.context or None)

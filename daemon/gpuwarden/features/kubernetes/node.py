@@ -1,10 +1,11 @@
 """A Node as the API server returns it: its state for policy. Pure.
 
-gpuwarden writes a taint and a label of one key, and an annotation with its reason, the taint's key and effect, and whether the cordon is its own.
-So it knows its taint after `kubernetes.key` or `kubernetes.effect` was changed, and a taint of the same key with another effect is not its own.
-A taint of that key without the annotation is another party's exclusion. A cordon that the annotation does not claim, or that remains without
-gpuwarden's taint, is another party's too, but no exclusion: drain scripts, upgrades and autoscalers set and lift it, and none of them judges the
-GPUs. gpuwarden's taint stands beside it, and only `spec.unschedulable` is left alone.
+gpuwarden writes a taint and a label of one key, and an annotation with its reason, the taint's key and effect, and
+whether the cordon is its own. So it recognises its taint after a change of `kubernetes.key` or `kubernetes.effect`, and
+a taint of the same key with another effect is not its own. A taint of that key without the annotation is another
+party's exclusion. A cordon that the annotation does not claim, or that remains without gpuwarden's taint, is another
+party's too, but no exclusion: drain scripts, upgrades and autoscalers set and lift it, and none of them judges the
+GPUs. gpuwarden then adds its taint, and only leaves `spec.unschedulable` alone.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ _LATEST = 1 << 40  # seconds
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The content of gpuwarden's annotation. `key` and `effect` of its taint. `at`: the server's clock a moment before it was
-    written, Unix time. The exclusion is known again by it: the server forgets when which of many writers wrote.
+    """The content of gpuwarden's annotation. `key` and `effect`: of its taint. `at`: the server's clock a moment before
+    the write, Unix time. It identifies the exclusion: the server may lose the time of one of many writers.
     """
 
     reason: reasons.Reason
@@ -69,10 +70,10 @@ def node_state_of(node: Json, at: Stamp, key: str, pool: int | None) -> NodeStat
 
 
 def held(nodes: Iterable[Json]) -> tuple[Held, ...]:
-    """Nodes that gpuwarden has excluded for a failure. A label that remained when the taint was removed by hand does
-    not count.
+    """Return the nodes that gpuwarden has excluded for a failure. A label whose taint was removed by hand does not
+    count.
 
-    A node with more than ten writers may lack gpuwarden's entry: the server merges the oldest.
+    A node with more than ten writers may lack gpuwarden's entry, because the server merges the oldest.
     """
     held_nodes = []
     for node in nodes:
@@ -83,7 +84,7 @@ def held(nodes: Iterable[Json]) -> tuple[Held, ...]:
 
 
 def own_taint(node: Json, mark: Mark | None) -> Json | None:
-    """The taint of the annotation, if it is there: it may have been removed by hand, without the annotation."""
+    """Return the taint of the annotation, if it exists: it may have been removed by hand, without the annotation."""
     return next(
         (taint for taint in taints_of(node) if mark is not None and taint_id(taint) == (mark.key, mark.effect)), None
     )
@@ -127,13 +128,13 @@ def is_cordoned(node: Json) -> bool:
 
 
 def version_of(node: Json) -> str:
-    """The resource version of a node; empty if the server gives none: then a patch would overwrite concurrent writes."""
+    """Return the resource version of a node; empty if it has none: a patch would overwrite concurrent writes."""
     version = mapping(node.get("metadata")).get("resourceVersion")
     return version if isinstance(version, str) else ""
 
 
 def boot_id_of(node: Json) -> str:
-    """The boot id that the node's kubelet reported when it last started; "" if it gives none."""
+    """Return the boot id that the node's kubelet reported when it last started; "" if there is none."""
     boot = mapping(mapping(node.get("status")).get("nodeInfo")).get("bootID")
     return boot.strip().lower() if isinstance(boot, str) else ""
 

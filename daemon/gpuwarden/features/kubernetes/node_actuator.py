@@ -1,4 +1,4 @@
-"""One Node's taint, label and, if configured, cordon. When and whether is decided elsewhere."""
+"""Writes the taint, the label and, if configured, the cordon of one Node. Policy decides when."""
 
 from __future__ import annotations
 
@@ -24,18 +24,16 @@ log = get_logger()
 
 NAME_VARIABLE = "NODE_NAME"
 COUNT_AGE = 600.0
-"""Seconds for which a count of the pool holds: a count is 16 requests where there are 8,000 nodes, and all nodes may count at once."""
+"""Seconds for which a count of the pool is used: 8,000 nodes take 16 requests, and all nodes may count at once."""
 TRIES = 20
 """Attempts at a write that conflicts with other writers."""
 GUARDED_FROM = 3
-"""Conflicts after which a write no longer depends on the whole node: somebody writes it all the time."""
+"""Conflicts after which a write no longer depends on the whole node, since another client writes it continually."""
 PAUSE = 0.2
 
 
 class AnotherMachine(ActuatorUnavailable):
-    """The node of that name runs on another machine; or its kubelet has not reported since the boot, and then it runs
-    no work either.
-    """
+    """The node of that name is another machine, or its kubelet has not reported since the boot and runs no work."""
 
 
 class KubernetesActuator:
@@ -67,19 +65,19 @@ class KubernetesActuator:
 
     @property
     def pool(self) -> int | None:
-        """Number of nodes in the pool; all of the cluster until those of the pool are counted."""
+        """Return the number of nodes in the pool; of the whole cluster until the pool is counted."""
         return self._pool
 
     async def read(self) -> NodeState:
         node = (await self.read_node()).body
         if self._pool is None:
-            # Only writes are spread by it; a count for the budget raises the error.
+            # It only spreads writes; a count for the budget would raise the error.
             with contextlib.suppress(ActuatorError):
                 self._pool = await self.api.total()
         return nodes.node_state_of(node, self._clock(), self._options.key, self._pool)
 
     async def read_node(self) -> Reply:
-        """Read the node of this machine. Raises AnotherMachine for one that is not."""
+        """Read the node of this machine. Raises AnotherMachine if it is not this machine's."""
         reply = await self.api.node(self.node)
         self.verify(reply.body)
         return reply
@@ -101,7 +99,7 @@ class KubernetesActuator:
         return FleetCount(node=self.node, pool=max(await self._count(), 1), held=tuple(held), now=now)
 
     async def apply(self, intent: Intent, state: NodeState) -> None:
-        """Read, change, write what was read; again after a conflict, as long as owner and reason are unchanged."""
+        """Read, change, and write what was read; again after a conflict, while owner and reason are unchanged."""
         for attempt in range(TRIES):
             reply = await self.read_node()
             node = reply.body
@@ -119,7 +117,7 @@ class KubernetesActuator:
             except ActuatorDenied:
                 raise
             except (Conflict, ActuatorRefused) as error:
-                # A test of a JSON patch that fails is answered as an invalid patch is.
+                # The server answers a failed test of a JSON patch like an invalid patch.
                 if not isinstance(error, Conflict) and (guarded is None or not await self._changed(node)):
                     raise
                 await asyncio.sleep(self._chance.uniform(0.0, PAUSE))
@@ -129,7 +127,7 @@ class KubernetesActuator:
         raise ActuatorUnavailable(f"cannot change node {self.node}: {TRIES} writes in a row conflicted with others")
 
     async def move(self, node: Json) -> None:
-        """Put an exclusion of ours that stands under another key or effect, of an earlier configuration, under the present one."""
+        """Move gpuwarden's exclusion to the present key and effect if an earlier configuration had others."""
         options = self._options
         patch = patches.moved(
             node, key=options.key, effect=options.effect, cordon=options.cordon, slinky=options.slinky
@@ -161,7 +159,7 @@ class KubernetesActuator:
         await self.api.close()
 
     def _report(self, intent: Intent, node: Json) -> None:
-        """Write an event for those who look at the node with kubectl. Nothing waits for it, and it may get lost."""
+        """Write an event for users of kubectl. Nothing waits for it, and it may get lost."""
         task = asyncio.create_task(
             self._write_event(event(node, self.node, intent, self._clock().wall)), name="kubernetes-event"
         )

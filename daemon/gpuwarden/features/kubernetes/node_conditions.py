@@ -1,4 +1,4 @@
-"""Which conditions of a Node are gpuwarden's, by the server's record of writers. Pure."""
+"""Finds which conditions of a Node are gpuwarden's, by the server's record of writers. Pure."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from gpuwarden.features.kubernetes.api import CONDITION_MANAGER, Json, mapping, 
 
 
 def left_conditions(node: Json, types: Container[str]) -> list[str]:
-    """The node's conditions that gpuwarden wrote under another configuration."""
+    """Return the node's conditions that gpuwarden wrote under another configuration."""
     own = own_conditions(node)
     present = [str(entry.get("type")) for entry in objects(mapping(node.get("status")).get("conditions"))]
     return [kind for kind in present if kind in own and kind not in types]
 
 
 def own_conditions(node: Json) -> set[str]:
-    """The types of the conditions that gpuwarden wrote last: the server records the writer of each field."""
+    """Return the types of the conditions that gpuwarden wrote last: the server records the writer of each field."""
     fields: Json = {}
     for entry in objects(mapping(node.get("metadata")).get("managedFields")):
         if (entry.get("manager"), entry.get("subresource")) == (CONDITION_MANAGER, "status"):
@@ -26,7 +26,7 @@ def own_conditions(node: Json) -> set[str]:
 
 
 def _kind(field: str) -> str:
-    """The type of a condition from its name among managed fields: `k:{"type":"Ready"}`."""
+    """Return the type of a condition from its name in managed fields: `k:{"type":"Ready"}`."""
     try:
         return str(mapping(json.loads(field.removeprefix("k:"))).get("type", ""))
     except (ValueError, RecursionError):

@@ -98,12 +98,12 @@ _KEPT = frozenset(
         "osmo.nvidia.com/GpuHealthFailure",
     }
 )
-"""Types of kubelet, of the cloud's controller, and of gpuwarden's own conditions."""
+"""Types of conditions of kubelet, of the cloud's controller, and of gpuwarden itself."""
 _SELECTOR_MOST = 500
 
 
 def misfits(config: Config) -> Iterator[Misfit]:
-    """Values that are of the right kind and yet wrong, by their keys; and what is needed and not installed."""
+    """Yield values that have the right type but are wrong, and missing packages, by their keys."""
     options = config.of(KubernetesOptions)
     for key, package in _PACKAGES.items():
         if getattr(options, key) and importlib.util.find_spec(package) is None:

@@ -1,4 +1,4 @@
-"""The patches that exclude and restore a Node. Pure. Each depends on what was read: a concurrent write of the same is refused by the server."""
+"""The patches that exclude and restore a Node. Pure. The server refuses them after a concurrent write of the same."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ SLINKY = "nodeset.slinky.slurm.net/node-cordon-reason"
 def exclusion(
     node: Json, *, key: str, effect: str, why: Why, reason: str, cordon: bool, at: float, slinky: bool = False
 ) -> Json:
-    """A merge patch. It names all taints, since a patch replaces the list: `resourceVersion` makes the server refuse it
-    after a concurrent write.
+    """Return the merge patch that excludes the node. It names all taints, since a patch replaces the list:
+    `resourceVersion` makes the server refuse it after a concurrent write.
     """
     own = mark_of(node)
     tainted = own_taint(node, own)
@@ -49,7 +49,7 @@ def exclusion(
 
 
 def restoration(node: Json) -> Json:
-    """A merge patch that removes what gpuwarden wrote: the cordon only while the annotation claims it."""
+    """Return a merge patch that removes what gpuwarden wrote; the cordon only if the annotation claims it."""
     mark = mark_of(node)
     tainted = own_taint(node, mark)
     spec: Json = {"taints": [taint for taint in taints_of(node) if taint != tainted] or None}
@@ -59,8 +59,8 @@ def restoration(node: Json) -> Json:
 
 
 def moved(node: Json, *, key: str, effect: str, cordon: bool, slinky: bool) -> Json | None:
-    """A merge patch that puts gpuwarden's exclusion under this key and effect; None if it is there, if there is none, or if the place is
-    another party's.
+    """Return a merge patch that moves gpuwarden's exclusion to this key and effect; None if it is already there, if
+    there is none, or if another party has that taint.
     """
     mark = mark_of(node)
     if mark is None or own_taint(node, mark) is None or (mark.key, mark.effect) == (key, effect):
@@ -73,8 +73,9 @@ def moved(node: Json, *, key: str, effect: str, cordon: bool, slinky: bool) -> J
 
 
 def guarded(node: Json, patch: Json) -> list[Json] | None:
-    """A JSON patch (RFC 6902) with the effect of this merge patch, which conflicts only with writers of the taints, the cordon and our
-    annotation: the server repeats it after other writes. None where it cannot test that something is absent.
+    """Return a JSON patch (RFC 6902) with the effect of this merge patch, which conflicts only with writers of the
+    taints, the cordon and gpuwarden's annotation: the server applies it again after other writes. None if it cannot
+    test that something is absent.
     """
     metadata, spec = mapping(node.get("metadata")), mapping(node.get("spec"))
     cordons = "unschedulable" in patch["spec"]
@@ -107,7 +108,7 @@ def guards(node: Json) -> tuple[object, ...]:
         taints_of(node),
         annotations_of(node).get(ANNOTATION),
         is_cordoned(node),
-        # what `guarded` removes: removed by another writer in that moment, it is no fault of ours
+        # removed by `guarded`: another writer may remove them in the same moment
         annotations_of(node).get(SLINKY),
         sorted(mapping(mapping(node.get("metadata")).get("labels"))),
     )
@@ -122,7 +123,7 @@ def _patch(node: Json, metadata: Json, spec: Json) -> Json:
 
 
 def _no_cordon_reason(node: Json) -> dict[str, str | None]:
-    """The removal of our text for Slinky; nothing where there is none, or another party's."""
+    """Return the removal of gpuwarden's text for Slinky; nothing if there is none, or it is another party's."""
     ours = str(annotations_of(node).get(SLINKY, "")).startswith(reasons.PREFIX)
     return {SLINKY: None} if ours else {}
 

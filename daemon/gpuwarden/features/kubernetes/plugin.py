@@ -1,4 +1,4 @@
-"""A kubeconfig's credential plugin: a program that prints a token. Bounded in time and size, and ended with all it started."""
+"""Runs a kubeconfig's credential plugin, which prints a token: bounded in time and size, killed with its children."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gpuwarden.actuators.base import ActuatorUnavailable
 from gpuwarden_collectors.plugin.run import run
 
 LARGEST = 64 << 10
-"""Bytes of its output."""
+"""Most bytes of its output."""
 _SHOWN = 200  # characters of its error output; its standard output may be a token and is never shown
 
 
 async def token(plugin: Any, resolve: Callable[[str], Any], timeout: float) -> str:  # noqa: ASYNC109 - that of the program
-    """Run the plugin and return its token. `plugin` as of the kubeconfig, `resolve`: the absolute path of one in it.
+    """Run the plugin and return its token. `plugin`: as in the kubeconfig; `resolve`: makes a path in it absolute.
     Raises ActuatorUnavailable.
     """
     command = str(resolve(plugin.command)) if "/" in plugin.command else plugin.command
@@ -46,7 +46,7 @@ async def token(plugin: Any, resolve: Callable[[str], Any], timeout: float) -> s
 
 
 def plugin_auth(plugin: Any, resolve: Callable[[str], Any], timeout: float) -> Any:
-    """Authentication for the client that keeps the plugin's token until the server rejects it."""
+    """Return the client's authentication, which keeps the plugin's token until the server rejects it."""
 
     class PluginAuth(ExecAuth):
         bearer = ""

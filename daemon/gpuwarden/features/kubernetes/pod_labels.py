@@ -1,4 +1,4 @@
-"""Labels of pods: whether kubelet is asked, answers, and gives out devices that are here. By the daemon that asks, else by a question of the doctor's own."""
+"""Checks labels of pods: that kubelet answers, and lists devices of this host; by the daemon, or by an own query."""
 
 from __future__ import annotations
 

@@ -12,6 +12,6 @@ from gpuwarden_collectors.host import boot_id
 
 
 def register(config: Config, clock: Clock, *_: object) -> KubernetesActuator:
-    """Make the actuator. It needs neither a text of details nor the client of Slurm, which a register is given, too."""
+    """Make the actuator. It uses neither the text of details nor the client of Slurm, which every register gets."""
     boot = boot_id(config.paths.proc)
     return KubernetesActuator(config.of(KubernetesOptions), clock=clock, hostname=os.uname().nodename, boot_id=boot)

@@ -1,7 +1,7 @@
 """Conditions for those who repair nodes: a type for each advice, by `[kubernetes.conditions]`. Pure.
 
-A repair may end every job of the node, so that such a condition is bad only while gpuwarden has excluded the node for a failure, that
-is once the breaker has counted twice, and only for a failure with that advice.
+A repair may end every job of the node. So a condition is bad only while gpuwarden has excluded the node for a failure,
+after the breaker has counted twice, and only for a failure with that advice.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class RepairCondition:
-    """The condition of a type. `bad`: its status where one of these advices asks for a repair."""
+    """The condition of a type. `bad`: its status while one of these advices requires a repair."""
 
     kind: str
     bad: str
     advices: frozenset[str]
 
     def condition(self, snapshot: Snapshot, now: Stamp) -> Condition:
-        """The condition as of now. An unobserved node is Unknown: nobody repairs it for silence."""
+        """Return the present condition. An unobserved node is Unknown, so that nobody repairs it for silence."""
         asking = [finding for finding in snapshot.verdict.findings if self._asks(finding)] if _out(snapshot) else []
         if asking:
             text = "; ".join(
@@ -52,7 +52,7 @@ class RepairCondition:
 
 
 def repair_conditions(options: KubernetesOptions) -> list[RepairCondition]:
-    """The conditions that this configuration keeps, one for each type."""
+    """Return the conditions that this configuration keeps, one for each type."""
     advices: dict[tuple[str, str], set[str]] = {}
     for advice, kind, bad in options.conditions.by_advice():
         advices.setdefault((kind, bad), set()).add(advice)
@@ -60,9 +60,10 @@ def repair_conditions(options: KubernetesOptions) -> list[RepairCondition]:
 
 
 def _out(snapshot: Snapshot) -> bool:
-    """True if the node is excluded for a failure, and nothing more is to be done about that.
+    """Return True if the node is excluded for a failure and no action on that is pending.
 
-    While the server does not answer, and before the first read, what the ledger holds counts: a repair that waits must not begin again.
+    While the server does not answer, and before the first read, the ledger counts: a repair that waits must not begin
+    again.
     """
     enforced = snapshot.enforced
     done = all(wanted.intent.actuator != "kubernetes" for wanted in enforced.pending)

@@ -1,4 +1,4 @@
-"""What is read for labels of pods: which pods have which GPUs, from kubelet's socket."""
+"""The source for labels of pods: kubelet's socket, which lists the GPUs of each pod."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # loaded only with pods
     from gpuwarden_collectors.kubelet.client import PodsReader
 
 PODS_EVERY, PODS_DEADLINE = 10.0, 2.0
-"""Seconds. kubelet answers from memory, in milliseconds, and takes 100 questions a second from all who ask."""
+"""Seconds. kubelet answers from memory, in milliseconds, and accepts 100 requests a second from all clients."""
 
 
 def source(config: Config, clock: Clock) -> Source | None:

@@ -1,1 +1,1 @@
-"""Slurm: gpuwarden's drain of this node, and nobody else's; what its scripts ask of the daemon."""
+"""Slurm: gpuwarden's drain of this node, and no other party's; what Slurm's scripts ask of the daemon."""

@@ -1,4 +1,4 @@
-"""What `gpuwarden slurm` does."""
+"""The implementation of `gpuwarden slurm`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Slurm's scripts ask of the running daemon through the control socket."""
+"""The verbs of the control socket for Slurm's scripts."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from gpuwarden_collectors.base import Clock
 def slurm_verbs(
     holder: Holder, read_everything: Callable[[], None], hook_asked: Callable[[], None], clock: Clock
 ) -> Mapping[str, Verb]:
-    """Verbs of Slurm's hooks.
+    """Return the verbs for Slurm's hooks.
 
-    `read_everything` reads now, not at the next turn; `hook_asked` is called at each run of HealthCheckProgram.
+    `read_everything` has everything read now, not at the next turn; `hook_asked` is called at each run of
+    HealthCheckProgram.
     """
 
     async def read_now(_: dict[str, Any], __: Peer) -> Any:
@@ -49,7 +50,7 @@ def _state(snapshot: Snapshot) -> str:
 
 
 def document(snapshot: Snapshot) -> dict[str, Any]:
-    """The jobs on each GPU; `known` is false where nobody reads them."""
+    """Return the jobs on each GPU; `known` is false if they are not read."""
     if snapshot.jobs is None:
         return {"known": False, "gpus": []}
     listed = () if snapshot.nvml is None else snapshot.nvml.gpus

@@ -1,4 +1,4 @@
-"""What the daemon does for Slurm's scripts and jobs beside draining: the mark for the prolog, the job mapping, the hook's gate."""
+"""Slurm as a part of the daemon, apart from drains: the mark for the prolog, the job mapping, the hook's gate."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class SlurmHooks(Part):
         return slurm_verbs(service.holder, service.readers.read_everything, self._hook_asked, self._clock)
 
     def _hook_asked(self) -> None:
-        """The health check was here: what waits for it goes on."""
+        """Record that the health check has run, which releases a drain that waits for it."""
         for gate in self._gates:
             gate.hook_ran()
         if self._gates:
@@ -53,7 +53,7 @@ class SlurmHooks(Part):
         return {Component.SLURM: self._error}
 
     def _error(self, now: Stamp) -> str:
-        """Faults of the mark and of the job mapping; empty if there is none."""
+        """Return faults of the mark and of the job mapping; empty if there are none."""
         return "; ".join(filter(None, (kept.error(now) for kept in (self._mark, self._mapping) if kept is not None)))
 
     async def close(self) -> None:

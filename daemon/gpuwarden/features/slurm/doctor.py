@@ -1,4 +1,4 @@
-"""The check of this feature."""
+"""The doctor's check of this feature."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slurm's errors as actuator errors."""
+"""Translates Slurm's errors to those of actuators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slurm: whether it responds, its name of this node, whether this user may drain it, whether the clocks agree. Reads only."""
+"""Checks Slurm: that it responds, its name of this node, permission to drain it, and the clocks. Reads only."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpuwarden_collectors.slurm.options import SlurmOptions, conf_path
 from gpuwarden_collectors.slurm.settings import read_config
 
 RESPONSE_WITHIN = 12.0
-"""Seconds for each call: one that finds no controller takes 9."""
+"""Seconds for each call. A call that finds no controller takes 9."""
 SKEW_MOST = 5.0
 SKEW_BAD = 60.0
 _SDIAG_TIME = re.compile(r"^sdiag output at .*\((\d{6,12})\)", re.MULTILINE)
@@ -35,10 +35,9 @@ _VERSION = re.compile(r"\bVersion=(\S+)")
 
 
 class SlurmDoctor:
-    """Rows about Slurm. `hostname`: of this machine, for finding its name in Slurm; `run_dir` and `state_dir` are the daemon's.
-
-    `off_by`: the source of the configuration that has `slurm.enabled = false`; "" where none says so, and a Slurm that is there
-    is taken as forgotten.
+    """Rows about Slurm. `hostname`: of this machine, to find its name in Slurm; `run_dir` and `state_dir` are the
+    daemon's. `off_by`: the source of the configuration that has `slurm.enabled = false`; "" if none has, and then a
+    Slurm on this host counts as forgotten.
     """
 
     def __init__(
@@ -93,12 +92,12 @@ class SlurmDoctor:
         return [*rows, *await detached("scripts of Slurm", lambda: self._scripts(keys))]
 
     def _conf(self) -> tuple[Path, bool]:
-        """The path of slurm.conf, and whether it is there. May hang: sites have it in a network file system."""
+        """Return the path of slurm.conf, and whether it exists. May hang if it is in a network file system."""
         path = conf_path(self._options, self._environment)
         return path, path.exists()
 
     def _scripts(self, keys: Mapping[str, str]) -> list[Row]:
-        """May hang, as `_conf`: it reads the programs that slurm.conf names."""
+        """Return the rows about scripts. May hang, as `_conf`: it reads the programs that slurm.conf names."""
         beside = scripts(keys, self._options, self._run_dir, self._state_dir)
         return [beside, *settings(keys, self._options)]
 
@@ -122,7 +121,7 @@ class SlurmDoctor:
         return ok("munge", "creates credentials")
 
     async def _authority(self, keys: Mapping[str, str]) -> Row:
-        """Row about the user who runs this: root, SlurmUser and an administrator of slurmdbd may drain nodes."""
+        """Check whether this user may drain nodes: root, SlurmUser and an administrator of slurmdbd may."""
         uid = os.geteuid()
         try:
             user = pwd.getpwuid(uid).pw_name
@@ -169,7 +168,7 @@ class SlurmDoctor:
         return rows
 
     async def _clock(self) -> Row:
-        """The controller's clock; half the duration of the call is the error."""
+        """Compare the clock with the controller's; half the duration of the call is the error."""
         before = time.time()
         try:
             output = _SDIAG_TIME.search(await self._read("sdiag"))
@@ -191,7 +190,7 @@ class SlurmDoctor:
 
 
 def _uses_munge(path: Path) -> bool:
-    """Return False if this slurm.conf names another plugin; what it includes is not read, and munge is the default. May hang."""
+    """Return False if this slurm.conf names another plugin than munge, the default. Includes are not read. May hang."""
     try:
         named = _AUTH_TYPE.findall(read_text(path, _CONF_MOST))
     except OSError:

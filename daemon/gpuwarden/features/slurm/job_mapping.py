@@ -1,4 +1,4 @@
-"""dcgm-exporter's job mapping: a file for each GPU, or each of its MIG instances, with a job number a line.
+"""dcgm-exporter's job mapping: a file for each GPU, or for each of its MIG instances, with one job number per line.
 
 The files are named by the index, `3`, or index and GPU instance, `3.1`. The exporter reads them at each scrape and copies every
 series of that GPU for every line, with the label hpc_job; a file that it cannot read fails its whole page. The daemon can read them
@@ -22,7 +22,7 @@ from gpuwarden_collectors.facts import GpuFacts
 
 
 def mapping(snapshot: Snapshot) -> dict[str, str]:
-    """The files by name, with their content."""
+    """Return the content of each file by name."""
     if snapshot.jobs is None or snapshot.nvml is None:
         return {}
     gpus = {facts.slot: facts for facts in snapshot.nvml.gpus if facts.slot}
@@ -37,7 +37,7 @@ def mapping(snapshot: Snapshot) -> dict[str, str]:
 
 
 def _names(facts: GpuFacts, pids: tuple[int, ...]) -> list[str]:
-    """File names for a job on this GPU: the index or, with MIG, `index.instance` for each instance that one of its processes uses."""
+    """Return the file names for a job on this GPU: its index or, with MIG, `index.instance` for each one used."""
     if not facts.mig:
         return [str(facts.index)]
     mine = {p.gpu_instance for p in facts.processes if p.pid in pids and p.gpu_instance is not None}
@@ -45,7 +45,7 @@ def _names(facts: GpuFacts, pids: tuple[int, ...]) -> list[str]:
 
 
 class JobMapping(Kept):
-    """Keeps the folder up to date, in a thread; only what changed is written."""
+    """Keeps the folder up to date, in a thread. Only changes are written."""
 
     def __init__(self, folder: Path, clock: Clock) -> None:
         super().__init__(folder, clock, remedy="see slurm.job_mapping_dir", name="job-mapping")

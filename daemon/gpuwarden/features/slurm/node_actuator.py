@@ -1,4 +1,4 @@
-"""One node's drain. When and whether is decided elsewhere; the read before a write prevents overwriting another party's drain."""
+"""Drains one node. Policy decides when; the read before a write prevents overwriting another party's drain."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from gpuwarden_collectors.slurm.options import SlurmOptions
 from gpuwarden_collectors.slurm.settings import read_partition_settings, read_start
 
 RETURNED = "returned by gpuwarden: a drain with this text is Slurm's own, see slurmctld's log"
-"""Replaces our reason as the node returns. From 23.11 on, without slurmdbd, Slurm keeps the reason of a node that returns until its next job
-(src/interfaces/accounting_storage.c, clusteracct_storage_g_node_up), and writes none where it drains a node that has one
-(src/slurmctld/node_mgr.c, _drain_node). It ignores an empty one."""
+"""Replaces gpuwarden's reason when the node returns. From 23.11 on, without slurmdbd, Slurm keeps the reason of a node
+that returns until its next job (src/interfaces/accounting_storage.c, clusteracct_storage_g_node_up), and writes none if
+it drains a node that has one (src/slurmctld/node_mgr.c, _drain_node). It ignores an empty one."""
 _POOL_AGE = 86_400.0  # seconds after which the size of the partition is read again
 _DETAIL = {"comment": "Comment", "extra": "Extra"}
 _LONGEST_DETAIL = 1000  # characters
@@ -91,10 +91,10 @@ class SlurmActuator:
         return node
 
     async def _unmasked(self, node: NodeFacts) -> NodeFacts:
-        """Return the node with the state that mixed stands in place of. Whoever sets a node down by scontrol gives a reason.
+        """Return the node with the state that mixed hides. Whoever sets a node down by scontrol gives a reason.
 
-        One whose reason was there while a job ran is not asked for again: what is down runs none. What squeue does not answer keeps
-        nobody from draining the node: it then is as it was read.
+        A node whose reason was there while a job ran is not queried again, since a node that is down runs none. If
+        squeue fails, the node is returned as it was read, so that it can still be drained.
         """
         noted = node.reason, node.reason_at
         if noted == self._noted:
@@ -113,8 +113,8 @@ class SlurmActuator:
         return started if started >= int(stood) else 0.0
 
     async def _pool_size(self, node: NodeFacts) -> int | None:
-        """Number of nodes in the pool, None if unknown. Used only to spread writes: the budget uses the exact count of
-        `fleet_count`.
+        """Return the number of nodes in the pool, None if unknown. Used only to spread writes: the budget uses the
+        exact count of `fleet_count`.
         """
         try:
             partitions = await read_partition_settings(self.commands)
@@ -129,7 +129,7 @@ class SlurmActuator:
     async def fleet_count(self) -> FleetCount:
         node = self._last or await nodes.read_node(self.commands, await self.commands.node_name())
         names = self._options.partitions or node.partitions
-        if not names:  # nothing is scheduled on it, and no node shares its budget
+        if not names:  # no partition has it: no job runs there, and no node shares its budget
             return FleetCount(node=node.name, pool=1, now=self._clock().wall)
         partitions = await nodes.read_partitions(self.commands, names)
         if not partitions:
@@ -161,7 +161,7 @@ class SlurmActuator:
         return [f"{_DETAIL[self._options.detail]}="] if current.startswith(PREFIX) else []
 
     def _detail_is_free(self) -> bool:
-        """True if the field is empty, or written by gpuwarden."""
+        """Return True if the field is empty, or written by gpuwarden."""
         current = self._current_detail()
         return self._options.detail in _DETAIL and (not current or current.startswith(PREFIX))
 

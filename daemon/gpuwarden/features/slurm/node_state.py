@@ -1,7 +1,7 @@
-"""Slurm's state of a node, as policy's.
+"""Converts Slurm's state of a node to that of policy.
 
-Slurm has one drain flag and one reason for all who drain. A drain counts as gpuwarden's by the prefix of its reason, whichever user Slurm
-records: from 23.02 on its own remarks are appended to the reason and change user and time.
+Slurm has one drain flag and one reason for all parties. The prefix of the reason marks a drain as gpuwarden's,
+whichever user Slurm records: from 23.02 on Slurm appends its own remarks to the reason and changes user and time.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _FLAGS: dict[str, Flag] = {
 
 
 def node_state_of(node: NodeFacts, at: Stamp, pool: int | None) -> NodeState:
-    """State of the node for policy. A node that is down without a drain is excluded by another party, unless gpuwarden
-    wrote the reason.
+    """Return the state of the node for policy. A node that is down without a drain is excluded by another party, unless
+    gpuwarden wrote the reason.
     """
     flags = frozenset(_FLAGS[flag] for flag in node.flags if flag in _FLAGS)
     if node.is_down:
@@ -64,14 +64,15 @@ def node_state_of(node: NodeFacts, at: Stamp, pool: int | None) -> NodeState:
 
 
 def _may_be_own(node: NodeFacts) -> bool:
-    """True unless the node has FAIL, which replaces DRAIN and keeps the reason: then another party has taken over."""
+    """Return True unless the node has FAIL, which replaces DRAIN and keeps the reason: another party has taken over."""
     return "fail" not in node.flags
 
 
 def fleet_count_of(node: NodeFacts, partitions: Sequence[PartitionFacts], now: float) -> FleetCount:
-    """The nodes that share the budget: the members of all `partitions`, those without a GPU aside if this node has one.
+    """Return the nodes that share the budget: all members of `partitions`, without those that have no GPU if this node
+    has one.
 
-    Every node of a partition has to count the same pool, because they rank themselves in it.
+    Every node of a partition must count the same pool, because they rank themselves in it.
     """
     members = {member.name: member for part in partitions for member in part.members}
     pool = [member for member in members.values() if member.has_gpu or not node.has_gpu]
@@ -79,7 +80,7 @@ def fleet_count_of(node: NodeFacts, partitions: Sequence[PartitionFacts], now: f
 
 
 def largest(partitions: Iterable[PartitionFacts]) -> PartitionFacts:
-    """The partition with most nodes, the first by name, so that all its nodes choose the same. There must be one."""
+    """Return the partition with most nodes, the first by name, so that all its nodes choose the same one."""
     return max(sorted(partitions, key=lambda part: part.name), key=lambda part: len(part.members))
 
 
@@ -93,5 +94,5 @@ def _held(pool: Iterable[NodeFacts]) -> Iterable[Held]:
 
 
 def _handed_over(node: NodeFacts) -> bool:
-    """True while HyperPod is to repair the node: it counts as excluded, or the breaker would let one node after the other be replaced."""
+    """Return True while HyperPod is to repair the node. It counts as excluded, so that the breaker limits repairs."""
     return node.is_out and not _may_be_own(node) and node.reason.partition(" : ")[0] in HANDED_OVER

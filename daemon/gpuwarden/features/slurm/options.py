@@ -1,4 +1,4 @@
-"""What `[slurm]` means for this node. Its keys are the collector's, which reads Slurm with them, too."""
+"""Faults and effect of `[slurm]` for this node. The collector, which also uses its keys, defines them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def misfits(config: Config) -> Iterator[Misfit]:
-    """Values that are of the right kind and yet wrong, by their keys."""
+    """Yield values that have the right type but are wrong, by their keys."""
     slurm = config.slurm
     if slurm.node and not is_node_name(slurm.node):
         yield ("slurm.node",), f"expected the NodeName of one node, found {slurm.node[:60]!r}"

@@ -1,7 +1,7 @@
 """The file that makes Slurm's prolog refuse jobs while this node's health is unknown: `[slurm] on_stale = "refuse"`.
 
-It is beside the state directory, in a folder that only root writes, and outlives a boot: it is needed most where the daemon never
-came up. The prolog obeys it only if its own user, root, owns that folder and the state directory.
+It is next to the state directory, in a folder that only root can write, and outlives a boot: it matters most if the
+daemon never started. The prolog obeys it only if its own user, root, owns that folder and the state directory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ AGAIN_AFTER = 10.0
 
 
 class RefuseMark(Kept):
-    """Keeps the file present, or absent, in a thread. `tend` as often as is convenient."""
+    """Keeps the file present, or absent, in a thread. `tend` may be called at any rate."""
 
     def __init__(self, state_dir: Path, clock: Clock, *, wanted: bool) -> None:
         verb, then = ("write", "jobs start") if wanted else ("remove", "jobs are still refused")
@@ -58,4 +58,4 @@ class RefuseMark(Kept):
             self._path.unlink(missing_ok=True)
         except PermissionError:
             if self._path.parent.stat().st_uid == os.geteuid():
-                raise  # else it is root's, of an earlier profile, and not obeyed beside the state directory of this user
+                raise  # else root's, of an earlier profile, which is not obeyed next to this user's state directory

@@ -1,4 +1,4 @@
-"""The folders that Slurm's scripts read and write, beside the daemon's own: can they use them?"""
+"""Checks that Slurm's scripts can use their folders, which are next to the daemon's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuwarden_collectors.slurm.options import SlurmOptions
 
 
 def scripts(keys: Mapping[str, str], options: SlurmOptions, run_dir: Path, state_dir: Path) -> Row:
-    """The scripts use only files in folders that their own user alone can write: that of slurmd, root nearly everywhere."""
+    """Return the row about scripts: they need folders that only slurmd's user, root nearly everywhere, can write."""
     uid = keys.get("SlurmdUser", "root(0)").partition("(")[2].partition(")")[0]
     user = int(uid) if uid.isdecimal() else 0
     for folder in (run_dir.parent, state_dir.parent):

@@ -1,4 +1,4 @@
-"""Slurm's settings that the hooks and the gate need: one row each. `scontrol show config` gives the keys."""
+"""Checks Slurm's settings that the hooks and the gate need: one row each. `scontrol show config` gives the keys."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _MATCHES_MAX = 64
 OLDEST = (22, 5)
 EPILOG_TEST = "gpuwarden-slurm-epilog-test"
 EPILOG_TEST_LEAST = 60
-"""Seconds: twice what the script takes at most."""
+"""Seconds: twice the longest run of the script."""
 _UNLIMITED = 65534
-"""PrologEpilogTimeout as it is shown where it is not set."""
+"""Value that Slurm shows for an unset PrologEpilogTimeout."""
 
 
 def settings(keys: Mapping[str, str], options: SlurmOptions) -> Iterator[Row]:
@@ -99,7 +99,9 @@ def epilog(keys: Mapping[str, str]) -> Row:
 
 
 def epilog_test(keys: Mapping[str, str]) -> Iterator[Row]:
-    """Its own limit must end it before Slurm's does, which drains the node. No row where it is not used."""
+    """Yield the row about the test in the epilog, none if it is not used. Its own limit must end it before Slurm's,
+    which drains the node.
+    """
     programs = value_of(keys, "Epilog")
     if not _runs(EPILOG_TEST, programs):
         return
@@ -133,7 +135,9 @@ def _number(text: str) -> int:
 
 
 def _runs(script: str, programs: str) -> bool:
-    """Named itself, by a pattern (`/etc/slurm/prolog.d/*`), as the target of a link, or in one of the scripts that can be read here."""
+    """Return True if the script is named itself, by a pattern (`/etc/slurm/prolog.d/*`), as the target of a link, or in
+    a readable script.
+    """
     name = re.compile(rf"{re.escape(script)}(?![\w-])")
     for program in map(str.strip, programs.split(",")):
         if name.search(program):
@@ -147,6 +151,6 @@ def _runs(script: str, programs: str) -> bool:
 
 
 def _matching(program: str) -> Iterator[Path]:
-    """Slurm expands Prolog and Epilog as a shell does."""
+    """Yield the files that match, as Slurm expands Prolog and Epilog like a shell."""
     path = Path(program)
     return path.parent.glob(path.name) if path.is_absolute() and path.name else iter(())
