@@ -54,8 +54,8 @@ FEATURES: Mapping[str, frozenset[str]] = {
     "bundle": frozenset({"memory", "options", "verbs", "log_lines", "snapshot", "status", "status_text", "doctor", "daemon"}),
     "black_box": frozenset({"options", "log_lines", "metrics", "status", "status_text", "daemon"}),
 }  # fmt: skip
-"""Feature: the modules of the table above that it has. Their order is that of rows in documents, and that in which parts of the daemon stop:
-evacuation is first, since a machine that ends leaves little time."""
+"""Which modules of the table above each feature has. The order of features is that of rows in documents, and that in
+which parts of the daemon stop: evacuation is first, since a machine that ends leaves little time."""
 
 
 class Excludes(Enum):
@@ -63,9 +63,9 @@ class Excludes(Enum):
 
     NOT = auto()
     BY_REGISTER = auto()
-    """By an actuator of its own that knows all nodes, and counts them for the breaker."""
+    """By its own actuator, which can read all nodes and counts them for the breaker."""
     BY_ACTUATOR = auto()
-    """By an actuator of its own that knows this node alone."""
+    """By its own actuator, which can read only this node."""
     BY_MARKER = auto()
     """By a marker of the daemon, which a process of the feature reads."""
 

@@ -1,4 +1,4 @@
-"""dstack: whether its server gets responses on this host, and from which process. Reads only."""
+"""Checks dstack: whether its server gets responses on this host, and from which process. Reads only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RESPONSE_WITHIN = 3.0
 
 
 async def dstack(config: Config, served: Address = SERVED) -> list[Row]:
-    """Rows about both agents. `served`: the address that dstack's server calls."""
+    """Return the rows about both agents. `served`: the address that dstack's server calls."""
     options = config.of(DstackOptions)
     if not options.enabled:
         return []

@@ -1,7 +1,7 @@
-"""Where a message of HTTP/1.1 begins and ends. Its bytes are passed on unchanged: they are parsed, never written again.
+"""Finds where a message of HTTP/1.1 begins and ends. Its bytes are passed on unchanged: they are only parsed.
 
-The plainest messages, which are nearly all, are read here in a tenth of the time; every other by h11. What h11 rejects as HTTP
-cannot be answered here, and is passed on, too.
+The plainest messages, which are nearly all, are parsed here in a tenth of the time; all others by h11. A message that
+h11 rejects cannot be answered here, and is passed on as well.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Head:
 
 
 class Incoming:
-    """A request on its way. `head` None: not yet all there. `keeps`: its client may send another request on this connection."""
+    """A request in progress. `head` None: it is incomplete. `keeps`: its client may send another on this connection."""
 
     def __init__(self) -> None:
         self.head: Head | None = None
@@ -49,7 +49,7 @@ class Incoming:
         self._parser: h11.Connection | None = None
 
     def feed(self, data: bytes) -> bytes:
-        """The bytes beyond this request. Raises `NotHttp`."""
+        """Parse data; returns the bytes after this request. Raises `NotHttp`."""
         if self._parser is None:
             end = self._plain(data)
             if end:
@@ -70,7 +70,7 @@ class Incoming:
         return self._parser.trailing_data[0]
 
     def _plain(self, data: bytes) -> int:
-        """The end of a complete request without a body; 0 for any other."""
+        """Return the end of a complete request without a body; 0 for any other."""
         match = _GET.match(data)
         if match is None:
             return 0
@@ -83,10 +83,10 @@ class Incoming:
 
 
 class Outgoing:
-    """The response to a request, on its way back.
+    """A response in progress.
 
-    `switched`: from here on it is not HTTP. `keeps`: the shim takes another request. Where the response may be replaced, its bytes are
-    collected in `kept` and `body`; where it is passed on, `kept` is None.
+    `switched`: what follows is not HTTP. `keeps`: the shim accepts another request. If the response may be replaced,
+    its bytes are collected in `kept` and `body`; if it is passed on, `kept` is None.
     """
 
     def __init__(self, head: Head, *, collect: bool = False) -> None:
@@ -103,11 +103,11 @@ class Outgoing:
 
     @property
     def size(self) -> int:
-        """Bytes that are collected of it."""
+        """Return how many bytes of it are collected."""
         return len(self.kept or b"") + len(self.body)
 
     def feed(self, data: bytes) -> bytes:
-        """The bytes beyond this response. `data` empty: the shim closed. Raises `NotHttp`."""
+        """Parse data; returns the bytes after this response. `data` empty: the shim closed. Raises `NotHttp`."""
         rest = self._feed(data)
         if self.kept is not None:
             self.kept += data[: len(data) - len(rest)]
@@ -145,12 +145,12 @@ class Outgoing:
     def _followed(self) -> h11.Connection:
         parser = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_MOST)
         headers = [(b"host", b"shim"), *self._head.upgrade]
-        parser.send(h11.Request(method=self._head.method, target="/", headers=headers))  # which is not sent
+        parser.send(h11.Request(method=self._head.method, target="/", headers=headers))  # not sent anywhere
         parser.send(h11.EndOfMessage())
         return parser
 
     def _plain(self, data: bytes) -> int:
-        """Offset of the body in a response with a length to a GET; 0 for any other response."""
+        """Return the offset of the body in a response with a length to a GET; 0 for any other response."""
         if self._head.method != b"GET" or self._head.upgrade or not data.startswith(b"HTTP/1.1 200 "):
             return 0
         end = data.find(_END) + len(_END)

@@ -3,8 +3,9 @@
     {"dcgm": null | {"overall_health": L, "incidents": [{"system", "health": L, "error_message", "error_code",
                                                         "entity_group_id", "entity_id"}, …]}}
 
-dstack's server (0.22.5) takes a level other than 0, 10 and 20, a missing key, or `incidents` that are null for no response at all, and
-a host that does not respond for unreachable. `dcgm` is null where the shim has no DCGM: the node may have any health then.
+dstack's server (0.22.5) treats a level other than 0, 10 and 20, a missing key, or `incidents` that are null as no
+response, and a host without a response as unreachable. `dcgm` is null if the shim has no DCGM: the node may then have
+any health.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import Any
 from gpuwarden.features.dstack.node_health import Level, NodeHealth
 
 BODY_MOST = 128 << 10
-"""Bytes of the shim's response and its body together. DCGM reports 64 incidents at most, each with a text of some hundred bytes."""
+"""Most bytes of the shim's response and its body together. DCGM reports at most 64 incidents, each with a text of some
+hundred bytes."""
 _SYSTEM_ALL = 0xFFFFFFFF  # DCGM_HEALTH_WATCH_ALL: no particular part of the GPU
 _CODE_UNKNOWN = 1  # DCGM_FR_UNKNOWN of dcgm_errors.h
 _NUMBERS = ("system", "error_code", "entity_group_id", "entity_id")
@@ -28,7 +30,7 @@ _TEXT_MOST = 500  # characters of gpuwarden's message
 
 @lru_cache(maxsize=4)
 def merged(shim: bytes | None, own: NodeHealth) -> bytes | None:
-    """The body to send; None: the shim's, as it is. `shim` None: it gave nothing usable."""
+    """Return the body to send; None: send the shim's unchanged. `shim` None: it gave nothing usable."""
     document = None if shim is None else _document(shim)
     if document is None:
         return _encoded({"dcgm": _worse(None, own)})
@@ -91,7 +93,7 @@ def _is_level(value: Any) -> bool:
 
 
 def _mended(dcgm: Mapping[str, Any]) -> dict[str, Any]:
-    """The document in the form that dstack accepts: an unknown level is a warning, what is missing is unknown."""
+    """Return the document in the form that dstack accepts: an unknown level becomes a warning, a missing text empty."""
     listed = dcgm.get("incidents")
     incidents = (
         [_mended_incident(item) for item in listed if isinstance(item, Mapping)] if isinstance(listed, list) else []

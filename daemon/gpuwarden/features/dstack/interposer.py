@@ -1,7 +1,7 @@
 """A proxy between dstack's server and the shim of this host, which adds gpuwarden's health of the node to the shim's.
 
-Every route passes unchanged, except the health of this host, in mode enforce. The daemon need not run
-for it: the health is what it published last, and an exclusion stays until it is lifted.
+Every route passes unchanged, except the health of this host in mode enforce. It works without a running daemon: it uses
+what the daemon published last, and an exclusion stays until it is lifted.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ HEALTH = b"/api/instance/health"
 SHIM_WITHIN = 4.0
 """Seconds to wait for the shim's response. dstack's server waits for 9, and for 0.22.5 any failure means unreachable."""
 CLIENTS_MOST = 64
-"""Clients with their connections to the shim: each takes 0.3 MiB at most here, and 0.5 MiB of the kernel's, of the 128 MiB of the unit."""
+"""Most clients, each with a connection to the shim: each takes up to 0.3 MiB here, and 0.5 MiB of the kernel's memory,
+of the 128 MiB of the unit."""
 _KERNEL_HOLDS = 64 << 10
-"""Bytes that the kernel holds for one direction of a connection (it takes twice as much): by itself it goes up to megabytes, which count as
-the unit's.
-"""
+"""Bytes of a connection's kernel buffer for one direction (the kernel doubles it): by default it grows to megabytes,
+which count as the unit's."""
 STOPS_WITHIN = 10.0
 """Seconds that requests in progress may still take after SIGTERM."""
 _LOG_EVERY = 60.0  # seconds between two lines about the same error
@@ -41,7 +41,7 @@ _NOT_KEPT = (b"content-length", b"transfer-encoding", b"content-encoding", b"con
 
 
 class Interposer:
-    """The proxy before the shim.
+    """The proxy in front of the shim.
 
     If not `enabled`, everything passes unchanged. `mode`: the configured one, used until there is a verdict.
     """
@@ -89,7 +89,7 @@ class Interposer:
         return head.method == b"GET" and _path(head.target) == HEALTH and self._health() is not None
 
     def answer(self, request: Incoming, shim: Outgoing | None) -> tuple[bytes, bool]:
-        own = self._health()  # again: the shim may have taken long
+        own = self._health()  # read again: the shim may have taken long
         if shim is None:
             self._warn("shim reports no health; reporting gpuwarden's alone", shim=str(self._shim))
         if own is None:  # changed meanwhile
@@ -150,7 +150,7 @@ class Interposer:
 
 
 def _narrow(writer: asyncio.StreamWriter) -> None:
-    """Bound what is held for this connection."""
+    """Limit the buffers of this connection."""
     writer.transport.set_write_buffer_limits(high=SIZE)
     with contextlib.suppress(OSError):
         sock = writer.get_extra_info("socket")
@@ -175,7 +175,7 @@ def _response(headers: Iterable[tuple[bytes, bytes]], body: bytes, *, keeps: boo
 
 
 def _path(target: bytes) -> bytes:
-    """Path of a request target without its query, also of one in the absolute form."""
+    """Return the path of a request target without its query, also of a target in the absolute form."""
     path = target.partition(b"?")[0]
     if path.startswith((b"http://", b"https://")):
         return b"/" + path.split(b"/", 3)[3] if path.count(b"/") > 2 else b"/"

@@ -1,9 +1,9 @@
 """One client of the interposer, and its own connection to the shim: bytes pass unchanged.
 
-Requests and responses are followed only to find where a request for the health of this host begins, and when it may be
-answered: after all requests before it. What cannot be followed passes all the same, and nothing after it on that
-connection is answered here. Without a shim the connection closes, as if no process listened: dstack deploys its
-shim by polling until a response comes, and takes any response for the shim's.
+Requests and responses are parsed only to find where a request for the health of this host begins, and when it may be
+answered: after all requests before it. What cannot be parsed is passed on, and nothing after it on that connection is
+answered here. Without a shim the connection closes, as if no process listened: dstack deploys its shim by polling until
+a response comes, and takes any response for the shim's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Protocol
 from gpuwarden.features.dstack.framing import HEAD_MOST, Head, Incoming, NotHttp, Outgoing
 
 SIZE = 16 << 10
-"""Bytes read at once, and held for one side that takes them slowly; twice that in a reader (asyncio pauses it there)."""
+"""Bytes read at once, and buffered for a slow receiver; twice that in a reader (asyncio pauses it there)."""
 _AWAITED_MOST = 64  # requests in transit before the first is answered
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -33,16 +33,15 @@ class Responder(Protocol):
     def answers(self, head: Head) -> bool: ...
 
     def answer(self, request: Incoming, shim: Outgoing | None) -> tuple[bytes, bool]:
-        """The whole response, and whether the client may send another request on its connection. `shim` None: it did not respond in time.
-
-        Raises nothing.
+        """Return the whole response, and whether the client may send another request on its connection. `shim` None: it
+        did not respond in time. Raises nothing.
         """
         ...
 
 
 @dataclass(slots=True)
 class Replaced:
-    """A request whose response is replaced; `shim`: the shim's response. `keeps`: the client may send another request."""
+    """A request whose response is replaced. `shim`: the shim's response. `keeps`: the client may send another one."""
 
     request: Incoming
     shim: Outgoing
@@ -51,7 +50,7 @@ class Replaced:
 
 
 class Link:
-    """A client's connection and that to the shim behind it.
+    """A client's connection, and the connection to the shim for it.
 
     `connect` to the shim may raise OSError. `requested`: at least one request came.
     """
@@ -126,7 +125,7 @@ class Link:
             await self._pass_all(rest)
 
     async def _begin(self, data: bytes) -> tuple[Incoming, bytes, bytes]:
-        """A request from its first byte to the end of its head at least, and the bytes beyond it. No bytes: there is none."""
+        """Return a request up to the end of its head at least, its bytes, and those after it. No bytes: none came."""
         request, raw = Incoming(), b""
         while True:
             data = data or await self._reader.read(SIZE)
@@ -171,7 +170,7 @@ class Link:
             data = b""
 
     async def _answered(self, head: Head, request: Incoming, raw: bytes, rest: bytes) -> tuple[bytes, bool]:
-        """The bytes beyond the request, and whether there may be another one."""
+        """Answer a request here. Returns the bytes after it, and whether there may be another request."""
         while not request.complete and len(raw) < HEAD_MOST:
             data = await self._reader.read(SIZE)
             if not data:
@@ -191,7 +190,7 @@ class Link:
             self._replaced = None
 
     async def _replace(self, replaced: Replaced, raw: bytes) -> bool:
-        """Responds once the shim has, or has not in time. Returns whether there may be another request."""
+        """Respond once the shim has, or has not in time. Returns whether there may be another request."""
         try:
             end = asyncio.get_running_loop().time() + self._responder.patience
             shim = self._shim
@@ -218,7 +217,7 @@ class Link:
         self._writer.write(response)
 
     def _leave_shim(self) -> None:
-        """Its connection holds what cannot be followed or is not needed; the next request gets a new one."""
+        """Drop the connection to the shim, with data that is not needed. The next request gets a new one."""
         if self._relaying is not None:
             self._relaying.cancel()
         if self._shim is not None:
@@ -228,7 +227,7 @@ class Link:
         self._quiet.set()
 
     async def _last_responses(self) -> None:
-        """The client sends no more, or must not; it may still read."""
+        """Wait for the last responses: the client sends no more, or must not, but may still read."""
         if self._relaying is None or not self.busy:
             return
         if not self._stopping and self._shim is not None and self._shim.can_write_eof():
@@ -242,7 +241,7 @@ class Link:
     # --- from the shim
 
     async def _to_shim(self) -> asyncio.StreamWriter:
-        """Return the connection to the shim, and make it at first. Raises OSError if the shim cannot be reached."""
+        """Return the connection to the shim, made at the first call. Raises OSError if the shim cannot be reached."""
         if self._shim is None:
             reader, self._shim = await self._connect()
             self._relaying = asyncio.create_task(self._relay(reader))
@@ -264,7 +263,7 @@ class Link:
             self._ended()
 
     def _ended(self, *, cut: bool = False) -> None:
-        """The shim has closed. A replaced response is sent all the same."""
+        """Handle that the shim has closed. A replaced response is still sent."""
         if self._replaced is not None:
             if not self._replaced.answered:
                 self._collect(self._replaced, b"")
@@ -274,13 +273,13 @@ class Link:
         elif cut:
             self.cut()
         else:
-            self._writer.close()  # what is still to be written is written
+            self._writer.close()  # pending data is still written
         self._quiet.set()
 
     def _collect(self, replaced: Replaced, data: bytes) -> None:
-        """Collect the response that is to be replaced.
+        """Collect the response to be replaced.
 
-        One that cannot be followed, or is too large, is left to the waiting task, which gives the connection up.
+        One that cannot be parsed, or is too large, is left to the waiting task, which drops the connection.
         """
         shim = replaced.shim
         if replaced.answered or shim.size > self._responder.most:

@@ -23,11 +23,11 @@ from enum import IntEnum
 from gpuwarden.integrations.published import Published
 
 NAME = "dstack"
-"""Name of the actuator: in its marker, and its part of the verdict's `excluded_by`."""
+"""Name of the actuator, in its marker and in the verdict's `excluded_by`."""
 
 
 class Level(IntEnum):
-    """DCGM's levels of health, and dstack's: it takes no other number."""
+    """DCGM's levels of health, which are dstack's: it accepts no other number."""
 
     PASS = 0
     WARN = 10
@@ -46,9 +46,9 @@ PASSING = NodeHealth(Level.PASS)
 
 
 def node_health(published: Published, *, before: NodeHealth | None, mode: str) -> NodeHealth | None:
-    """Health to report, or None: the shim's response passes unchanged.
+    """Return the health to report, or None: the shim's response passes unchanged.
 
-    `before`: the last reported; `mode`: the configured one, used until a verdict has it.
+    `before`: the health reported last; `mode`: the configured one, used until a verdict has it.
     """
     verdict, marker = published.verdict, published.marker
     if verdict is not None and verdict.simulated:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # the interposer is a small process and reads these keys alon
     from gpuwarden_collectors.options import Misfit
 
 SERVED = Address("127.0.0.1", 10998)
-"""Where dstack's server asks its agent, the shim, of every host (dstack 0.22: a constant there)."""
+"""Where dstack's server calls its agent, the shim, on every host (dstack 0.22: a constant there)."""
 SHIM = Address("127.0.0.1", 10996)
 """Where the shim is moved to. dstack itself uses 10022 and 10997 to 10999."""
 
@@ -32,7 +32,7 @@ class DstackOptions:
 
 
 def misfits(config: Config) -> Iterator[Misfit]:
-    """Values that are of the right kind and yet wrong, by their keys."""
+    """Yield values that have the right type but are wrong, by their keys."""
     options = config.of(DstackOptions)
     if options.shim.port in (0, SERVED.port):
         why = "that is where dstack's server asks, and where we answer" if options.shim.port else "it must be known"

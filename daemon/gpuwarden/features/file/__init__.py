@@ -1,1 +1,1 @@
-"""A marker file for programs that take this node out while the file exists, such as a load balancer."""
+"""A marker file for programs that exclude this node while the file exists, such as a load balancer."""

@@ -1,4 +1,4 @@
-"""The marker file of `[file]`: it outlives a boot, as a drain does in a scheduler, and its folder is the site's."""
+"""The actuator of `[file]`: its marker file outlives a boot, as a drain does, and is in a folder of the site's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one pass shows of the work of a job on its GPUs here: how busy they are, and what they do."""
+"""Measures in one pass how busy a job's GPUs are here, and what they do."""
 
 from __future__ import annotations
 
@@ -17,42 +17,42 @@ from gpuwarden_collectors.receivers.watched_facts import ContainersFacts
 from gpuwarden_collectors.slurm.jobs_facts import JobProcess, JobsFacts
 
 BUSY = 95
-"""Utilisation, per cent, from which on a GPU is busy. A kernel that waits for another GPU keeps it at 100."""
+"""Utilisation in per cent from which a GPU is busy. A kernel that waits for another GPU keeps it at 100."""
 GPUS_LEAST = 2
-"""GPUs that a job must have here: one alone waits for nobody on this host."""
+"""GPUs that a job must have here: a single one waits for no other on this host."""
 CONTAINER = "container-"
-"""Before the id of a container, where Slurm's jobs have their number."""
+"""Prefix of a container's id, used where Slurm's jobs have their number."""
 _ANSWERS, _MOST = 50.0, 101.0
-"""Per cent. Profiling fields are believed of a busy GPU only while they show it busy, too: under a profiler they are blank, 0 or
-beyond 100 (NVIDIA/DCGM#303, #202, #152)."""
+"""Per cent. Profiling fields of a busy GPU count only while they also show it busy: under a profiler they are blank, 0
+or beyond 100 (NVIDIA/DCGM#303, #202, #152)."""
 MOVES = 300.0
-"""MiB/s over PCIe at which a GPU works, whatever else it shows: a checkpoint is saved or loaded (scitix/sichek, GPUHang)."""
+"""MiB/s over PCIe from which a GPU works in any case: a checkpoint is saved or loaded (scitix/sichek, GPUHang)."""
 FULL, IDLE_POWER, NO_TRAFFIC = 99, 0.23, 1.0
 """Per cent of utilisation; share of the power limit, which an H100 has at 160 W (scitix/sichek, GPUHang); per cent of time that memory transfers data."""
 PORTS_COUNT_FOR = 90.0
-"""Seconds for which what a pass shows of the ports counts: they are read every 10 s, at the longest every 60."""
+"""Seconds for which a reading of the ports is used: they are read every 10 s, or at the longest every 60."""
 SLOW_CLOCK = 0.5
-"""Share of its highest SM clock below which a busy GPU is slow itself, and does not wait: 650 of 3003 MHz (story B43)."""
+"""Share of its highest SM clock below which a busy GPU is slow rather than waiting: 650 of 3003 MHz (story B43)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobHere:
-    """A job that may be judged, and where it is."""
+    """A job that may be judged, and its place on this node."""
 
     uid: int | None = None
     """Its user."""
     pids: Mapping[str, tuple[int, ...]]
     """By slot, its processes that have the GPU open."""
     processes: tuple[JobProcess, ...] = ()
-    """These processes."""
+    """The same processes, with their facts."""
     whole_node: bool = False
-    """All GPUs of the node are its own, and no other job of Slurm's is here: what the ports send is of this job."""
+    """It has all GPUs of the node, and no other Slurm job is here: all traffic of the ports is its own."""
     cpu_at: float | None = None
     """When their CPU times were read, seconds of CLOCK_BOOTTIME."""
 
     @property
     def cpu_times(self) -> Mapping[int, tuple[float, float]]:
-        """CPU time of each process, by PID: when it was read, and that time, in seconds."""
+        """Return the CPU time of each process, by PID: when it was read, and that time, in seconds."""
         if self.cpu_at is None:
             return {}
         return {
@@ -64,7 +64,7 @@ class JobHere:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuWork:
-    """What one pass shows of the work on one GPU of a job."""
+    """The work on one GPU of a job, by one pass."""
 
     index: int
     """NVML's index."""
@@ -75,7 +75,7 @@ class GpuWork:
     clock_mhz: int | None
     """SM clock."""
     slow: bool
-    """Its SM clock is low by its own highest one."""
+    """Its SM clock is low, compared with its own highest."""
     tensor: float | None
     """Per cent of time that tensor cores were active; None where no source answers."""
     dram: float | None
@@ -83,14 +83,14 @@ class GpuWork:
     sent_bytes: int | None
     """Bytes sent over NVLink since driver load."""
     moves: bool
-    """Much is moved over PCIe."""
+    """It transfers much over PCIe."""
     spins: bool
-    """Fully busy at the power of an idle GPU and without memory traffic: a kernel that waits, and nothing else."""
+    """Fully busy at the power of an idle GPU and without memory traffic: its kernels only wait."""
 
 
 def jobs_here(pins: Collection[str], sight: Sight) -> Mapping[str, JobHere]:
-    """Jobs that may be judged: those of Slurm's scripts by number, unless they opted out, and containers that opted in by
-    `container-ID`.
+    """Return the jobs that may be judged: batch jobs of Slurm by number, unless they opted out, and containers that
+    opted in by `container-ID`.
 
     Each has at least two whole GPUs here for itself. `pins`: the slots of the GPUs that belong in this machine.
     """
@@ -133,7 +133,7 @@ def _jobs_here(
 def _containers_here(
     facts: ContainersFacts, by_slot: Mapping[str, tuple[GpuJob, ...]], gpus: Mapping[str, GpuFacts]
 ) -> dict[str, JobHere]:
-    """Containers that may be judged. The GPUs of a container are those that it uses."""
+    """Return the containers that may be judged. The GPUs of a container are those that it uses."""
     by_name = {}
     jobs = any(by_slot.values())
     for container in facts.containers:
@@ -155,7 +155,7 @@ def _whole(gpu: GpuFacts) -> bool:
 
 
 def _alone(job: GpuJob, here: tuple[GpuJob, ...], gpu: GpuFacts | None, owners: Mapping[int, JobProcess]) -> bool:
-    """True if the job has the whole GPU: no MIG, no other job, no process of another user; a service of root's does not count."""
+    """Return True if the job has the whole GPU: no MIG, no other job, no process of another user but root."""
     if gpu is None:
         return len(here) == 1
     processes = (owners[process.pid] for process in gpu.processes if process.pid in owners)
@@ -166,7 +166,7 @@ def _alone(job: GpuJob, here: tuple[GpuJob, ...], gpu: GpuFacts | None, owners: 
 
 
 def work(job: JobHere, sight: Sight) -> tuple[GpuWork, ...] | None:
-    """Work of each of the job's GPUs; None if one of them did not answer what is needed."""
+    """Return the work of each of the job's GPUs; None if a needed reading of one is missing."""
     by_slot = _by_slot(sight.dcgm)
     answers = [_work(facts, by_slot.get(facts.slot)) for facts in sight.answering if facts.slot in job.pids]
     gpu_work = tuple(use for use in answers if use is not None)
@@ -204,30 +204,30 @@ def _work(facts: GpuFacts, dcgm: DcgmReadings | None) -> GpuWork | None:
 
 
 def busy(job: JobHere, gpus: Iterable[GpuWork]) -> bool:
-    """True if each GPU is busy and has a process of the job on it."""
+    """Return True if each GPU is busy and has a process of the job."""
     return all(job.pids.values()) and all(gpu.utilization >= BUSY for gpu in gpus)
 
 
 def sent(gpus: Iterable[GpuWork]) -> int | None:
-    """Bytes that all of them sent over NVLink since driver load."""
+    """Return the bytes that all of them sent over NVLink since driver load."""
     counts = [gpu.sent_bytes for gpu in gpus]
     byte_counts = [count for count in counts if count is not None]
     return sum(byte_counts) if len(byte_counts) == len(counts) else None
 
 
 class PortTraffic(NamedTuple):
-    """What the InfiniBand, RoCE and EFA ports sent, as of one pass of their collector."""
+    """Traffic that the InfiniBand, RoCE and EFA ports sent, by one pass of their collector."""
 
     at: float
     """Seconds of CLOCK_BOOTTIME."""
     sent: Mapping[str, int]
     """By port, bytes."""
     mib: float | None = None
-    """MiB/s of all of them since the pass before; None where that is not known of one of them."""
+    """MiB/s of all ports since the previous pass; None if it is not known for one of them."""
 
 
 def port_traffic(before: PortTraffic | None, sight: Sight) -> PortTraffic | None:
-    """Traffic of the ports as of the newest pass; None if there is none, or it is old."""
+    """Return the traffic of the ports by the newest pass; None if there is none, or it is old."""
     facts, at = sight.fresh(InfinibandFacts), sight.view.seen(InfinibandFacts).at
     if facts is None or at is None or sight.now.boottime - at.boottime > PORTS_COUNT_FOR:
         return None

@@ -1,4 +1,4 @@
-"""The findings about jobs that stall, and what to do about each."""
+"""The conditions about jobs that stall, and what to do about each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs whose GPUs are all busy and do nothing any more: they wait for each other, or for what will never come."""
+"""Detects jobs whose GPUs are all busy but do nothing: their ranks wait for each other, or for a lost message."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from gpuwarden.health.view import Sight
 from gpuwarden_collectors.slurm.jobs_facts import JobProcess
 
 PAUSES = 1.5
-"""So many times the longest fall that a job came back from must pass before it counts as stalled."""
+"""A fall must last this many times the longest one that the job recovered from to count as a stall."""
 ODD_POWER, ODD_CORES = 0.25, 0.5
-"""By which share of the others' median the power of a GPU, and by how many cores of CPU the use of a process must differ."""
+"""Share of the others' median by which a GPU's power must differ, and cores of CPU by which a process must differ."""
 CORES_AFTER = 30.0
-"""Seconds between two readings of CPU time from which its use is derived."""
+"""Least seconds between two readings of CPU time to compute the cores in use."""
 HUNG_AFTER = 1800.0
-"""Seconds: no barrier, checkpoint or compilation of a job with a whole node lasts so long at full utilisation without one access to
-memory; NCCL's watchdog, where it is on, has ended the job after ten minutes."""
+"""Seconds. No barrier, checkpoint or compilation of a job with a whole node takes this long at full utilisation without
+any access to memory; NCCL's watchdog, if it is on, has ended the job after ten minutes."""
 _SHOWN = 3
-"""GPUs or ranks that differ; with more of them nobody is the odd one."""
+"""Most GPUs or ranks that count as different; if there are more, none does."""
 
 
 def job_stalled(state: State, sight: Sight) -> Detection:
-    """A job whose GPUs did not answer, or that has not been fallen for long enough, is left as it is."""
+    """Detect stalled jobs. A finding stays while its job's GPUs do not answer, or it has fallen too briefly."""
     if sight.nvml is None:
         return NOTHING
     sightings, subjects = [], (track.key.subject for track in state.tracks_of(JOB_STALLED))
@@ -48,7 +48,7 @@ def job_stalled(state: State, sight: Sight) -> Detection:
 
 
 def job_hung(state: State, sight: Sight) -> Detection:
-    """A job that has the whole node and has fallen, and all of whose GPUs only wait."""
+    """Detect jobs that have the whole node and have fallen, while all their GPUs only wait."""
     if sight.nvml is None:
         return NOTHING
     sightings, subjects = [], (track.key.subject for track in state.tracks_of(JOB_HUNG))
@@ -57,7 +57,7 @@ def job_hung(state: State, sight: Sight) -> Detection:
         if watch.spun is None or not is_known(name, sight):
             continue
         if watch.spun_for < HUNG_AFTER:
-            examined.discard(job_subject(name))  # a daemon that was restarted has yet to see as much
+            examined.discard(job_subject(name))  # after a restart of the daemon this takes as long again
             continue
         power = sum(gpu.power_w for gpu in watch.gpus) / len(watch.gpus)
         evidence: dict[str, str | float] = {"job": name, "seconds": round(watch.spun_for), "power_w": round(power, 1)}
@@ -108,7 +108,7 @@ def _cores(watch: Watch) -> Mapping[int, float]:
 
 
 def _odd(values: Mapping[int, float], tolerance: Callable[[float], float]) -> Sequence[tuple[int, float]]:
-    """Names whose value differs from the median of all by more than `tolerance`, each with that median; empty if many do."""
+    """Return the names whose value differs from the median by more than `tolerance`, with it; empty if many do."""
     if len(values) <= 1:
         return ()
     usual = median(values.values())

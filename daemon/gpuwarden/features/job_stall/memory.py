@@ -1,4 +1,4 @@
-"""What is remembered of jobs: what each did in its earlier busy minutes, by its number or container."""
+"""The memory of jobs: the earlier busy minutes of each, by its number or container."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuwarden.health.model import Event, EventKind, Subject
 from gpuwarden_collectors.facts import Stamp
 
 JOBS_KEPT = 64
-"""More than any host has; beyond them the oldest is forgotten, so that garbage cannot fill memory."""
+"""More jobs than any host has. Beyond them the oldest is dropped, so that invalid entries cannot fill memory."""
 KINDS = frozenset({EventKind.HOST_LEARNED, EventKind.HOST_FORGOTTEN})
 Pasts = Mapping[str, JobPast]
 EMPTY: Pasts = {}
@@ -23,12 +23,12 @@ def job_subject(name: str) -> Subject:
 
 
 def learned(name: str, past: JobPast, at: Stamp, boot_id: str) -> Event:
-    """Return the event by which the past of a job is remembered."""
+    """Return the event that stores the past of a job."""
     return host_event(EventKind.HOST_LEARNED, job_subject(name), at, boot_id, write(past))
 
 
 def over(name: str, at: Stamp, boot_id: str) -> Event:
-    """Return the event by which the past of a job that ended is forgotten."""
+    """Return the event that removes the past of a job that ended."""
     return forgotten(job_subject(name), at, boot_id)
 
 

@@ -1,7 +1,7 @@
-"""What a job did in its own earlier busy minutes: the measure of its stall.
+"""The past of a job: its own earlier busy minutes, with which a stall is compared.
 
-It is learned of the minute means of busy minutes, as their medians, and kept in the ledger, so that a restart of the daemon
-forgets none of it. Minutes in which the job had fallen are not learned: a stall never becomes the custom.
+It consists of medians over the means of busy minutes, and is kept in the ledger, so that it survives a restart of the
+daemon. Minutes in which the job had fallen do not count, so that a stall never becomes normal.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from gpuwarden.health.statistics import median
 from gpuwarden_collectors.dataclass import dataclass
 
 LEARNED_AFTER = 10
-"""Busy minutes that a past is made of at least: a job that stalls before has none, and is not judged."""
+"""Least busy minutes of a past: a job that stalls earlier has none, and is not judged."""
 MINUTES_KEPT = 30
-"""Newest busy minutes that a past is made of at most."""
+"""Most busy minutes of a past: the newest."""
 MOVED, MOVED_LEAST = 0.2, 2.0
-"""By which share of the known value, and by how much at least, a median must have changed for the past to be learned anew."""
+"""Share of the stored value, and least amount, by which a median must change for the past to be stored again."""
 PAUSE_MOST = 1200.0
-"""Seconds of a pause that a job came back from that count at most."""
+"""Most seconds that count of a pause from which a job recovered."""
 
 
 class Means(NamedTuple):
@@ -31,9 +31,9 @@ class Means(NamedTuple):
     tensor_percent: float | None = None
     dram_percent: float | None = None
     nvlink_mib: float | None = None
-    """Sent over NVLink, MiB/s of each GPU."""
+    """Sent over NVLink, MiB/s per GPU."""
     rdma_mib: float | None = None
-    """Sent over InfiniBand, RoCE or EFA by the node, MiB/s of each GPU; of a job that has all GPUs of the node."""
+    """Sent over InfiniBand, RoCE or EFA by the node, MiB/s per GPU, if the job has all GPUs of the node."""
 
 
 NOTHING_KNOWN = Means()
@@ -44,7 +44,7 @@ class JobPast:
     """Medians per GPU over a job's busy minutes, as stored in HOST_LEARNED. A value is None if no source gave it."""
 
     slots: str
-    """Of its GPUs here, separated by spaces: with others it is learned anew."""
+    """Its GPUs here, separated by spaces: with other GPUs a new past begins."""
     power_w: float
     """Watts."""
     clock_mhz: float | None = None
@@ -58,13 +58,14 @@ class JobPast:
     rdma_mib: float | None = None
     """Sent over InfiniBand, RoCE or EFA, MiB/s."""
     pause: float = 0.0
-    """Seconds of the longest fall that it came back from by itself, as out of a barrier behind which one rank saves."""
+    """Seconds of the longest fall from which it recovered by itself, such as a barrier behind which one rank saves."""
 
 
 def learned(past: JobPast | None, slots: str, minutes: Sequence[Means], pause: float) -> JobPast | None:
-    """The past by the newest busy minutes; None while there are too few, and where it is the known one but for a little.
+    """Return the past by the newest busy minutes; None while there are too few, or if it has hardly changed.
 
-    `past`: that of the job on the GPUs in `slots`. The first is that of the last ten minutes, since a job may begin with others.
+    `past`: the stored one for the GPUs in `slots`. The first one uses the last ten minutes only, since a job may begin
+    differently.
     """
     newest = minutes[-LEARNED_AFTER:] if past is None else minutes
     medians = _medians(newest) if len(newest) >= LEARNED_AFTER else NOTHING_KNOWN

@@ -1,4 +1,4 @@
-"""Which jobs are observed, pass by pass, and the events by which their past is kept."""
+"""Follows the observed jobs from pass to pass, and makes the events that store their past."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpuwarden_collectors.receivers.watched_facts import ContainersFacts
 
 JOB_STALLED, JOB_HUNG = "job_stalled", "job_hung"
 PATIENCE = 30.0
-"""Seconds at least for which a fall goes on without a pass that shows it."""
+"""Least seconds for which a fall continues without a pass that shows it."""
 
 
 _NAME = "job_stall"
@@ -39,18 +39,18 @@ def pasts_of(state: State) -> memory.Pasts:
 
 
 def past_of(state: State, name: str, watch: Watch) -> JobPast | None:
-    """The past of the job on these GPUs, or None if it is not known."""
+    """Return the past of the job on these GPUs, or None if it is not known."""
     past = pasts_of(state).get(name)
     return past if past is not None and past.slots == watch.slots else None
 
 
 def is_known(name: str, sight: Sight) -> bool:
-    """True if it is known at all which jobs, or which containers, are here."""
+    """Return True if the jobs, or the containers, on this host could be read."""
     return sight.fresh(ContainersFacts) is not None if name.startswith(CONTAINER) else sight.jobs is not None
 
 
 def follow(state: State, sight: Sight) -> tuple[State, tuple[Event, ...]]:
-    """The state with what a new pass of NVML shows of each job, and the events for pasts that are new, have changed or are over."""
+    """Return the state after a new pass of NVML, and events for pasts that are new, have changed or have ended."""
     rules, at = [sight.rules.checks.get(code) for code in (JOB_STALLED, JOB_HUNG)], sight.view.nvml.at
     if all(rule is not None and not rule.enabled for rule in rules):
         return (_with(state, {}) if watches_of(state) else state), ()
@@ -90,7 +90,7 @@ def _watches(state: State, sight: Sight, at: Stamp) -> Iterator[tuple[str, Watch
 
 
 def _over(state: State, sight: Sight) -> Iterator[str]:
-    """Jobs that have ended, and those that were observed and are here no longer. A reader that has only begun may not know all."""
+    """Yield jobs that have ended, and observed ones that are gone: a reader that just started may not list all."""
     containers = sight.fresh(ContainersFacts)
     ended = {} if sight.jobs is None else {str(job.id): job.ended is not None for job in sight.jobs.jobs}
     ended |= {} if containers is None else {container_name(container.id): False for container in containers.containers}

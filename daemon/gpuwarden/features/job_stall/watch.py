@@ -1,7 +1,7 @@
-"""A job under observation: its minute that is not over, its newest busy minutes, and since when it is fallen.
+"""A job under observation: its current minute, its newest busy minutes, and since when it has fallen.
 
-A pass shows it *fallen* while all its GPUs are busy and power and activity are a small share of its own past, *not fallen* while
-anything of that is otherwise, or neither: then something was not read, and what is not known is no sign of a stall.
+A pass shows it *fallen* if all its GPUs are busy while power and activity are a small share of its own past, *not
+fallen* if any of that does not hold, or neither if a reading is missing, which is no sign of a stall.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from gpuwarden_collectors.facts import Stamp
 
 MINUTE = 60.0
 ACTIVITY_SHARE = 0.1
-"""Of its own past, at or below which activity is fallen: 0.324 and 0.241 of the time became next to nothing (story D01)."""
+"""Share of its own past at which activity has fallen: 0.324 and 0.241 of the time became almost nothing (story D01)."""
 POWER_SHARE, POWER_SHARE_BY_TRAFFIC = 0.5, 1 / 3
-"""Of its own past, at or below which power is fallen: 500 to 690 W became 100 (NVIDIA/NeMo#9291). Less where traffic over NVLink or
-RDMA is the only other witness, since that of a server falls with its load, as its power does: 250 W of 700 is healthy."""
+"""Shares of its own past at or below which power has fallen: 500 to 690 W became 100 (NVIDIA/NeMo#9291). The lower one
+applies if only traffic over NVLink or RDMA confirms it, since a server's traffic falls with its load, as its power
+does: 250 W of 700 is healthy."""
 ACTIVITY_LEAST, TRAFFIC_LEAST = 2.0, 10.0
-"""Per cent, and MiB/s, that the past must have for its loss to mean anything."""
+"""Per cent, and MiB/s, that the past must have for a loss of it to count."""
 PAUSE_LEAST = 60.0
-"""Seconds of a fall that a job came back from which are worth to be kept."""
+"""Least seconds of a fall from which a job recovered to be stored."""
 
 
 class Minute(NamedTuple):
@@ -36,7 +37,7 @@ class Minute(NamedTuple):
     """By GPU."""
     sums: tuple[float, ...] = ()
     counts: tuple[int, ...] = ()
-    """Passes that gave each of the values."""
+    """Number of passes that gave each value."""
     spoilt: bool = False
     """A GPU had no process of the job, or a low clock, or the job had fallen."""
 
@@ -53,7 +54,7 @@ class Minute(NamedTuple):
         )
 
     def means(self) -> Means | None:
-        """Means of the minute, or None unless every GPU was busy, on average, and at work for this job in each pass."""
+        """Return the means of the minute; None unless every GPU was busy on average, and for this job in each pass."""
         if not self.passes or self.spoilt or min(self.utilization) < BUSY * self.passes:
             return None
         pairs = zip(self.sums, self.counts, strict=True)
@@ -62,40 +63,40 @@ class Minute(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """One job under observation. Not kept over a restart of the daemon, which begins it again but keeps the past."""
+    """One job under observation. Not kept over a restart of the daemon, which begins a new one but keeps the past."""
 
     here: JobHere
     """Where the job is, as of the newest pass."""
     at: float
-    """The newest pass, seconds of CLOCK_BOOTTIME."""
+    """Time of the newest pass, seconds of CLOCK_BOOTTIME."""
     gpus: tuple[GpuWork, ...] = ()
-    """What the newest pass showed that all of them answered."""
+    """Work by the newest pass to which all GPUs answered."""
     values: Means = NOTHING_KNOWN
-    """The same as means."""
+    """Means of that work."""
     sent_bytes: int | None = None
     """Bytes sent over NVLink as of the newest pass."""
     ports: PortTraffic | None = None
-    """As of the newest pass; only of a job that has the whole node."""
+    """By the newest pass; only if the job has the whole node."""
     minute: Minute
-    """The one that is not over."""
+    """The current minute."""
     minutes: tuple[Means, ...] = ()
-    """The newest busy minutes that are."""
+    """The newest complete busy minutes."""
     unlearned: int = 0
-    """How many of them came since the past was last compared with them."""
+    """Number of these since the past was last compared with them."""
     fallen: bool | None = False
-    """As of the newest pass; None: not known."""
+    """By the newest pass; None: not known."""
     fell: Stamp | None = None
-    """The first of the passes that showed it fallen."""
+    """The first pass that showed it fallen."""
     fallen_at: float = 0.0
-    """The newest of them."""
+    """The newest pass that showed it fallen."""
     spun: Stamp | None = None
-    """The first of the passes in a row that showed it fallen with every GPU of the node, and that these only wait."""
+    """The first pass in a row that showed it fallen, with every GPU of the node, all of which only wait."""
     spun_at: float = 0.0
-    """The newest of them."""
+    """The newest pass in that row."""
     pause: float = 0.0
-    """Seconds of the longest fall that it came back from."""
+    """Seconds of the longest fall from which it recovered."""
     cpu: Mapping[int, tuple[float, float]] = field(default_factory=dict)
-    """By process: when its CPU time was read when the job fell, and that time, seconds."""
+    """By process, when its CPU time was read as the job fell, and that time, seconds."""
 
     @property
     def slots(self) -> str:
@@ -103,12 +104,12 @@ class Watch:
 
     @property
     def fallen_for(self) -> float:
-        """Seconds from the first to the newest of the passes that showed the job fallen."""
+        """Return the seconds from the first to the newest pass that showed the job fallen."""
         return 0.0 if self.fell is None else self.fallen_at - self.fell.boottime
 
     @property
     def spun_for(self) -> float:
-        """Seconds from the first to the newest pass in a row in which the job's GPUs only waited."""
+        """Return the seconds from the first to the newest pass in a row in which the job's GPUs only waited."""
         return 0.0 if self.spun is None else self.spun_at - self.spun.boottime
 
 
@@ -117,7 +118,7 @@ def begun(here: JobHere, now: Stamp) -> Watch:
 
 
 def unread(watch: Watch, here: JobHere, now: Stamp, patience: float) -> Watch:
-    """The watch after a pass in which not every GPU of the job answered. `patience` as in `after`."""
+    """Return the watch after a pass in which some GPU of the job did not answer. `patience` as in `after`."""
     spun = watch.spun if now.boottime - watch.spun_at <= patience else None
     watch = replace(watch, here=here, at=now.boottime, sent_bytes=None, fallen=None, spun=spun)
     return watch if now.boottime - watch.fallen_at <= patience else replace(watch, fell=None)
@@ -133,10 +134,10 @@ def after(
     past: JobPast | None,
     patience: float,
 ) -> Watch:
-    """The watch after one more pass.
+    """Return the watch after one more pass.
 
-    `ports`: what they sent, if that is of this job. `patience`: seconds without a pass that shows the job fallen, after which a
-    fall begins again.
+    `ports`: their traffic, if it is this job's. `patience`: seconds without a pass that shows the job fallen, after
+    which a fall begins anew.
     """
     at, total = now.boottime, sent(gpus)
     values = means(gpus, _rate(watch, total, at, len(gpus)), ports)
@@ -161,7 +162,7 @@ def after(
         goes_on = watch.fell is not None and at - watch.fallen_at <= patience
         return replace(watch, fallen_at=at) if goes_on else replace(watch, fell=now, fallen_at=at, cpu=here.cpu_times)
     if fallen is False and watch.fell is not None:
-        came_back = at_work and watch.fallen_for >= PAUSE_LEAST  # what just stopped has not
+        came_back = at_work and watch.fallen_for >= PAUSE_LEAST  # a job that just stopped has not
         return replace(watch, fell=None, pause=max(watch.pause, watch.fallen_for) if came_back else watch.pause)
     return watch if at - watch.fallen_at <= patience else replace(watch, fell=None)
 
@@ -176,14 +177,14 @@ def _spun(watch: Watch, now: Stamp, patience: float) -> Watch:
 
 
 def _rate(watch: Watch, total: int | None, at: float, gpus: int) -> float | None:
-    """MiB/s of each GPU since the pass before; None if the counter went back, or a pass had none."""
+    """Return MiB/s per GPU since the previous pass; None if the counter went back, or a pass lacked it."""
     if total is None or watch.sent_bytes is None or at <= watch.at or total < watch.sent_bytes:
         return None
     return (total - watch.sent_bytes) / (at - watch.at) / gpus / (1 << 20)
 
 
 def is_fallen(past: JobPast, gpus: tuple[GpuWork, ...], values: Means) -> bool | None:
-    """True if a job whose GPUs are all busy has fallen; None if no source shows what they do, nor whether they do anything."""
+    """Return True if a job whose GPUs are all busy has fallen; None if no source shows what they do."""
     if any(gpu.slow or gpu.moves for gpu in gpus) or values.power_w is None:
         return False
     if past.clock_mhz and values.clock_mhz is not None and values.clock_mhz < SLOW_CLOCK * past.clock_mhz:
@@ -209,7 +210,7 @@ def is_fallen(past: JobPast, gpus: tuple[GpuWork, ...], values: Means) -> bool |
 
 
 def _folded(watch: Watch, at: float) -> Watch:
-    """The watch with its minute added to the others, if that is over and the job was busy in it. Happens once a minute."""
+    """Return the watch with its minute added to the others, if it is over and was busy. Happens once a minute."""
     if 0.0 <= at - watch.minute.began < MINUTE:
         return watch
     over = watch.minute.means()
@@ -220,15 +221,15 @@ def _folded(watch: Watch, at: float) -> Watch:
 
 
 def is_due(watch: Watch, past: JobPast | None) -> bool:
-    """True if the past is to be compared with what was observed since: after ten more minutes, or a longer pause."""
+    """Return True if the past must be compared with later minutes: after ten of them, or a longer pause."""
     return watch.unlearned >= LEARNED_AFTER or (past is not None and watch.pause > past.pause)
 
 
 def compared(watch: Watch, *, again: bool = False) -> Watch:
-    """The watch after its past was compared. `again`: compare again with the next minute."""
+    """Return the watch after its past was compared. `again`: compare again after the next minute."""
     return replace(watch, unlearned=LEARNED_AFTER - 1 if again else 0, pause=0.0)
 
 
 def is_mixed(past: JobPast, minutes: Sequence[Means]) -> bool:
-    """True if the job is fallen in one of the minutes that its past would be made of: it is not known which of them is normal."""
+    """Return True if the job has fallen in a minute of its past to be: it is not known which minute is normal."""
     return any(is_fallen(past, (), minute) for minute in minutes[-LEARNED_AFTER:])

@@ -1,8 +1,8 @@
 """One HTTP/2 connection of a gRPC client: it gets one response, a GOAWAY, and is closed.
 
-Every user of the host may connect, and HTTP/2 lets a client open and reset streams without end (rapid reset). So a connection has one
-request: nothing behind its headers is parsed, and what comes is discarded up to a limit. A client that follows the protocol asks again
-on a new connection.
+Every user of the host may connect, and HTTP/2 allows a client to open and reset streams without end (rapid reset). So a
+connection gets one request: nothing after its headers is parsed, and further data is discarded up to a limit. A client
+that follows the protocol makes its next request on a new connection.
 """
 
 from __future__ import annotations
@@ -20,24 +20,25 @@ from gpuwarden.features.nvhcd.wire import METHOD, framed
 
 CLIENTS_MOST = 64
 CLIENTS_OF_USER = 16
-"""Jobs of one user on one node are a few, and each asks once before a rendezvous."""
+"""One user has few jobs on one node, and each makes one request before a rendezvous."""
 INPUT_MOST = 128 << 10
 """Bytes that one connection may send: its headers (8 KiB in gRPC), and a message as large as HTTP/2's initial window."""
 REQUEST_WITHIN = 10.0
 """Seconds from connect until the request; its client gives up after 60."""
 GOAWAY_AFTER = 2.0
-"""Seconds after the response. Some clients (grpclib) discard a response that they read together with a GOAWAY; most have left by then."""
+"""Seconds after the response. Some clients (grpclib) discard a response that they read together with a GOAWAY; most
+have closed by then."""
 LINGERS = 1.0
-"""Seconds in which a client that has its response may close its end; closing ours first would reset what it still writes."""
-_PIECE = 4 << 10  # bytes that are parsed before it is seen whether the request is among them: at most 180 streams
+"""Seconds for a client that has its response to close its end; closing this end first would reset its writes."""
+_PIECE = 4 << 10  # bytes parsed at once before checking for the request: at most 180 streams
 _UNIMPLEMENTED = b"12"
 _CONFIG = h2.config.H2Configuration(client_side=False, header_encoding=False)
 _HEADERS = ((b":status", b"200"), (b"content-type", b"application/grpc+proto"))
 
 
 class Connections:
-    """The open connections: at most `CLIENTS_MOST`, and `CLIENTS_OF_USER` of one uid. A new one is never refused: it replaces one of the
-    same user if that user has most, else one of the user who has.
+    """The open connections: at most `CLIENTS_MOST`, and `CLIENTS_OF_USER` of one uid. A new one is never refused: it
+    replaces one of the same user if that user has reached the limit, else one of the user who has most.
     """
 
     def __init__(self) -> None:
@@ -55,7 +56,7 @@ class Connections:
         self._open[connection] = None
 
     def _end_one(self, uid: int) -> None:
-        """End a connection of this user: one that has its response, if there is one, else the oldest."""
+        """End a connection of this user: preferably one that has its response, else the oldest."""
         theirs = [each for each in self._open if each.uid == uid]
         next((each for each in theirs if each.answered), theirs[0]).end()
 
@@ -68,7 +69,7 @@ class Connections:
 
 
 class Connection(asyncio.Protocol):
-    """A connection of one client. `respond` makes the message for a client that asks for `METHOD`."""
+    """A connection of one client. `respond` makes the message for a client that calls `METHOD`."""
 
     def __init__(self, uid: int, connections: Connections, respond: Callable[[], bytes]) -> None:
         self.uid = uid
@@ -103,7 +104,7 @@ class Connection(asyncio.Protocol):
         self.end()
 
     def end(self) -> None:
-        """Close it at once. Frees the place and what the connection holds."""
+        """Close it at once, and free its place and its buffers."""
         self._connections.remove(self)
         self._h2 = None
         if self._timer is not None:
@@ -122,7 +123,7 @@ class Connection(asyncio.Protocol):
             self._send(conversation)
 
     def _answer(self, conversation: h2.connection.H2Connection, request: h2.events.RequestReceived) -> None:
-        """Raises ProtocolError if the client has reset its request already."""
+        """Answer the request. Raises ProtocolError if the client has reset it already."""
         self.answered = True
         stream = request.stream_id
         if dict(request.headers).get(b":path") == METHOD:

@@ -1,6 +1,6 @@
 """nvidia-resiliency-ext's node health check: ft_launcher calls it before each rendezvous of a job.
 
-A node that gpuwarden excludes fails the check, and the job goes on with a spare. Everything else passes it: unknown
+A node that gpuwarden excludes fails the check, and the job continues with a spare. Any other state passes: unknown
 health, a warning, mode observe. It reads only what the daemon published.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # structlog is for gpuwarden.base.log to import, which keeps 
 NAME = "nvhcd"
 """Name of the actuator whose marker counts."""
 STOPS_WITHIN = 2.0
-"""Seconds; its clients leave with their response."""
+"""Seconds. Clients close once they have their response."""
 _LOG_EVERY = 60.0  # seconds between two equal lines of the log
 
 
@@ -34,7 +34,7 @@ _LOG_EVERY = 60.0  # seconds between two equal lines of the log
 class Outcome:
     """The health that clients get.
 
-    `failed` are codes of findings. `unknown`: why this node's health is unknown, empty if it is known.
+    `failed`: codes of findings. `unknown`: why this node's health is unknown, empty if it is known.
     """
 
     failed: tuple[str, ...] = ()
@@ -57,7 +57,9 @@ def outcome(published: Published, *, mode: str) -> Outcome:
 
 
 def response(outcome: Outcome) -> Response:
-    """The check itself always succeeds; its result is in `output`. The client reads `fail_count`, its documentation has `failed_checks`."""
+    """Return the response. The check itself always succeeds; its result is in `output`. The client reads `fail_count`,
+    its documentation has `failed_checks`.
+    """
     document = {"fail_count": len(outcome.failed), "failed_checks": list(outcome.failed)}
     if outcome.reason:
         document["reason"] = [outcome.reason]
@@ -72,7 +74,7 @@ class HealthCheckService:
         self._logged: dict[Outcome, float] = {}
 
     def respond(self) -> bytes:
-        """The response for this moment, as a message of protobuf."""
+        """Return the present response, as a message of protobuf."""
         result = outcome(self._reader.read(), mode=self._mode)
         self._log_outcome(result)
         return encoded(response(result))
@@ -109,7 +111,7 @@ class Service:
         self._connections.end()
 
     async def _accept(self, listener: socket.socket) -> None:
-        """Open each connection in a task of its own: a handshake that takes long keeps nobody else waiting."""
+        """Open each connection in a task of its own, so that a slow handshake delays no other client."""
         loop = asyncio.get_running_loop()
         async for sock, _ in accepted(listener):
             task = loop.create_task(self._open(sock))

@@ -28,12 +28,12 @@ class Response:
 
 
 def framed(message: bytes) -> bytes:
-    """The message as gRPC puts it into DATA frames: a byte for compression (none), and its length."""
+    """Return the message as in gRPC's DATA frames: a byte for compression (none), and its length."""
     return b"\0" + len(message).to_bytes(4, "big") + message
 
 
 def encoded(response: Response) -> bytes:
-    """Defaults are left out, as in proto3."""
+    """Return the message, without fields that have their default, as in proto3."""
     fields = bytearray()
     for number, value in ((_SUCCESS, int(response.success)), (_EXIT_CODE, response.exit_code)):
         if value:
@@ -46,7 +46,7 @@ def encoded(response: Response) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    """Seven bits a byte, the lowest first; the eighth means that more come."""
+    """Return a varint: seven bits a byte, the lowest first; the eighth bit is set if more follow."""
     septets = bytearray()
     while value > 0x7F:
         septets.append(value & 0x7F | 0x80)
