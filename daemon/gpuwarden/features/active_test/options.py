@@ -71,7 +71,7 @@ GPUS_MOST = 16
 
 
 def misfits(config: Config) -> Iterator[Misfit]:
-    """Values that are of the right kind and yet wrong, by their keys."""
+    """Yield values that have the right type but are wrong, by their keys."""
     test, slurm = config.of(ActiveTestOptions), config.slurm.enabled
     yield from _unusable(test)
     if test.return_gate and not test.enabled:
@@ -105,7 +105,9 @@ def level_before_return(config: Config, *, repaired: bool = False) -> Level:
 
 
 def _too_short(config: Config) -> Iterator[Misfit]:
-    """A worker that hangs is a finding once it was killed at its own deadline: the test must not have been ended by then."""
+    """Yield a gate's time limit that would end the test before a worker that hangs is killed: only then is the hang
+    found.
+    """
     test = config.of(ActiveTestOptions)
     level = level_before_return(config, repaired=config.repairs)
     least = rounds(level, GPUS_MOST, test.parallel)
@@ -120,7 +122,7 @@ def _too_short(config: Config) -> Iterator[Misfit]:
 
 
 def _unusable(test: ActiveTestOptions) -> Iterator[Misfit]:
-    """Yields the keys whose value is unusable by itself."""
+    """Yield the keys whose value is unusable by itself."""
     if test.partition and not is_partition_name(test.partition):
         yield ("test.partition",), f"expected the name of a partition, found {test.partition[:60]!r}"
     for key, value in (("account", test.account), ("qos", test.qos), ("slurm_user", test.slurm_user)):

@@ -1,4 +1,4 @@
-"""What status says of the test before a return, explained."""
+"""The explanations of the words that status shows about the test before a return."""
 
 from __future__ import annotations
 

@@ -228,7 +228,7 @@ class Evacuation:
     # --- what operators see
 
     async def signalled(self) -> str:
-        """Summary of the jobs that were signalled for the imminent ends, or would be; empty while none is imminent.
+        """Return a summary of the jobs that were signalled for the imminent ends, or would be; empty while none is imminent.
         Takes SIGNALLED_WITHIN at most.
         """
         if not self._active.notices:

@@ -1,4 +1,4 @@
-"""The log lines of events of repairs. They are in the journal, which syslog has too, before the step is asked for."""
+"""The log lines of events of repairs. They are written to the journal, and so to syslog, before the step is requested."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class RepairOptions:
 
 
 def misfits(config: Config) -> Iterator[Misfit]:
-    """Values that are of the right kind and yet wrong, by their keys."""
+    """Yield values that have the right type but are wrong, by their keys."""
     repair = config.of(RepairOptions)
     for fault in quiet_hours.faults(repair.quiet_hours):
         yield ("repair.quiet_hours",), fault

@@ -1,4 +1,4 @@
-"""What status says of repairs, explained."""
+"""The explanations of the words that status shows about repairs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log lines of events of jobs: one when a job ended that something or somebody ended."""
+"""The log lines of events of jobs. The end of a job is logged at level info if something or somebody ended it."""
 
 from __future__ import annotations
 

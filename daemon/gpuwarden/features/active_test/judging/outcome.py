@@ -29,7 +29,7 @@ WORST_FIRST = (ActiveVerdict.FAILURE, ActiveVerdict.NO_VERDICT, ActiveVerdict.WA
 
 
 def worst(verdicts: Iterable[ActiveVerdict]) -> ActiveVerdict:
-    """The worst verdict of several GPUs; NO_VERDICT if there are none."""
+    """Return the worst verdict of several GPUs; NO_VERDICT if there are none."""
     return min(verdicts, key=WORST_FIRST.index, default=ActiveVerdict.NO_VERDICT)
 
 

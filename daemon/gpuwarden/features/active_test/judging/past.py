@@ -77,7 +77,7 @@ class PastTest:
 
     @property
     def findings(self) -> list[str]:
-        """Names of all findings of the test, including those that an operator acknowledged."""
+        """Return the names of all findings of the test, including those that an operator acknowledged."""
         return f"{self.failed} {self.warned}".split()
 
     def text_of(self, name: str) -> str:
@@ -87,7 +87,7 @@ class PastTest:
 
     @property
     def shown(self) -> str:
-        """Text of the result in one line."""
+        """Return the text of the result in one line."""
         return self.text.replace("\n", "; ")
 
     def found(self, name: str) -> bool:
@@ -95,7 +95,7 @@ class PastTest:
         return name in self.findings and name not in self.acknowledged.split()
 
     def values(self) -> Mapping[str, float]:
-        """Figures by name. Values that are not positive numbers are left out."""
+        """Return the figures by name. Values that are not positive numbers are left out."""
         matches = (_FIGURE.fullmatch(word) for word in self.figures.split())
         return {match[1]: value for match in matches if match and 0 < (value := float(match[2])) < math.inf}
 
@@ -104,7 +104,7 @@ _FIGURE = re.compile(r"([a-z0-9_]{1,32})=(\d{1,16}(?:\.\d{1,16})?(?:e\+\d{1,4})?
 
 
 def measured(test: GpuTest) -> dict[str, float]:
-    """The speeds of one test and the cycles of its kernels, by name."""
+    """Return the speeds of one test and the cycles of its kernels, by name."""
     by_name = {kernel.kernel: kernel for kernel in test.kernels}
     figures: dict[str, float] = {}
     if (int8 := by_name.get("int8")) is not None:

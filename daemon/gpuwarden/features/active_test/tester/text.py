@@ -61,7 +61,7 @@ def shown(report: Report) -> Iterator[str]:
 
 
 def _next(report: Report, tests: Sequence[GpuTest]) -> Iterator[str]:
-    """Yields what to do next, the worst first."""
+    """Yield what to do next, the worst first."""
     defects = [finding for outcome in report.outcomes.values() for finding in outcome.findings]
     for severity, text in ((Severity.FAILURE, _AT_FAILURE), (Severity.WARNING, _AT_WARNING)):
         if codes := dict.fromkeys(defect.code for defect in defects if defect.severity is severity):
@@ -74,7 +74,7 @@ def _next(report: Report, tests: Sequence[GpuTest]) -> Iterator[str]:
 
 
 def _without_verdict(report: Report, tests: Sequence[GpuTest]) -> Iterator[str]:
-    """Why, once for all GPUs of which it is the same."""
+    """Yield why GPUs got no verdict, once for all GPUs with the same reason."""
     same: dict[str, list[GpuTest]] = {}
     for test in tests:
         if (outcome := report.outcomes.get(test.uuid)) is not None and outcome.text:
@@ -136,7 +136,7 @@ def _details(report: Report, test: GpuTest) -> Iterator[str]:
 
 
 def _grown(grown: Growth) -> str:
-    """Empty for what is below a tenth of a second."""
+    """Return the text of a counter's growth; empty if it is a time below a tenth of a second."""
     if not grown.reading.endswith("_ns"):
         return f"{grown.reading} grew by {grown.by}"
     reading = grown.reading.removesuffix("_ns").replace("_", " ")
@@ -149,7 +149,7 @@ def _gaps(kernel: KernelMeasured) -> Iterator[str]:
 
 
 def _untested(report: Report, tests: Sequence[GpuTest]) -> Iterator[str]:
-    """Yields what no verdict of this level covers."""
+    """Yield what no verdict of this level covers."""
     done = [test for test in tests if test.obstacle is None]
     if not done:
         return

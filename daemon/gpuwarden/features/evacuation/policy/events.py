@@ -193,13 +193,13 @@ def saved(
 
 
 def requeued(job: str, restarts: int, text: str = "", *, boot_id: str, now: Stamp) -> Event:
-    """The event of a requeue. `restarts`: how often the job had been requeued before, as in the plan's step."""
+    """Return the event of a requeue. `restarts`: how often the job had been requeued before, as in the plan's step."""
     data = write(event_data.Requeued(job=job, restarts=restarts, text=text))
     return Event(kind=EventKind.REQUEUED, at=now, boot_id=boot_id, data=data)
 
 
 def not_requeued(job: str, text: str, *, permanent: bool, named: bool = False, boot_id: str, now: Stamp) -> Event:
-    """The event of a job that was not requeued. Unless `permanent`, the requeue is tried again. `named`: people are
+    """Return the event of a job that was not requeued. Unless `permanent`, the requeue is tried again. `named`: people are
     notified once that the job is left here.
     """
     data = write(event_data.NotRequeued(job=job, permanent=permanent, text=text, named=named))
@@ -212,12 +212,12 @@ def final_node_state(notice: str, final_state: str, result: Result, text: str, *
 
 
 def approving(notice: str, *, boot_id: str, now: Stamp) -> Event:
-    """The event to write before an approval is sent."""
+    """Return the event to write before an approval is sent."""
     return Event(kind=EventKind.APPROVING, at=now, boot_id=boot_id, data=write(event_data.Approving(notice=notice)))
 
 
 def approved(notice: str, result: Result, text: str, *, boot_id: str, now: Stamp, tries: int = 0) -> Event:
-    """The event of an approval's outcome. `tries` is used in checkpoints, which keep no APPROVING."""
+    """Return the event of an approval's outcome. `tries` is used in checkpoints, which keep no APPROVING."""
     data = write(event_data.Approved(notice=notice, result=result, text=text, tries=tries))
     return Event(kind=EventKind.APPROVED, at=now, boot_id=boot_id, data=data)
 

@@ -214,8 +214,8 @@ def _waits(scene: Scene, key: str, job: LocalJob) -> bool:
 
 
 def _remaining(scene: Scene, key: str, job: LocalJob, delivery: Delivery) -> tuple[Receiver, ...]:
-    """Processes still here that were signalled for an end before and are not signalled again now: the evacuation waits for them,
-    too.
+    """Return the processes still here that were signalled for an end before and get no signal now: the evacuation waits
+    for them, too.
     """
     signalled = ever_signalled(scene.state, scene.evacuation, key, scene.now) - {
         aim.process for aim in delivery.receivers
@@ -323,7 +323,7 @@ def wants_requeue(kind: str, settings: EvacuationSettings) -> bool:
 
 
 def never(slurm: SlurmJob) -> str:
-    """Why a job cannot be requeued at all; empty if it can."""
+    """Return why a job cannot be requeued at all; empty if it can."""
     if not slurm.batch:
         return "it is no batch job: Slurm requeues no other; start it again elsewhere"
     if not slurm.requeue:
@@ -339,7 +339,7 @@ def _rested(job_state: JobState, now: Stamp) -> bool:
 
 
 def _final_node_state(scene: Scene) -> Iterator[SetFinalState]:
-    """The step that sets the final node state, only where the notice has a deadline: the final state ends what still
+    """Yield the step that sets the final node state, only if the notice has a deadline: the final state ends what still
     runs here.
     """
     at, final_state, now = scene.times.final_state_at, scene.settings.final_node_state, scene.now.boottime

@@ -103,7 +103,7 @@ def _counting(job_state: JobState, job: LocalJob, now: Stamp) -> frozenset[Proce
 def _counting_of(
     own: Evacuation, other: Evacuation, job_state: JobState, job: LocalJob, now: Stamp
 ) -> frozenset[Process]:
-    """Processes that count as signalled to `own` because of `other`, which may be the same evacuation."""
+    """Return the processes that count as signalled to `own` because of `other`, which may be the same evacuation."""
     if not _called_off(other, own):
         return _counting(job_state, job, now)
     signalled = job_state.signalled | job_state.earlier
@@ -115,7 +115,7 @@ def _lately(at: Stamp | None, now: Stamp) -> bool:
 
 
 def _acknowledged(job_state: JobState, job: LocalJob) -> frozenset[Process]:
-    """Processes that have acknowledged, in their own name or by their rank number, which `job` shows."""
+    """Return the processes that have acknowledged, by themselves or by their rank number, which `job` shows."""
     acknowledged = job_state.acknowledged
     if acknowledged.all_ranks:
         return job_state.signalled | job_state.earlier
@@ -126,8 +126,8 @@ def _acknowledged(job_state: JobState, job: LocalJob) -> frozenset[Process]:
 
 
 def has_left_mark(state: EvacuationState, evacuation: Evacuation, key: str, restarts: int | None) -> bool:
-    """True if the mark of this node stands for a signal to this run of the job that was sent for a notice that was
-    called off.
+    """Return True if this node's mark belongs to a signal to this run of the job that was sent for a notice called off
+    since.
     """
     own = evacuation.jobs.get(key)
     job_states = [] if own is None or own.called_off_signalled_at is None else [own]

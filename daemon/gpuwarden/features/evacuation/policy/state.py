@@ -50,7 +50,7 @@ from gpuwarden_collectors.facts import Stamp
 
 
 def fold(state: EvacuationState, event: Event) -> EvacuationState:
-    """The state after `event`; events of kinds that do not concern an evacuation leave it as it is."""
+    """Return the state after `event`; events of kinds that do not concern an evacuation leave it as it is."""
     if event.kind in (EventKind.BOOT, EventKind.MACHINE_CHANGED):
         stays = event.kind == EventKind.BOOT and event.boot_id == state.boot_id
         answers = state.answers if event.kind == EventKind.BOOT else {}

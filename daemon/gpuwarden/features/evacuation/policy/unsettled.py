@@ -150,7 +150,7 @@ def _not_known(signal: str, processes: frozenset[Process], command: str) -> str:
 
 
 def _kill(signal: str, processes: frozenset[Process]) -> str:
-    """The command that an operator may type. It names all signals if ranks want different ones, since it is not known
+    """Return the command that an operator may type. It names all signals if ranks want different ones, since it is not known
     which rank wants which.
     """
     pids = sorted(pid for pid, _ in processes)
@@ -172,7 +172,7 @@ def repeated(
 
 
 def repeatable(state: EvacuationState, key: str, job: LocalJob, restarts: int | None) -> frozenset[Process]:
-    """Processes of `job` that may get a signal once more: it is not known whether they got it, and none of them has
+    """Return the processes of `job` that may get a signal once more: it is not known whether they got it, and none of them has
     acknowledged any notice.
 
     An acknowledgement by rank number may be from any process whose rank is not known.
@@ -207,6 +207,6 @@ def has_unused_mark(state: EvacuationState, key: str, restarts: int | None) -> b
 
 
 def job_number(key: str) -> int | None:
-    """Slurm's number of the job, from a key such as slurm/123."""
+    """Return Slurm's number of the job from a key such as slurm/123."""
     kind, _, number = key.partition("/")
     return int(number) if kind == Kind.SLURM and is_number(number) else None

@@ -105,7 +105,7 @@ def _allowed(signal: str) -> None:
 
 
 def _number(step: str) -> str:
-    """Number of a step with a name such as 12.0, 7_3.0 or 12.0+1."""
+    """Return the number of a step with a name such as 12.0, 7_3.0 or 12.0+1."""
     return step.partition(".")[2].partition("+")[0]
 
 
@@ -114,7 +114,7 @@ def _named(steps: Sequence[str]) -> str:
 
 
 async def _steps(commands: Commands, job: SlurmJob) -> tuple[str, ...] | None:
-    """Steps of the job that have a number; None if there is no such job any more."""
+    """Return the job's steps that have a number; None if Slurm no longer has the job."""
     try:
         steps = await read_steps(commands, job)
     except SlurmError as error:

@@ -93,7 +93,7 @@ async def requeue(
 
 
 async def _left_alone(commands: Commands, current: SlurmJob | None, node: str) -> RequeueOutcome | None:
-    """The outcome if the job must not be requeued, or not yet; None if it is to be. Raises SlurmError."""
+    """Return the outcome if the job must not be requeued, or not yet; None if it is to be. Raises SlurmError."""
     if (settled := _nothing_to_do(current, node)) is not None:
         return settled
     if not (await read_node(commands, node)).is_out:
@@ -104,7 +104,7 @@ async def _left_alone(commands: Commands, current: SlurmJob | None, node: str) -
 
 
 def _nothing_to_do(current: SlurmJob | None, node: str) -> RequeueOutcome | None:
-    """The outcome if nothing is to be done, None if the job is to be requeued."""
+    """Return the outcome if nothing is to be done, None if the job is to be requeued."""
     if current is None or current.state == _COMPLETING:
         return RequeueOutcome(
             result=Requeueing.ENDED, text="it has ended" if current is None else "it is ending by itself"
@@ -125,7 +125,9 @@ def _nothing_to_do(current: SlurmJob | None, node: str) -> RequeueOutcome | None
 
 
 async def _would_be_cancelled(commands: Commands) -> str:
-    """Why a requeue would end a heterogeneous job for good; "" if it would not, or that is not known. Raises SlurmError."""
+    """Return why a requeue would end a heterogeneous job for good; "" if it would not or that is unknown. Raises
+    SlurmError.
+    """
     version = (await read_config(commands)).get("SLURM_VERSION", "")
     if (release_of(version) or (0, 0)) < _CANCELS_PARTS_FROM:
         return ""
@@ -186,5 +188,5 @@ async def _start_now(commands: Commands, job: SlurmJob) -> RequeueOutcome:
 
 
 def _leader(job: SlurmJob) -> str:
-    """Number of the first part of a heterogeneous job, by which the job is requeued as a whole."""
+    """Return the number of the first part of a heterogeneous job: a requeue of it requeues the whole job."""
     return job.called.partition("+")[0]
