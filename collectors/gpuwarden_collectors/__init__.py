@@ -1,1 +1,1 @@
-"""The reading half of gpuwarden: collectors return facts, they never judge and never act."""
+"""Collectors: they read the host and return facts. They neither judge nor act."""

@@ -1,4 +1,4 @@
-"""Network adapters on the PCI bus: where they are, which driver they have, how wide and fast their links are."""
+"""Network adapters on the PCI bus: their addresses, drivers, and the width and speed of their links."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _GTPS = re.compile(r"(\d{1,3}(?:\.\d{1,2})?) GT/s")
 
 
 def pci_path(device: Path) -> tuple[str, ...]:
-    """Returns the PCI functions from the root port down to this device of sysfs; none for a device on no PCI bus."""
+    """Returns the PCI functions from the root port down to this sysfs device; empty if it is not on a PCI bus."""
     return tuple(part for part in os.path.realpath(device).split("/") if _PCI.fullmatch(part))
 
 
@@ -29,10 +29,10 @@ def driver_of(device: Path) -> str:
 
 
 def adapter(rdma: Path, name: str) -> AdapterFacts:
-    """The adapter of the RDMA device with this folder in sysfs.
+    """The adapter of the RDMA device `name`, whose folder in sysfs is `rdma`.
 
-    Below a root port, the path alternates: a switch has an upstream port, a downstream port, and no link between the two. So
-    every second step from the adapter upwards is a link.
+    A PCIe switch has an upstream and a downstream port without a link between them. Therefore every second step from
+    the adapter upwards is a link.
     """
     folder = Path(os.path.realpath(rdma / "device"))
     functions = pci_path(rdma / "device")
@@ -63,7 +63,7 @@ def _less(first: Number | None, second: Number | None) -> Number | None:
 
 
 def _lanes(file: Path) -> int | None:
-    """Number of lanes, or None for 0 and 255, which are read of a link that is absent."""
+    """Number of lanes, or None for 0 and 255, which sysfs shows for an absent link."""
     lanes = number(text_or_empty(file))
     return lanes if lanes is not None and 0 < lanes <= 32 else None
 

@@ -1,4 +1,4 @@
-"""Pauses that grow with each failure in a row: the one implementation for retries, and for polls that may become slower."""
+"""Exponential backoff, for retries and for polls that may become slower."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from random import Random
 
-_EXPONENT_MOST = 64  # beyond it any factor of 1.5 or more has long passed `most`, and a float could overflow
+_EXPONENT_MOST = 64  # with any factor of 1.5 or more `most` is reached long before, and a float could overflow beyond
 
 
 def grown(first: float, most: float, failures: int, factor: float = 2.0) -> float:
-    """The pause after one more failure than `failures` in a row: `first`, each further one `factor` times the one before, `most` at most.
+    """The pause after one more failure than `failures` in a row: `first` * `factor` ** `failures`, at most `most`.
 
-    `factor` is 1.5 at least. Pure.
+    `factor` is at least 1.5. Pure.
     """
     return min(most, first * factor ** min(failures, _EXPONENT_MOST))
 
 
 class Backoff:
-    """Pauses between attempts, growing from `first` to `most` seconds; a change of either holds from the next pause on.
+    """Pauses between attempts, growing from `first` to `most` seconds. A change of either applies to the next pause.
 
-    `chance` draws the actual pause within `spread` times its length, so that a fleet does not retry in step; None: no
-    spread.
+    `chance` multiplies each pause by a random factor within `spread`, so that a fleet does not retry in step. None: no
+    jitter.
     """
 
     def __init__(

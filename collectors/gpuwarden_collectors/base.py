@@ -1,4 +1,4 @@
-"""The contract between readers and the rest: what one pass of one collector is, and what may go wrong in it."""
+"""The interface of collectors: the outcome of one pass, and the errors that a pass may raise."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def host_clock() -> Stamp:
 
 
 class CollectorError(Exception):
-    """The source exists but could not be read. The message names the source, the cause and what an operator can do."""
+    """The source exists but could not be read. The message names the source, the cause and the remedy."""
 
 
 class SourceAbsent(CollectorError):  # noqa: N818 - a state of the host, not an error of anybody's
@@ -38,12 +38,12 @@ class PassOutcome(StrEnum):
     ABSENT = "absent"
     FAILED = "failed"
     TIMED_OUT = "timed_out"
-    PAUSED = "paused"  # nothing was asked, on purpose
+    PAUSED = "paused"  # intentionally not read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReport:
-    """The life of a worker process, for the judge and the metrics. Counts are since the daemon started."""
+    """The state of a worker process, for the judge and the metrics. Counters start with the daemon."""
 
     pid: int | None = None
     """Process number of the running worker; None while there is none."""
@@ -56,9 +56,9 @@ class WorkerReport:
     stuck: bool = False
     """The process is in D state."""
     abandoned: bool = False
-    """True if it could not be ended and was left behind."""
+    """True if a worker could not be killed and was left behind."""
     parked: bool = False
-    """The budget of kills is used up: the worker is left alone and reported."""
+    """True if the budget of kills is exhausted: the worker is no longer killed, only reported."""
     restarts: int = 0
     """Workers started after the first."""
     kills: int = 0
@@ -66,13 +66,14 @@ class WorkerReport:
     timeouts: int = 0
     """Passes that missed their deadline."""
     crashes: int = 0
-    """Workers that ended by themselves."""
+    """Workers that exited by themselves."""
     events_dropped: int = 0
-    """Host events that came faster than they were taken."""
+    """Host events dropped because they arrived faster than they were processed."""
     last_error: str = ""
     """Text of the newest error; empty if there was none."""
     silence: str = ""
-    """What was not answered by deadlines missed since the last answer, as in `no answer from 0000:4e:00.0 in nvmlDeviceGetFieldValues`."""
+    """The call that has not returned since the last answer, as in `no answer from 0000:4e:00.0 in
+    nvmlDeviceGetFieldValues`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +89,8 @@ class Observation(Generic[Facts]):
     finished: Stamp
     """When it ended."""
     facts: Facts | None = None
-    """What it found; None unless the outcome is OBSERVED."""
+    """The facts; None unless the outcome is OBSERVED."""
     error: str = ""
-    """Why it failed, timed out or is absent; empty if it observed."""
+    """Why the pass failed or timed out, or why the source is absent; empty if the outcome is OBSERVED."""
     worker: WorkerReport | None = None
     """State of the worker process; None for a collector without one."""

@@ -1,10 +1,9 @@
-"""The difference between two facts, as JSON, and the second fact again from the first and the difference.
+"""Differences between two facts, as JSON, and their application.
 
-A difference names what changed and nothing else: of a dataclass its changed fields, of a tuple of dataclasses its
-changed items by their number, as in `{"gpus": {"3": {"readings": {"temperature": 61}}}}`, of a mapping to numbers its
-changed keys, with null for one that is gone. What has no such difference (a
-tuple of another length, a value where there was none) is given whole, as `{"=": …}`. A GPU has 150 readings and few of
-them change from one pass to the next: applying a difference costs little more than what changed.
+A difference contains only the changes: the changed fields of a dataclass; the changed items of a tuple of dataclasses
+by their index, as in `{"gpus": {"3": {"readings": {"temperature": 61}}}}`; the changed keys of a mapping to numbers,
+with null for a removed key. Any other change (a tuple of another length, a value in the place of None) contains the
+whole value, as `{"=": …}`. A GPU has 150 readings, of which few change between two passes.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ from typing import Any, NamedTuple
 from gpuwarden_collectors.codec import CodecError, from_wire, to_wire
 
 WHOLE = "="
-_MOST_NUMBERS = 1000  # of a mapping, after all changes to it
+_MOST_NUMBERS = 1000  # in a mapping, after all changes
 Without = Mapping[type, Collection[str]]
 NOTHING: Without = {}
 _PLAIN = frozenset({bool, int, float, str, NoneType})
 
 
 class _Kind(NamedTuple):
-    """What an annotation means for changes.
+    """How the values of one annotation are compared and changed.
 
-    `plain` are the types whose values are taken as they are; `item` is the kind of the elements of a tuple of
-    dataclasses. `structured` is true if values have differences, `numbers` if they are mappings to numbers.
+    `plain`: types whose values are their own JSON; `item`: the kind of the elements of a tuple of dataclasses.
+    `structured` is true if values can have partial differences, `numbers` if they are mappings to numbers.
     """
 
     hint: Any
@@ -64,7 +63,7 @@ def _kinds(kind: Any) -> Mapping[str, _Kind]:
 
 @cache
 def _values(kind: Any) -> Callable[[Any], tuple[Any, ...]]:
-    """Returns what reads all fields of a dataclass at once: a reading of them one by one costs three times as much."""
+    """Returns a function that reads all fields of a dataclass at once, in a third of the time of single reads."""
     first, *others = _kinds(kind)
     return attrgetter(first, *others) if others else lambda value: (getattr(value, first),)
 
@@ -72,7 +71,7 @@ def _values(kind: Any) -> Callable[[Any], tuple[Any, ...]]:
 def changed(hint: Any, old: object, new: object, without: Without = NOTHING) -> Any:
     """Returns the changes that lead from `old` to `new`, both of the annotation `hint`; empty if there are none.
 
-    `without`: by dataclass, fields whose changes are left out where the rest of their object is not given whole.
+    `without`: by dataclass, fields whose changes are omitted, unless the whole object is in the difference.
     """
     return _changed(_kind(hint), old, new, without)
 
@@ -103,7 +102,7 @@ def _changed(kind: _Kind, old: Any, new: Any, without: Without) -> Any:
 
 
 def applied(hint: Any, old: object, change: object) -> Any:
-    """Returns the value to which `change` leads from `old`; ignores fields that the class lacks. Raises CodecError."""
+    """Returns `old` with `change` applied; ignores fields that the class lacks. Raises CodecError."""
     return _applied(_kind(hint), old, change)
 
 

@@ -1,10 +1,10 @@
-"""Frozen dataclasses as JSON and back: what a worker sends, what a trace records, what test data holds.
+"""Converts frozen dataclasses to JSON and back, for worker messages, traces and test data.
 
-`to_wire` gives plain JSON values; what has its default value is left out, and so is None where a field has no default.
-`from_wire` reads them by the annotations of the class: keys that it does not know are ignored (a newer writer may add
-some), anything of another type than annotated is a `CodecError` that names the place.
-Annotations understood: bool, int, float, str, StrEnum, `Literal` of texts, dataclass, `tuple[X, ...]`, `Mapping[str, X]`, `X | None`, and
-unions of dataclasses, which carry the name of their class under the key `type`.
+`to_wire` returns plain JSON values. It omits fields that have their default value, and None if a field has no default.
+`from_wire` parses JSON by the annotations of the class. It ignores unknown keys, which a newer writer may add, and
+raises a `CodecError` with the path of a value whose type does not match.
+Supported annotations: bool, int, float, str, StrEnum, `Literal` of texts, dataclass, `tuple[X, ...]`,
+`Mapping[str, X]`, `X | None`, and unions of dataclasses, which are tagged with the class name under the key `type`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Value = TypeVar("Value")
 
 
 class CodecError(ValueError):
-    """The data is not what the class says; `path` leads to the place, as in `gpus[3].readings.temperature`."""
+    """The data does not match the class. `path` locates the value, as in `gpus[3].readings.temperature`."""
 
     def __init__(self, problem: str, path: str = "") -> None:
         super().__init__(f"{path.removeprefix('.')}: {problem}" if path else problem)
@@ -36,8 +36,8 @@ class CodecError(ValueError):
 class _Form(NamedTuple):
     """The JSON form of the values of one annotation.
 
-    `plain`: types that are taken as they are. `read` takes any other JSON value, or raises CodecError. `write` is None
-    where every value is its own JSON.
+    `plain`: types that need no conversion. `read` converts any other JSON value, or raises CodecError. `write` is None
+    if every value is its own JSON.
     """
 
     plain: frozenset[type]
@@ -48,7 +48,7 @@ class _Form(NamedTuple):
 class _Field(NamedTuple):
     """A field of a class in JSON.
 
-    `omitted` is the value that is left out. With `owed` the constructor has no default and must be given a value.
+    A field whose value is `omitted` is not written. With `owed` the constructor has no default and needs a value.
     """
 
     name: str
@@ -57,13 +57,13 @@ class _Field(NamedTuple):
     owed: bool = False
 
 
-_NOTHING = object()  # equal to no value: such a field is never left out
+_NOTHING = object()  # equal to no value: such a field is always written
 
 
 def to_wire(value: object, kind: object = None) -> Any:
     """Returns the JSON values for `value`.
 
-    `kind` is what `from_wire` will be given, where that is not the class of `value` but a union.
+    `kind` is the argument of the later `from_wire`, if that is a union and not the class of `value`.
     """
     write = _form(type(value) if kind is None else kind).write
     return value if write is None else write(value)
@@ -80,7 +80,7 @@ def from_wire(kind: Any, data: object) -> Any:
 
 
 def form_of(kind: Any) -> tuple[frozenset[type], Callable[[Any], Any]]:
-    """Returns the types that `from_wire` takes unchanged, and the reader of any other value, for what is read often."""
+    """Returns the types that `from_wire` returns unchanged, and the reader of other values, for frequent reads."""
     return _form(kind)[:2]
 
 

@@ -1,4 +1,4 @@
-"""Which control groups count as those of a container or of Slurm: those at their place (`places.py`), in folders that are root's."""
+"""Decides which control groups belong to a container or to Slurm: those at the usual paths, in folders of root."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.host_files import read_text
 
-_TABLE_MOST = 4 << 20  # bytes; hosts of many containers have tens of thousands of mounts
+_TABLE_MOST = 4 << 20  # bytes; hosts with many containers have tens of thousands of mounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +32,12 @@ def lines(text: str) -> Iterator[GroupLine]:
 
 @dataclass(frozen=True, slots=True)
 class _Mount:
-    """A mounted hierarchy, or a part of it: `root` is its folder there, as seen from our cgroup namespace."""
+    """A mounted cgroup hierarchy, or a part of it. `root` is the mounted folder, as seen from this cgroup namespace."""
 
     point: str
     root: str
     controllers: frozenset[str] | None
-    """And other options; None for version 2."""
+    """Controllers and other mount options; None for version 2."""
 
     def has(self, line: GroupLine) -> bool:
         if self.controllers is None or not line.controllers:
@@ -46,10 +46,10 @@ class _Mount:
 
 
 class RootFolders:
-    """Says whether folders of the cgroup file systems are root's. For one scan: the answers are kept.
+    """Checks whether folders of the cgroup file systems belong to root. Caches its answers: use one instance per scan.
 
-    `proc`: its `self/mountinfo` says where they are mounted. A folder in no mount here (a container often has none but its own)
-    cannot be looked at: then its place alone counts.
+    `proc`: its `self/mountinfo` lists the mounts. A folder outside all mounts of this process (a container often sees
+    only its own) cannot be inspected: then its path alone decides.
     """
 
     def __init__(self, proc: Path) -> None:
@@ -57,12 +57,15 @@ class RootFolders:
         self._answers: dict[str, bool] = {}
 
     def are_roots(self, line: GroupLine, end: int) -> bool:
-        """True if all folders in the first `end` characters of the path are root's, or cannot be seen from here."""
+        """True if all folders in the first `end` characters of the path belong to root or cannot be inspected."""
         place = self._found(line, end)
         return place is None or self._are_roots(*place)
 
     def folder(self, line: GroupLine, end: int) -> str | None:
-        """Returns where the folder of these characters is; None unless it can be seen from here, and all down to it are root's."""
+        """Returns the local path of the folder named by the first `end` characters.
+
+        Returns None unless it can be inspected, and all folders on the way to it belong to root.
+        """
         place = self._found(line, end)
         return "".join(place) if place is not None and self._are_roots(*place) else None
 
@@ -88,14 +91,14 @@ class RootFolders:
 def _is_roots(folder: str) -> bool:
     try:
         status = os.lstat(folder)
-    except OSError:  # it is gone, and whoever was in it
+    except OSError:  # the folder is gone, with its processes
         return False
     others = stat.S_IWOTH if status.st_gid == 0 else stat.S_IWOTH | stat.S_IWGRP
     return status.st_uid == 0 and stat.S_ISDIR(status.st_mode) and not status.st_mode & others
 
 
 def _below(path: str, root: str) -> str | None:
-    """The rest of `path` below `root`, None if it is elsewhere. Both begin with the `/..` of our cgroup namespace, if any."""
+    """The part of `path` below `root`, or None. Both begin with the `/..` of this cgroup namespace, if any."""
     root = root.rstrip("/")
     if not path.startswith(root):
         return None

@@ -1,9 +1,9 @@
-"""`dataclass` of the standard library, whose frozen classes share the code of the methods that are alike in all of them.
+"""A faster `dataclass` for frozen classes, which share the code of their common methods.
 
-The standard library compiles six methods for each class, which takes three to four times as long (`benchmarks/bench_imports.py`), and a
-running daemon has 370 classes. Here `__init__` is compiled, and the others are closures of the functions below. The fields, parameters and
-methods are those of the standard library, but for annotations of `__init__`, and the tests compare them. Classes that inherit anything are
-made by the standard library.
+The standard library compiles six methods for each class, which takes three to four times as long
+(`benchmarks/bench_imports.py`), and a running daemon has 370 classes. Here only `__init__` is compiled; the other
+methods are closures of the functions below. Fields, parameters and methods equal those of the standard library, except
+for the annotations of `__init__`; the tests compare them. Classes with a base class are made by the standard library.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 else:
 
     def dataclass(cls: type | None = None, /, **options: bool) -> Any:
-        """Do what `dataclasses.dataclass` does. Classes that are not frozen, have no slots or want more than that are made by it."""
+        """Do what `dataclasses.dataclass` does. Calls it for classes that are not frozen, or have other options."""
         if cls is not None:
             return dataclass(**options)(cls)
         if options.keys() <= {"frozen", "slots", "kw_only"} and options.get("frozen") and options.get("slots"):
@@ -29,7 +29,7 @@ else:
 
 
 _STANDARD: Any = dataclasses.make_dataclass("_STANDARD", (), frozen=True)
-"""A frozen class of the standard library: ours have its options, so that the standard library lets frozen classes inherit their fields."""
+"""A frozen class of the standard library. Our classes have its options, so frozen classes can inherit from them."""
 _PLAIN_BASES = {object, Generic}
 _OWN = {"__init__", "__setattr__", "__delattr__"}
 
@@ -99,7 +99,7 @@ def _init(made: type, fields: tuple[Field[Any], ...]) -> Callable[..., None]:
 
 
 def _members(names: list[str]) -> Callable[[Any], object]:
-    """Return what makes a tuple of these fields. Tuples are equal where their members are the same object, be it not equal to itself."""
+    """Return a function that returns these fields as a tuple, which is equal to itself even with a NaN in it."""
     if len(names) == 1:
         only = attrgetter(names[0])
         return lambda instance: (only(instance),)

@@ -1,8 +1,8 @@
-"""Which network devices carry the default route of the host: the device that it names, and what that is made of.
+"""Finds the network devices of the host's default route: the route's device, and all devices below it.
 
-The kernel lists the routes of its main table, IPv4 in hexadecimal by `net/route`, IPv6 by `net/ipv6_route` (net/ipv4/fib_trie.c,
-net/ipv6/route.c). IPv6 counts where there is no default route for IPv4: hosts take one from every switch that announces
-itself. Of several the lowest metric counts. A bond, VLAN or bridge stands on the devices that sysfs links below it.
+The kernel lists the main table in hexadecimal: IPv4 in `net/route`, IPv6 in `net/ipv6_route` (net/ipv4/fib_trie.c,
+net/ipv6/route.c). IPv6 is only used without an IPv4 default route, because hosts accept an IPv6 default route from
+any router advertisement. The lowest metric wins. sysfs links a bond, VLAN or bridge to its lower devices.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _Route = tuple[int, str]
 class DefaultRoute:
     """The devices of the host's default route.
 
-    `proc` is the host's: its first process lives in the host's network, wherever this one does.
+    `proc` is the host's: process 1 is in the host's network namespace, even if this process is not.
     """
 
     def __init__(self, proc: Path, sysfs: Path) -> None:
@@ -33,7 +33,7 @@ class DefaultRoute:
         self._netdevs = os.fspath(sysfs / "class/net")
 
     def carriers(self) -> frozenset[str] | None:
-        """Returns the names of the devices; None while there is no such route or the routes cannot be read."""
+        """Returns the names of the devices; None if no default route exists or the routes cannot be read."""
         for name, parse in (("route", _ipv4), ("ipv6_route", _ipv6)):
             routes = sorted(parse(self._lines(name)))
             if routes:
@@ -50,7 +50,7 @@ class DefaultRoute:
         return []
 
     def _below(self, devices: Iterable[str]) -> set[str]:
-        """Returns the devices and all devices that they are made of."""
+        """Returns the devices and, recursively, their lower devices."""
         reached: set[str] = set()
         ahead = [device for device in devices if _is_name(device)]
         while ahead and len(reached) < _DEVICES_MOST:
@@ -62,7 +62,7 @@ class DefaultRoute:
 
 
 def lower_devices(folder: str) -> Iterator[str]:
-    """Yields the names of the network devices that the one with this folder in sysfs is made of."""
+    """Yields the names of the lower devices (bond members, …) of the network device with this sysfs folder."""
     try:
         with os.scandir(folder) as entries:
             yield from [entry.name.removeprefix(_LOWER) for entry in entries if entry.name.startswith(_LOWER)]
@@ -75,14 +75,14 @@ def _is_name(text: str) -> bool:
 
 
 def _ipv4(lines: Iterable[list[str]]) -> Iterator[_Route]:
-    """Iface Destination Gateway Flags RefCnt Use Metric Mask …"""
+    """Parses lines `Iface Destination Gateway Flags RefCnt Use Metric Mask …`."""
     for line in lines:
         if len(line) >= 8 and line[1] == line[7] == "0" * 8 and _is_used(line[3]) and line[6].isdecimal():
             yield int(line[6]), line[0]
 
 
 def _ipv6(lines: Iterable[list[str]]) -> Iterator[_Route]:
-    """Destination Prefix Source Prefix Next-hop Metric RefCnt Use Flags Iface; numbers in hexadecimal."""
+    """Parses lines `Destination Prefix Source Prefix Next-hop Metric RefCnt Use Flags Iface`, all hexadecimal."""
     for line in lines:
         if len(line) == 10 and line[0] == "0" * 32 and line[1] == "00" and _is_used(line[8]) and line[9] != "lo":
             yield _hexadecimal(line[5]), line[9]

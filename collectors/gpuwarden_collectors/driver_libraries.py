@@ -1,4 +1,4 @@
-"""Where the libraries of the NVIDIA driver are, and the first of them that loads."""
+"""Finds and loads the libraries of the NVIDIA driver."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ FOLDERS = (
     f"/run/nvidia/driver/usr/lib/{_ARCH}-linux-gnu",  # the driver container of the GPU Operator, by its distribution
     "/run/nvidia/driver/usr/lib64",
 )
-"""Tried after the loader's own, which has what NVIDIA's runtime or CDI put into a container, also on Bottlerocket.
+"""Folders tried after the dynamic loader, which finds libraries that NVIDIA's runtime or CDI put into a container.
 
-On every host, by a daemon that may be root: none is where a user has a home, not even GKE's own on the host.
+The daemon, which may be root, tries them on every host. Therefore no folder is below /home, where a user could
+create it; GKE's folder on the host is.
 """
 _NO_SUCH = "No such file"
 
@@ -30,7 +31,7 @@ def candidates(name: str, configured: str = "") -> tuple[str, ...]:
 def load(name: str, configured: str = "") -> ctypes.CDLL:
     """Loads the first library that can be loaded.
 
-    Raises OSError with the reason of each candidate; of those that do not exist, with that of the first alone.
+    Raises OSError with the reason of each candidate; among files that do not exist only the first is named.
     """
     faults: list[str] = []
     for path in candidates(name, configured):
@@ -43,6 +44,6 @@ def load(name: str, configured: str = "") -> ctypes.CDLL:
 
 
 def loaded(maps: str, name: str) -> str:
-    """Returns the file by this name in a process's mappings (/proc/PID/maps), or "" if it has none."""
+    """Returns the path under which a process has mapped the library (/proc/PID/maps), or "" if it has not."""
     paths = (line.partition("/")[2] for line in maps.splitlines() if f"/{name.partition('.so')[0]}.so" in line)
     return next((f"/{path}" for path in paths), "")

@@ -1,6 +1,6 @@
-"""Facts about momentary events of a host: what the kernel log, NVML and DCGM report once. No verdicts.
+"""Facts about momentary events of a host, from the kernel log, NVML and DCGM. No verdicts.
 
-`HostEvent` is any of them. On a pipe and in a trace an event carries the name of its class (`codec.py`).
+`HostEvent` is the union of these classes. In JSON an event is tagged with the name of its class (`codec.py`).
 """
 
 from __future__ import annotations
@@ -18,29 +18,31 @@ class Source(StrEnum):
 
 
 BY_TIME = 5 * 10**17
-"""Sequences from here on are of a log without numbers, read by syslog(2): its lines are numbered by their times (`kernel_log/syslog.py`)."""
+"""Least sequence of a line read by syslog(2), which has no record numbers: its time is used
+(`kernel_log/syslog.py`).
+"""
 
 
 def numbered_alike(sequence: int, other: int) -> bool:
-    """True if both numbers are of one kind, so that their order is that of the lines."""
+    """True if both numbers are of the same kind and therefore comparable."""
     return (sequence >= BY_TIME) == (other >= BY_TIME)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOrigin:
-    """Where a line came from in the kernel log."""
+    """The position of a line in the kernel log."""
 
     boot_id: str
     """The boot whose log it is."""
     sequence: int
-    """Number of the record within that boot: the kernel's, or from `BY_TIME` on one made of its time."""
+    """Number of the record within that boot: the kernel's, or, from `BY_TIME` on, derived from its time."""
     facility: int = 0
-    """syslog facility: 0 is the kernel, others are written by root."""
+    """syslog facility: 0 is the kernel; processes of root write records of other facilities."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogPosition:
-    """Everything in the kernel log up to and with this record has been read."""
+    """The last record of the kernel log that has been read."""
 
     boot_id: str
     """The boot whose log it is."""
@@ -50,7 +52,7 @@ class LogPosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XidEvent:
-    """An Xid, by whatever source reported it."""
+    """An Xid, from any source."""
 
     at: Stamp
     """When it occurred."""
@@ -69,7 +71,7 @@ class XidEvent:
     compute_instance: int | None = None
     """Id of the compute instance that the line names."""
     inferred: bool = False
-    """From a fallen-off-the-bus line that has no number."""
+    """True: inferred from a line "fallen off the bus", which has no number."""
     history: bool = False
     """Older than the first start of the daemon allows (see the kernel log reader)."""
     origin: LogOrigin | None = None
@@ -87,7 +89,7 @@ class SxidEvent:
     sxid: int
     """Number of the SXid."""
     fatal: bool | None
-    """By the line (*Correctable* is not); None where it gives a number as `severity`."""
+    """True if the line says Fatal, False for Non-fatal and Correctable; None if the line has a number (`severity`)."""
     link: int | None = None
     """Port of the switch; None if the line names none."""
     severity: int | None = None
@@ -104,7 +106,7 @@ class AerSeverity(StrEnum):
     CORRECTED = "corrected"
     NONFATAL = "nonfatal"
     FATAL = "fatal"
-    UNRECOVERED = "unrecovered"  # the kernel gave up, whatever the severity of the error was
+    UNRECOVERED = "unrecovered"  # the kernel's recovery failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +129,7 @@ class AerEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuResetEvent:
-    """A GPU was reset, or a reset failed."""
+    """A GPU reset, successful or failed."""
 
     at: Stamp
     """When it occurred."""
@@ -140,27 +142,27 @@ class GpuResetEvent:
     history: bool = False
     """Older than the first start of the daemon allows."""
     origin: LogOrigin | None = None
-    """Where the line came from; None if a reset was recognised by other means."""
+    """The position of the line; None if the reset was detected by other means."""
 
 
 class LineKind(StrEnum):
-    """What a line of the kernel log reports that has no number of its own."""
+    """The kind of a kernel log line that has no Xid or SXid number."""
 
     GPU_INIT_FAILED = "gpu_init_failed"  # the driver could not initialise a GPU, or its probe of one failed
-    GPU_RESET_ADVISED = "gpu_reset_advised"  # calls of a GPU's system processor (GSP) time out again and again
+    GPU_RESET_ADVISED = "gpu_reset_advised"  # calls to a GPU's system processor (GSP) time out repeatedly
     GSP_HEARTBEAT = "gsp_heartbeat"  # the GSP's heartbeat is late; the line names no GPU
     SOFT_LOCKUP = "soft_lockup"  # a CPU ran in the kernel for 20 s or more without a pause
     NVME_FAILED = "nvme_failed"  # the kernel gave up an NVMe controller
-    NVME_FOUND = "nvme_found"  # it began with one
-    ADAPTER_TIMEOUT = "adapter_timeout"  # a command to the firmware of a network adapter had no answer
-    ADAPTER_SILENT = "adapter_silent"  # the firmware of a network adapter does not count any more
-    ADAPTER_HARDWARE = "adapter_hardware"  # it reports an unrecoverable hardware error, or its driver a fatal one
-    ADAPTER_RECOVERED = "adapter_recovered"  # the driver has recovered it, or begun with it anew
+    NVME_FOUND = "nvme_found"  # the kernel initialised an NVMe controller
+    ADAPTER_TIMEOUT = "adapter_timeout"  # a command to the firmware of a network adapter timed out
+    ADAPTER_SILENT = "adapter_silent"  # the health counter of a network adapter's firmware stopped
+    ADAPTER_HARDWARE = "adapter_hardware"  # an unrecoverable error of the adapter, or a fatal one of its driver
+    ADAPTER_RECOVERED = "adapter_recovered"  # the driver recovered the adapter, or initialised it again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelLineEvent:
-    """A line of the kernel log besides Xids, SXids, PCIe errors and resets."""
+    """A kernel log line that is not an Xid, an SXid, a PCIe error or a reset."""
 
     at: Stamp
     """When it occurred."""
@@ -169,7 +171,7 @@ class KernelLineEvent:
     slot: str = ""
     """PCI address of the device that it names; empty if it names none."""
     part: str = ""
-    """Of a soft lockup the kernel module that was running, empty where the lines name none; of NVMe the name of the controller."""
+    """Soft lockup: the kernel module that was running, empty if none is named. NVMe: the name of the controller."""
     text: str = ""
     """The line."""
     history: bool = False
@@ -180,7 +182,7 @@ class KernelLineEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OomKillEvent:
-    """The kernel killed a process for want of memory. The name of the process, which is its user's to choose, is left out."""
+    """The kernel killed a process because memory ran out. The process name, which its user can choose, is left out."""
 
     at: Stamp
     """When it occurred."""
@@ -189,11 +191,11 @@ class OomKillEvent:
     limit_group: str = ""
     """The control group whose limit was reached; empty if none was, or the line does not name it."""
     limit_job: str = ""
-    """What that is, if its place proves it: `slurm/7`, `container/0123456789ab`, or `pod/<uid>`, a pod's own."""
+    """Owner of that group, if its path proves it: `slurm/7`, `container/0123456789ab`, or `pod/<uid>` (a whole pod)."""
     group: str = ""
     """The control group of the process; empty if the line does not name it."""
     job: str = ""
-    """What the process was of, as above."""
+    """The job of the process, in the same form."""
     pid: int | None = None
     """The process; None if the line does not name it."""
     uid: int | None = None

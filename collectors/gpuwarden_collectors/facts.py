@@ -1,10 +1,10 @@
-"""Facts about the GPUs of a host: frozen values of what was seen, where and when. No verdicts.
+"""Facts about the GPUs of a host, as frozen values. No verdicts.
 
-Everything about one GPU is keyed by its *slot*: the PCI address, lower case, four-digit domain, as in
-`0000:4e:00.0`. NVML indices shift when a GPU is lost and UUIDs move with the board; the slot stays.
+All facts about one GPU are keyed by its *slot*: the PCI address in lower case with a four-digit domain, as in
+`0000:4e:00.0`. NVML indices shift when a GPU is lost and UUIDs move with the board; the slot is stable.
 
-Numbers keep the unit their source gives, and the unit is part of the name. `None` means that the source did
-not give the value: the GPU or driver does not support it, or the call failed (then `GpuFacts.errors` says so).
+Numbers keep the unit of their source, and the unit is part of the name. `None` means that the source did not
+provide the value: the GPU or driver does not support it, or the call failed (see `GpuFacts.errors`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SLOT = re.compile(r"(?:([0-9a-fA-F]{1,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?
 
 
 def slot_of(address: str) -> str:
-    """The slot for any spelling of a PCI address: `00000000:4E:00.0` (NVML), `PCI:0000:4e:00` (kernel log), sysfs.
+    """Normalises a PCI address to a slot: from `00000000:4E:00.0` (NVML), `PCI:0000:4e:00` (kernel log), or sysfs.
 
     An address without a function means function 0. Raises ValueError for anything else.
     """
@@ -64,7 +64,7 @@ class LinkFacts:
     link: int
     """Number of the link at this GPU, from 0."""
     active: bool | None = None
-    """NVLINK state is enabled; None if not known."""
+    """True if the NVLink state is enabled; None if unknown."""
     remote: str | None = None
     """PCI address of the GPU or switch at its other end; None if the driver names none."""
     crc_flit_errors: int | None = None
@@ -87,7 +87,7 @@ class LinkFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigInstance:
-    """A compute instance, with readings of the GPU instance that it is part of, under the names of `GpuReadings`."""
+    """A compute instance, with readings of its GPU instance under the names of `GpuReadings`."""
 
     gpu_instance: int
     """Id of the GPU instance."""
@@ -137,16 +137,16 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Where a GPU is built in, as far as driver and platform say. Serial, slot and tray are given from Blackwell on."""
+    """The physical location of a GPU, as reported by the driver. Serial, slot and tray exist from Blackwell on."""
 
     module_id: int | None = None
-    """Number of its module on the baseboard; the same for all GPUs where there is no baseboard."""
+    """Number of its module on the baseboard; equal for all GPUs of a host without a baseboard."""
     cluster_uuid: str = ""
-    """UUID of the NVLink domain that it is registered in; empty if that is of one node only."""
+    """UUID of the multi-node NVLink domain of the GPU; empty if the domain is a single node."""
     chassis_serial: str = ""
     """Serial number of the chassis."""
     chassis_slot: int | None = None
-    """Slot in the chassis, switches counted."""
+    """Slot in the chassis, counting switches."""
     chassis_tray: int | None = None
     """Index of the compute tray in the chassis."""
 
@@ -156,7 +156,7 @@ NO_PLACEMENT = Placement()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallError:
-    """A call that failed in this pass for another reason than "not supported"."""
+    """A call that failed in this pass, except with "not supported"."""
 
     call: str
     """Name of the function of NVML."""
@@ -177,7 +177,7 @@ class GpuFacts:
     answer: GpuAnswer = GpuAnswer.OK
     """How the GPU answered."""
     silent: int = 0
-    """Seconds of silence of a GPU that hangs, until this pass began."""
+    """Seconds without an answer from a hung GPU, until this pass began."""
     uuid: str = ""
     """UUID as NVML gives it; empty if not known."""
     name: str = ""
@@ -193,9 +193,9 @@ class GpuFacts:
     minor: int | None = None
     """Number of its device file /dev/nvidiaN."""
     placement: Placement = NO_PLACEMENT
-    """Where it is built in."""
+    """Its physical location."""
     readings: GpuReadings = field(default_factory=GpuReadings)
-    """What it reports of itself."""
+    """Its readings."""
     links: tuple[LinkFacts, ...] = ()
     """Its NVLinks."""
     mig: tuple[MigInstance, ...] = ()
@@ -205,13 +205,13 @@ class GpuFacts:
     errors: tuple[CallError, ...] = ()
     """Calls that failed in this pass."""
     read_at: Mapping[str, float] = field(default_factory=dict, hash=False)
-    """When the readings were read that are not read in each pass, by attribute, in seconds of CLOCK_BOOTTIME."""
+    """Times of the readings that are not read in each pass, by attribute, in seconds of CLOCK_BOOTTIME."""
     read_seconds: float | None = None
-    """How long it kept the reader, without waiting for a processor, to 0.1 s; None if that was not measured."""
+    """Seconds of this pass spent on the GPU, without waiting for a CPU, rounded to 0.1 s; None if not measured."""
 
 
 class NvmlProblem(StrEnum):
-    """Why NVML as a whole gave no GPUs, as NVML's own error text."""
+    """Why NVML as a whole failed; values follow NVML's error texts."""
 
     DRIVER_NOT_LOADED = "driver_not_loaded"
     LIBRARY_MISMATCH = (
@@ -235,7 +235,7 @@ class NvmlFacts:
     cuda_version: str = ""
     """Newest CUDA version that the driver supports."""
     problem: NvmlProblem | None = None
-    """Why NVML as a whole gave no GPUs; None if it did."""
+    """Why NVML as a whole failed; None if it did not."""
     problem_code: int = 0
     """NVML's return code for the problem (nvml.h, nvmlReturn_t)."""
     problem_text: str = ""
@@ -243,4 +243,4 @@ class NvmlFacts:
     simulated: bool = False
     """The GPUs are simulated."""
     read_seconds: float | None = None
-    """How long the whole pass kept the reader, without waiting for a processor, to 0.1 s; None if that was not measured."""
+    """Seconds of the whole pass, without waiting for a CPU, rounded to 0.1 s; None if not measured."""

@@ -1,4 +1,4 @@
-"""Waiting for the changes of one file, by inotify(7)."""
+"""Waits for changes of one file, by inotify(7)."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pathlib import Path
 
 _MODIFY, _CREATE, _MOVED_TO, _DELETE, _MOVED_FROM = 0x2, 0x100, 0x80, 0x200, 0x40  # linux/inotify.h
 _COMES_OR_GOES = _CREATE | _MOVED_TO | _DELETE | _MOVED_FROM
-_EVENTS = 65536  # bytes of events in one read: more than the kernel keeps of a busy folder between two turns of a loop
+_EVENTS = 65536  # bytes of one read: more events than a busy folder queues between two iterations of a loop
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class FileChanges:
-    """`fd` becomes readable when the file at `path` is written, made, replaced or removed.
+    """A watch on a file: `fd` becomes readable when the file at `path` is written, created, replaced or removed.
 
-    It may also become readable without that, and another host's writes to a network file system do not show: what
-    must be seen is also read from time to time. None: nothing is reported, since the folder is missing, or the
-    kernel has no place left (sysctl fs.inotify.max_user_instances).
+    False wake-ups are possible, and writes from other hosts to a network file system are missed: also poll the file.
+    `fd` is None if no watch could be created: the folder is missing, or the kernel's limit is reached (sysctl
+    fs.inotify.max_user_instances).
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -42,19 +42,19 @@ class FileChanges:
         return fd
 
     def forget(self) -> None:
-        """Takes the changes until now as seen. Call it before the file is read, so that a later change counts."""
+        """Discards the changes so far. Call it before reading the file, so that no later change is missed."""
         if self.fd is None:
             return
         watch = _LIBC.inotify_add_watch(self.fd, self._path, _MODIFY)
         if self._watch not in (-1, watch):  # the old file may live on under another name
             _LIBC.inotify_rm_watch(self.fd, self._watch)
         self._watch = watch
-        with suppress(BlockingIOError):  # last: that a watch was removed is an event, too
+        with suppress(BlockingIOError):  # last, because removing a watch is an event, too
             while os.read(self.fd, _EVENTS):
                 pass
 
     def wait(self, seconds: float) -> None:
-        """Returns after a change, or after `seconds`, which is always so where nothing is reported."""
+        """Returns after a change or after `seconds`; always after `seconds` if no watch could be created."""
         if self.fd is None:
             time.sleep(seconds)
             return

@@ -1,4 +1,4 @@
-"""What one GPU reports of itself: the numbers of one pass. `facts.py` has the rest of what is known of a GPU, and the units' rule."""
+"""The readings of one GPU in one pass. `facts.py` has the other facts about a GPU, and the rule for units."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from gpuwarden_collectors.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuReadings:
-    """What one GPU reports of itself. Counters are cumulative as the driver keeps them (volatile: since driver load)."""
+    """The readings of one GPU. Counters are cumulative, as the driver keeps them (volatile: since driver load)."""
 
     # Temperature, °C. The margin is the distance to the highest operating temperature (gpu_max), negative beyond it.
     temperature: int | None = None
@@ -109,7 +109,7 @@ class GpuReadings:
     remap_banks_low: int | None = None
     remap_banks_none: int | None = None
 
-    # 0 or 1: a channel of memory, or a TPC, is repaired at the next reset or reboot; memory that no spare is left for.
+    # 0 or 1: a memory channel or a TPC will be repaired at the next reset or reboot; memory without spares left.
     repair_channel_pending: int | None = None
     repair_tpc_pending: int | None = None
     memory_unrepairable: int | None = None
@@ -150,7 +150,7 @@ class GpuReadings:
     nvlink5_effective_ber: int | None = None
 
     # Fabric (NVSwitch systems): state 0 unsupported, 1 not started, 2 in progress, 3 completed; status is an nvmlReturn;
-    # in_cluster is 1 if the cluster UUID is not zero: the GPU is of an NVLink domain of several nodes.
+    # in_cluster is 1 if the cluster UUID is not zero: the GPU belongs to a multi-node NVLink domain.
     fabric_state: int | None = None
     fabric_status: int | None = None
     fabric_health_mask: int | None = None
@@ -162,10 +162,10 @@ class GpuReadings:
     recovery_action: int | None = None
     persistence_mode: int | None = None
     mig_mode: int | None = None
-    gsp_mode: int | None = None  # 1 where the GPU system processor runs the driver's firmware
+    gsp_mode: int | None = None  # 1 if the GPU system processor runs the driver's firmware
     inforom_valid: int | None = None
     inforom_checksum: int | None = None
-    vgpu_license: int | None = None  # of the vGPU software: 1 while it is licensed
+    vgpu_license: int | None = None  # 1 while the vGPU software is licensed
 
     # GPM (Hopper and later), averaged over the time between the last two passes: per cent; bytes as MiB/s.
     gpm_graphics_active: float | None = None

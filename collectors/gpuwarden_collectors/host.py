@@ -1,12 +1,12 @@
-"""Which boot and which machine this is. Nothing here raises: what cannot be read is "", and the reason is returned.
+"""Identifies this boot and this machine. Nothing here raises: a value that cannot be read is "", with the reason.
 
-A machine keeps its identity over reboots, reinstallation and updates, and a copy of its disk in another machine gets
-another one. The firmware's system UUID does both where the maker set it; some boards ship the same UUID on every
-unit, and those values count as absent. /etc/machine-id is the fallback: it is copied with the disk, so that on clouds
-the instance id is added to distinguish copies. One that systemd made up for a single boot counts as absent, too.
+An identity must survive reboots, reinstallation and updates, and must differ for a copy of the disk in another
+machine. The firmware's system UUID meets both if the manufacturer set it; UUIDs that some boards ship on every unit
+count as absent. /etc/machine-id is the fallback; it is copied with the disk, so on clouds the instance id is added to
+distinguish copies. A machine id that systemd generated for a single boot counts as absent, too.
 
-The UUID and the serial number are readable by root only. A process without that right sees another identity than the
-daemon does: compare names that both have, never a name with its absence.
+Only root can read the UUID and the serial number. An unprivileged process therefore computes another identity than
+the daemon: compare only names that both have.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _CONTAINER_VARIABLES = ("container", "KUBERNETES_SERVICE_HOST")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineIdentity:
-    """The names of one machine, each "" where it is not known: firmware's system UUID, /etc/machine-id, cloud instance.
+    """The ids of one machine, each "" if unknown: the firmware's system UUID, /etc/machine-id, the cloud instance.
 
-    `reasons` say why a name is missing that every machine should have. `str()` is the stable text of what is known,
+    `reasons` explain why an id that every machine should have is missing. `str()` is a stable text of the ids, as in
     `dmi:4c4c4544-…/instance:i-0af01c…`, with `machine-id:…` in place of a missing DMI UUID.
     """
 
@@ -61,7 +61,7 @@ class MachineIdentity:
 
 
 def boot_id(proc: Path) -> str:
-    """The kernel's random id of this boot; "" where /proc does not give one."""
+    """The kernel's random id of this boot; "" if /proc has none."""
     text, _ = _line(proc / "sys/kernel/random/boot_id")
     return text.lower() if _UUID.fullmatch(text.lower()) else ""
 
@@ -69,7 +69,7 @@ def boot_id(proc: Path) -> str:
 def contained(proc: Path, environment: Mapping[str, str] = os.environ) -> bool:
     """True if this process runs in a container or a pod, whose libraries and device files may differ from the host's.
 
-    It decides by the PID namespace in `proc`, and by the variables that Kubernetes, Podman, systemd-nspawn and our
+    It checks the PID namespace in `proc`, and the variables that Kubernetes, Podman, systemd-nspawn and gpuwarden's
     image set.
     """
     if any(environment.get(name) for name in _CONTAINER_VARIABLES):
@@ -84,8 +84,8 @@ def identify(sysfs: Path, etc: Path, var_lib: Path) -> MachineIdentity:
     """Reads the machine's identity without using the network.
 
     Reads `<sysfs>/class/dmi/id`, `<etc>/machine-id` and `<var_lib>/cloud/data/instance-id` (cloud-init). cloud-init's
-    file comes last: on a copied disk it names the original until cloud-init has run, so that a service that may see a
-    first boot should start after `cloud-init.service`.
+    file has the lowest precedence: on a copied disk it names the original until cloud-init has run. Start a service
+    that may run at a first boot after `cloud-init.service`.
     """
     folder = sysfs / "class/dmi/id"
     dmi, no_dmi = _name(folder / "product_uuid", _is_system_uuid)
@@ -112,8 +112,8 @@ def machine_type(sysfs: Path) -> str:
 
 
 def _is_transient(etc: Path) -> bool:
-    """True if systemd made up the machine id for this boot: it mounts /run/machine-id over the file in /etc
-    (machine-id(5)), as on diskless nodes whose image has an empty one.
+    """True if systemd generated the machine id for this boot only: it mounts /run/machine-id over the file in /etc
+    (machine-id(5)), for example on diskless nodes whose image has an empty file.
     """
     try:
         return (etc / "machine-id").samefile(etc.parent / "run/machine-id")
@@ -128,7 +128,7 @@ def _is_system_uuid(text: str) -> bool:
 
 
 def _name(path: Path, is_one: Callable[[str], object]) -> tuple[str, str]:
-    """Returns the file's text and "" if it is a name, else "" and the reason why it is not."""
+    """Returns the file's text and "" if it is a valid id, else "" and the reason."""
     text, unreadable = _line(path)
     if is_one(text):
         return text, ""
@@ -145,7 +145,7 @@ def _instance(dmi: Path, var_lib: Path) -> str:
 
 
 def _line(path: Path) -> tuple[str, str]:
-    """The first line of a small file and "", or "" and why it could not be read."""
+    """Returns the first line of a small file and "", or "" and why it could not be read."""
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             return file.readline(_LONGEST).strip(), ""

@@ -1,7 +1,7 @@
-"""Facts about a host beside its GPUs: ports, mounts, memory, processes, services, site checks. No verdicts.
+"""Facts about a host except its GPUs: ports, mounts, memory, processes, services, site checks. No verdicts.
 
-`None`, and "" for a text, mean that the source did not give the value. What the configuration lists is
-marked, so that a judgement needs no configuration: `expected` for a mount, `configured` for a service.
+`None`, and "" for a text, mean that the source did not provide the value. Objects that the configuration lists are
+marked, so that judging needs no configuration: `expected` for a mount, `configured` for a service.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class PortFacts:
     slot: str = ""
     """PCI address of the adapter's function; empty where sysfs names none."""
     guid: str = ""
-    """GUID of the device, which no other has; empty where sysfs names none."""
+    """Globally unique id of the device; empty if sysfs has none."""
     merged: tuple[str, ...] = ()
-    """PCI addresses of the other functions whose ports are one with this port, as in a bond."""
+    """PCI addresses of the other functions whose ports are merged with this port, as in a bond."""
     driver: str = ""
     """Kernel driver of the adapter; empty where sysfs names none."""
     link_layer: str = ""
@@ -68,11 +68,11 @@ class PortFacts:
     impaired_remote_conn_events: int | None = None
     """EFA: times that a connection to a remote end was impaired."""
     carrier_down: int | None = None
-    """The kernel's count of lost carriers of the network device of a RoCE port."""
+    """How often the network device of a RoCE port lost its carrier, counted by the kernel."""
     seen_down: int | None = None
-    """How often passes saw the port go from active to another state, since the reader began."""
+    """How often the port went from active to another state between two passes, since the reader started."""
     sent_bytes: int | None = None
-    """Bytes of RDMA that it sent."""
+    """Bytes that it sent by RDMA."""
     default_route: bool | None = None
     """True if the host's default route goes over this RoCE port; None without a default route."""
 
@@ -125,7 +125,7 @@ class InfinibandFacts:
     adapters: tuple[AdapterFacts, ...] = ()
     """The adapters of these ports."""
     excluded: tuple[str, ...] = ()
-    """Regular expressions for the names of devices that the configuration leaves out."""
+    """Regular expressions for the names of devices that the configuration excludes."""
 
 
 # --- Mounts --------------------------------------------------------------------------------------------------------
@@ -142,13 +142,13 @@ class MountFacts:
     mounted: bool = True
     """False: nothing is mounted there."""
     automount: bool = False
-    """True if it is mounted on first use; not probed, since a probe would be that use."""
+    """True if it is mounted on first use; not probed, because the probe would mount it."""
     type: str = ""
     """Type of the file system, as `nfs4`."""
     source: str = ""
     """What is mounted: a device, or a server and its export."""
     read_only: bool = False
-    """The file system itself is, whatever its mount options are."""
+    """True if the file system itself is read-only, regardless of mount options."""
     bytes_total: int | None = None
     """Size, bytes."""
     bytes_free: int | None = None
@@ -160,11 +160,11 @@ class MountFacts:
     inodes_free: int | None = None
     """Free inodes."""
     hung_for: float | None = None
-    """Seconds for which a probe has had no answer; None if it answered."""
+    """Seconds since an unanswered probe started; None if the mount answered."""
     error: str = ""
     """Error of the probe; empty if it gave numbers."""
     asked: bool = True
-    """False: not probed, since too many other mounts hang, or it is not seen below the host's root in a container."""
+    """False: not probed, because too many mounts hang, or it is not visible below the host's root in a container."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,25 +218,25 @@ class MemoryFacts:
 
 
 TESTER = "gw-test"
-"""Name of a process of gpuwarden that tests a GPU, as Xids and /proc have it: it uses the driver."""
+"""Process name of a worker of `gpuwarden test`, as shown in Xids and /proc."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StuckProcess:
-    """A process of which one thread sleeps uninterruptibly (D state) without running once."""
+    """A process with a thread that stays in uninterruptible sleep (D state) without running."""
 
     pid: int
     """Process number."""
     comm: str
     """Its name, as the kernel has it."""
     seen_for: float
-    """Seconds for which it was seen so."""
+    """Seconds for which this was observed."""
     gpu: bool | None = None
     """True if it has an NVIDIA device open; None where that may not be read."""
     wait_channel: str = ""
     """The kernel function it is in; empty if not known."""
     uid: int | None = None
-    """The user whose rights it has; None if not known, as in traces of before."""
+    """Its effective uid; None if unknown, as in old traces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,9 +247,9 @@ class ProcessesFacts:
     stuck: tuple[StuckProcess, ...] = ()
     """Those that use a GPU first, then those stuck for longest."""
     followed_for: float | None = None
-    """Seconds since the first pass: nothing can be seen to be stuck for longer; None: not known."""
+    """Seconds since the first pass, the longest time for which a process can be observed as stuck; None if unknown."""
     fabric_manager: bool | None = None
-    """A process of NVIDIA's fabric manager runs, in whatever container; None: none is seen, and not all processes of the host are."""
+    """True if NVIDIA's fabric manager runs, in any container; None if unseen while some processes are invisible."""
 
 
 # --- Services ------------------------------------------------------------------------------------------------------
@@ -315,9 +315,9 @@ class PluginResult:
     exit_code: int | None = None
     """None: it did not end by itself."""
     unknown_runs: int = 0
-    """How many runs in a row, this one included, gave no result."""
+    """Number of consecutive runs without a result, this one included."""
     fresh_for: float | None = None
-    """Seconds for which the result holds; by then the next run is long overdue. None: for ever."""
+    """Seconds for which the result is valid; by then the next run is long overdue. None: for ever."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

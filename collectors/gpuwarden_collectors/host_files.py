@@ -1,4 +1,4 @@
-"""Small files of /proc and /sys: bounded reads, and the numbers and texts in them."""
+"""Bounded reads of small files in /proc and /sys, and parsing of their numbers and texts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ PAGE = 4096  # no sysfs attribute is longer
 
 
 def read_bytes(path: Path | str, limit: int = PAGE) -> bytes:
-    """Returns up to `limit` bytes, in as many reads as needed: a /proc file gives about a page at a time.
+    """Returns up to `limit` bytes, in as many reads as needed: a /proc file returns about a page per read.
 
     Raises OSError.
     """
@@ -37,11 +37,11 @@ def text_or_empty(path: Path | str) -> str:
 
 
 def number(text: str) -> int | None:
-    """A count, or None for anything else (`N/A (no PMA)`, an empty file)."""
+    """Parses a count; returns None for anything else (`N/A (no PMA)`, an empty file)."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 20 else None
 
 
 def printable(text: str, most: int) -> str:
-    """The first `most` characters, each that cannot be printed as a question mark."""
+    """The first `most` characters; unprintable ones are replaced by question marks."""
     cut = text[:most]
     return cut if cut.isprintable() else "".join(char if char.isprintable() else "?" for char in cut)

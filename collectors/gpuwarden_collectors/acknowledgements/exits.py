@@ -1,4 +1,4 @@
-"""Which of the signalled processes have ended: a process that has ended has nothing left to save."""
+"""Finds the signalled processes that have exited: an exited process has nothing left to save."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 from gpuwarden_collectors.process_stat import is_there, process_stat
 
 Process = tuple[int, int]
-"""Its number, and when it started in ticks since boot."""
+"""PID, and start time in clock ticks since boot."""
 
 
 def ended(processes: Iterable[Process], proc: Path = Path("/proc")) -> frozenset[Process]:
-    """Returns the processes that have certainly ended; one that cannot be inspected counts as running.
+    """Returns the processes that have certainly exited; a process that cannot be inspected counts as running.
 
     Takes about 15 us for each process and never blocks.
     """

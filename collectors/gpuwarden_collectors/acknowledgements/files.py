@@ -1,8 +1,8 @@
 """Files in which ranks acknowledge a notice: `ack/<job>/<rank>.json` in the run directory.
 
-The folder `ack` is this daemon's, the one of a job belongs to the user of the job and to nobody else. What that user
-puts there is read as such: only regular files of theirs with one name, a few kilobytes, never through a link. Each call
-blocks and belongs into a thread.
+The daemon owns the folder `ack`; each job's folder in it belongs to the job's user. Its content is untrusted: only
+regular files of that user, with one hard link and at most 4 KiB, are read, and symbolic links are not followed. Every
+call blocks: run it in a thread.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ FOLDER = "ack"
 _JOB = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")  # as in the library of the job side
 _FILE = re.compile(r"(0|[1-9][0-9]{0,5})\.json")
 _SIZE = 4096  # bytes
-_ENTRIES = 4096  # of a folder that are read
+_ENTRIES = 4096  # entries read from one folder
 _ROUNDS = 256
-"""Rounds of emptying a folder, enough for a million files, which the job may have left on purpose."""
+"""Most passes that empty a folder: enough for a million files, which a hostile job may have left."""
 _REFUSED = 16
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# Not blocking: what stands there might be a pipe.
+# Non-blocking, because the path may be a FIFO.
 _OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesRead:
-    """What the ranks of some jobs have written so far."""
+    """The acknowledgement files that ranks have written so far."""
 
     acknowledgements: Mapping[str, tuple[Acknowledgement, ...]]
     """Valid files of each job, by its folder, in the order of ranks."""
@@ -54,10 +54,10 @@ class AcknowledgementFiles:
         self._run_dir = run_dir
 
     def make(self, job: str, uid: int) -> None:
-        """Creates the folder of a job, writable by that user. A folder that this user already has is kept as it is.
+        """Creates the folder of a job, writable by that user. An existing folder of this user is left unchanged.
 
-        Raises CollectorError if the name cannot be that of a folder, the folder is another user's, or the run directory
-        cannot be written.
+        Raises CollectorError if the name is not a valid folder name, another user owns the folder, or the run directory
+        is not writable.
         """
         if not _JOB.fullmatch(job):
             raise CollectorError(
@@ -126,7 +126,7 @@ class AcknowledgementFiles:
     def _remove(self, root: int, job: str) -> str:
         try:
             with _opened(job, _OPEN_FOLDER, root) as folder:
-                os.fchown(folder, os.geteuid(), -1)  # from here on its user can put nothing into it
+                os.fchown(folder, os.geteuid(), -1)  # the job's user can no longer create files in it
                 os.fchmod(folder, 0o700)
                 for _ in range(_ROUNDS):
                     for name in (names := _names(folder)):
@@ -161,7 +161,10 @@ def _folder(root: int, job: str, uid: int, refused: list[str]) -> Iterator[Ackno
 
 
 def _file(folder: int, rank: int, uid: int) -> Acknowledgement:
-    """Return what the file of a rank says. Raises OSError if it cannot be read, ValueError if it is not this user's or is not valid."""
+    """Return the acknowledgement in a rank's file. Raises OSError if it cannot be read, ValueError if it is invalid.
+
+    A file of another user is invalid.
+    """
     with _opened(f"{rank}.json", _OPEN_FILE, folder) as file:
         about = os.fstat(file)
         if not stat.S_ISREG(about.st_mode):

@@ -1,4 +1,4 @@
-"""The acknowledgement of a rank, by the socket or by a file: the same keys with the same bounds."""
+"""The acknowledgement of a rank. The socket and the file formats have the same keys and bounds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Acknowledgement:
     step: int | None = None
     """Training step that was saved; None if the rank does not give one."""
     all_ranks: bool = False
-    """It holds for all ranks of the job, on all its nodes. Clients that do not know this key acknowledge for their own rank."""
+    """True: it covers all ranks of the job, on all its nodes. Older clients omit this key and acknowledge one rank."""
 
 
 def parse_acknowledgement(document: Mapping[str, object]) -> Acknowledgement:
@@ -34,7 +34,7 @@ def parse_acknowledgement(document: Mapping[str, object]) -> Acknowledgement:
     notice, saved = document.get("notice"), document.get("saved")
     if not (isinstance(notice, str) and 0 < len(notice) <= NOTICE_MOST and notice.isprintable()):
         raise ValueError(f'"notice" must be the id of a notice, a text of 1 to {NOTICE_MOST} characters')
-    if saved is not True and saved is not False:  # 1 is none
+    if saved is not True and saved is not False:  # rejects 1, which equals True
         raise ValueError('"saved" must be true or false')
     all_ranks = document.get("all_ranks", False)
     if all_ranks is not True and all_ranks is not False:
@@ -46,7 +46,7 @@ def parse_acknowledgement(document: Mapping[str, object]) -> Acknowledgement:
 
 
 def _whole(name: str, value: object, most: int) -> int:
-    # A bool is an int to Python, and to nobody else.
+    # In Python a bool is an int; in JSON it is not a number.
     if not (isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most):
         raise ValueError(f'"{name}" must be a whole number from 0 to {most}')
     return value

@@ -1,4 +1,4 @@
-"""What one chunk of a compute kernel showed, and what all chunks of a kernel come to. Without a GPU: records in, facts out."""
+"""Evaluates single chunks of a compute kernel, and aggregates all its chunks. Uses no GPU: records in, facts out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuwarden_collectors.active_test.kernels.layout import WarpRecord
 from gpuwarden_collectors.dataclass import dataclass
 
 OFF = 0.0005
-"""An SM that needs so much more or fewer cycles than the median of all is an outlier: 17 times the worst that was measured (0.003 %)."""
+"""Relative deviation from the median cycles that makes an SM an outlier: 17 times the most measured (0.003 %)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Chunk:
 
 
 def chunk(records: Sequence[WarpRecord], rounds: int, entry: str, expected: int | None) -> Chunk:
-    """Evaluates one launch. `expected` is the known checksum; if it is None, that of most warps counts as right."""
+    """Evaluates one launch. `expected` is the known checksum; if None, the majority's checksum counts as right."""
     checksum = Counter(record.checksum for record in records).most_common(1)[0][0] if expected is None else expected
     cycles: dict[int, float] = defaultdict(float)
     for record in records:
@@ -103,7 +103,7 @@ class KernelTally:
     def _missing(self) -> tuple[int, ...]:
         """Returns the SMs without a result.
 
-        None are missing if as many were seen as there are: PTX may leave gaps in their numbers.
+        Empty if as many SMs were seen as the GPU has: PTX does not guarantee that SM ids are contiguous.
         """
         if len(self._seen) >= self.sms:
             return ()

@@ -1,6 +1,7 @@
 """Compute kernels on every SM at once, in chunks whose results and times are judged one by one.
 
-A chunk of 50 ms leaves the GPU busy 97.5 % of the time (measured; 5 ms: 85 %), and others are looked for between any two.
+With chunks of 50 ms the GPU is busy 97.5 % of the time (measured; 5 ms: 85 %). Between chunks the worker checks for
+other processes on the GPU.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from gpuwarden_collectors.active_test.kernels.constants import SEEDS, expected
 CHUNK = 0.05
 """Seconds."""
 LEAST_CHUNKS = 8
-"""Least chunks of a kernel, including two that warm up; the chunks are shorter where it has little time."""
+"""Least chunks of a kernel, including two for warm-up; with little time, chunks become shorter."""
 WARM_UP = 0.3
 """Seconds after which clocks and power have settled, at most a quarter of a kernel's time."""
 CONFIRMING = 3
-"""Chunks after the first wrong result, to see whether it comes again on that SM."""
+"""Chunks run after the first wrong result, to see whether it recurs on that SM."""
 _FIRST_ROUNDS = 32  # of 32 loops: 1 ms on H100
-_FASTER, _SLOWER = 20.0, 0.1  # the most by which a chunk is lengthened or shortened after the one before
+_FASTER, _SLOWER = 20.0, 0.1  # limits of the factor from one chunk's rounds to the next
 _MOST_ROUNDS = 1 << 24
 _BLANK, _NO_SM = 0xFF, 0xFFFFFFFF
 
@@ -35,10 +36,10 @@ class ComputeKernels:
         self._device, self._functions, self._records = device, functions, records
 
     def run(self, entry: str, seed: int, rounds: int) -> tuple[float, Chunk]:
-        """Seconds of one launch and what it showed. Raises CudaError; GpuError also if a warp left no result.
+        """Launches a kernel once and returns its seconds and results. Raises CudaError.
 
-        HostError if all warps agree on a result that is not the known one: no fault is the same in every lane of every SM, so that the driver
-        or an architecture that was never tried computes something else than the model.
+        Raises GpuError also if a warp left no result, and HostError if all warps agree on a wrong checksum: no fault is
+        the same in every lane of every SM, so the driver or an untested architecture deviates from the model.
         """
         device = self._device
         size = layout.records_bytes(device.sms)
@@ -78,7 +79,10 @@ def compute_kernels(device: Device, entries: Sequence[str]) -> Iterator[ComputeK
 def measure(
     kernels: ComputeKernels, tally: KernelTally, *, seconds: float, seed: int, check: Callable[[], None]
 ) -> None:
-    """Runs one kernel for so long. Raises CudaError, and what `check` raises if somebody else is on the GPU; the tally has all until then."""
+    """Runs one kernel in chunks for `seconds`, and adds each chunk to `tally`.
+
+    Raises CudaError, and whatever `check` raises if another process uses the GPU. The tally keeps all earlier chunks.
+    """
     wanted, warm_after = min(CHUNK, seconds / LEAST_CHUNKS), min(WARM_UP, seconds / 4)
     spent, rounds, number = 0.0, _FIRST_ROUNDS, seed
     confirming: int | None = None

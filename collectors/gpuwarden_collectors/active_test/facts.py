@@ -1,4 +1,4 @@
-"""Facts about one run of `gpuwarden test` on one GPU: what was measured, and why something was not. No verdicts."""
+"""Facts about one run of `gpuwarden test` on one GPU: measurements, and why one is missing. No verdicts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 MISMATCHES_KEPT = 16
-"""Most places of wrong words, and most SMs with wrong results, that one test keeps."""
+"""Most wrong words, and most SMs with wrong results, that the result of one test lists."""
 
 
 class Obstacle(StrEnum):
@@ -18,23 +18,23 @@ class Obstacle(StrEnum):
     BUSY = "busy"
     """Another process, job or pod uses the GPU or the node."""
     DISTURBED = "disturbed"
-    """Somebody else's work ran on the GPU meanwhile: all SMs became slower together, or a process came."""
+    """Other work ran on the GPU during the test: all SMs slowed down together, or another process appeared."""
     INTERRUPTED = "interrupted"
     """The test was ended by a signal, a termination notice, an exclusion or a reload."""
     UNSUPPORTED = "unsupported"
     """The host, the driver or the GPU cannot run it: no libcuda, no device node, MIG, a compute mode, an old architecture."""
     RESET_FIRST = "reset_first"
-    """The GPU asks for a reset: a row remap is pending, or a recovery action."""
+    """The GPU needs a reset: a row remap or a recovery action is pending."""
     MEMORY_TAKEN = "memory_taken"
-    """Less than 90 % of the memory could be had."""
+    """Less than 90 % of the memory could be allocated."""
     HUNG = "hung"
     """The worker did not end within its deadline and was killed."""
     CRASHED = "crashed"
     """The worker ended without a result."""
     GPU_ERROR = "gpu_error"
-    """A call of the driver returned an error that comes from the GPU: uncorrectable memory, a kernel that failed. Counters and Xids say more."""
+    """A driver call returned a GPU error: an uncorrectable memory error, a failed kernel. See counters and Xids."""
     FAILED_CALL = "failed_call"
-    """A call of the driver returned an error that says nothing about the GPU's health."""
+    """A driver call returned an error that implies nothing about the GPU's health."""
 
     @property
     def shown(self) -> str:
@@ -80,14 +80,14 @@ class MemoryMeasured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deviation:
-    """An SM whose result was not the known one, or not that of the majority."""
+    """An SM whose result differs from the known one, or from the majority's."""
 
     sm: int
     """Number of the SM (%smid), stable within a boot."""
     chunks: int
-    """Chunks in which its result deviated, including those that warm up; three chunks at least follow the first."""
+    """Chunks in which its result deviated, warm-up included; at least three chunks run after the first."""
     warps: int
-    """Warps with a wrong result, in all of them."""
+    """Warps with a wrong result, summed over these chunks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ class Outlier:
     sm: int
     """Number of the SM (%smid)."""
     chunks: int
-    """Chunks in which it was off by more than 0.05 %."""
+    """Chunks in which it deviated by more than 0.05 %."""
     worst: float
     """The largest relative deviation, 0.01 is 1 % more cycles."""
 
@@ -109,7 +109,7 @@ class KernelMeasured:
     kernel: str
     """`int8`, `bf16`, `fp64` or `alu`."""
     chunks: int
-    """Chunks that were judged; those that only warm the GPU up are not among them."""
+    """Chunks after the warm-up."""
     sms: int
     """SMs of the GPU."""
     missing: tuple[int, ...] = ()
@@ -119,7 +119,7 @@ class KernelMeasured:
     deviating: int = 0
     """SMs with a deviation, in all."""
     wrong_chunks: int = 0
-    """Chunks in which any SM deviated: two SMs that are wrong in one chunk are wrong once."""
+    """Chunks in which at least one SM deviated."""
     outliers: tuple[Outlier, ...] = ()
     """`MISMATCHES_KEPT` at most, worst first."""
     cycles: float = 0.0
@@ -157,7 +157,7 @@ class PeerMeasured:
     mismatches: int = 0
     """Wrong 32-bit words."""
     error: str = ""
-    """Why the other GPU could not be read, where that was an error of a GPU; there is no speed then."""
+    """Why the other GPU could not be read, if a GPU error was the cause; `speed` is 0 then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +167,7 @@ class Growth:
     reading: str
     """Its name, as in `GpuReadings`."""
     by: int
-    """After the test less before it, in the counter's own unit."""
+    """Value after the test minus value before it, in the counter's unit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,13 +185,13 @@ class GpuMeasured:
     pcie: PcieMeasured | None = None
     """None where it was not tested."""
     peers: tuple[PeerMeasured, ...] = ()
-    """The pairs with peer access in which this GPU read."""
+    """The GPUs whose memory this GPU read through peer access."""
     temperature: int | None = None
     """°C of the GPU before the test."""
     temperature_most: int | None = None
     """The highest °C during it."""
     reasons: int = 0
-    """Slowdown reason bits of NVML that were set at some moment of the test, 0x1 (idle) left out."""
+    """NVML's slowdown reason bits that were set at any time during the test, without 0x1 (idle)."""
     kernels_version: int = 0
     """Version of the test's kernels: figures of different versions are not compared."""
 

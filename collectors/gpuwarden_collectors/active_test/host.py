@@ -1,4 +1,4 @@
-"""Reads the GPUs before and after a test. Runs in a worker process, as the reader of NVML that it contains: the library may hang."""
+"""Reads the GPUs before and after a test. Runs in a worker process, because NVML may hang."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CC_ON = 1  # nvmlConfComputeSystemState_t.ccFeature
 
 
 class HostReader:
-    """A `worker.process.Reader`. Every pass reads every counter: those of two passes are compared with each other."""
+    """A `worker.process.Reader`. Each pass reads every counter, so that two passes can be compared."""
 
     def __init__(self, options: NvmlOptions) -> None:
         self._options = options
@@ -25,13 +25,13 @@ class HostReader:
         self._nvml: Any = None
 
     def connect(self) -> None:
-        """Connect to NVML. Raises SourceAbsent where its reader does."""
+        """Connect to NVML. Raises SourceAbsent in the same cases as NvmlReader."""
         self._reader.connect()
         self._nvml = open_library(self._options)
 
     def read(self) -> HostFacts:
-        """Reads all GPUs once. Raises no NVML error: the facts report it."""
-        self._reader.close()  # it forgets what it would not read again so soon
+        """Reads all GPUs once. Does not raise NVML errors: the facts contain them."""
+        self._reader.close()  # drops cached readings whose interval is not over
         facts = self._reader.read()
         if facts.problem is not None:
             return HostFacts(nvml=facts)

@@ -17,7 +17,7 @@ class GpuSettings:
     compute_mode: int | None = None
     """nvmlComputeMode_t: 0 default, 2 prohibited, 3 exclusive process."""
     graphics: tuple[int, ...] = ()
-    """Processes that draw with it."""
+    """PIDs of graphics processes on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What a daemon knows of tests before there is any: how much one tests. Facts of tests are loaded with the first."""
+"""Levels of `gpuwarden test`, and their durations. Separate from `facts.py`, which the daemon loads on first use."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Level(StrEnum):
-    """How much is tested. Each level does all that the one before it does."""
+    """The extent of a test. Each level includes everything in the previous one."""
 
     GATE = "gate"
     QUICK = "quick"
@@ -14,22 +14,22 @@ class Level(StrEnum):
 
 
 def higher(level: Level, other: Level) -> Level:
-    """Return the one that tests more."""
+    """Return the level that tests more."""
     return max(level, other, key=tuple(Level).index)
 
 
 WITHIN = {Level.GATE: 60.0, Level.QUICK: 90.0, Level.STANDARD: 240.0}
-"""Seconds for a worker, waiting for answers not counted. On one H100 gate took about 2 s, quick 6, standard 53; the first start of a driver
-without persistence mode adds several seconds for each GPU."""
+"""Time limit of a worker in seconds, without the time it waits for answers. On one H100 gate took about 2 s, quick 6 s,
+standard 53 s; initialising a driver without persistence mode adds several seconds per GPU."""
 APART = 0.5
-"""Seconds between the starts of two workers: eight GPUs together step by 5.6 kW."""
+"""Seconds between the starts of two workers: eight GPUs that start together raise the load by 5.6 kW at once."""
 READ_WITHIN = 120.0
-"""Seconds that a run takes at most beside its workers."""
+"""Most seconds that a run takes in addition to its workers."""
 
 
 def rounds(level: Level, gpus: int, parallel: int, repeats: int = 0) -> float:
-    """Seconds until the last worker of a run has ended or was killed.
+    """Most seconds until the last worker of a run has exited or was killed.
 
-    `parallel` GPUs are tested at once, each of them once and `repeats` times more.
+    `parallel` GPUs are tested at once, each of them 1 + `repeats` times.
     """
     return READ_WITHIN + gpus * APART + -(-gpus // parallel) * (1 + repeats) * WITHIN[level]

@@ -1,4 +1,4 @@
-"""The CPUs that a GPU is attached to: pinned memory is taken from the NUMA node of the CPU that asks for it."""
+"""The CPUs local to a GPU. Pinned memory comes from the NUMA node of the CPU that allocates it."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ def local_cpus(slot: str, sys: str = "/sys") -> set[int]:
 
 
 def stay_near(slot: str) -> None:
-    """Runs this process on those of its CPUs that are near the GPU: copies of one test are then comparable with those of the next."""
+    """Restricts this process to CPUs local to the GPU, so that copy speeds of different tests are comparable."""
     if near := local_cpus(slot) & os.sched_getaffinity(0):
         os.sched_setaffinity(0, near)

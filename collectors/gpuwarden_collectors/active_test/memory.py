@@ -1,7 +1,7 @@
-"""Nearly all memory of a GPU written, inverted and verified, in marches that hold it for 0.2 s at most and free everything in between.
+"""The memory test: writes, inverts and verifies nearly all memory of a GPU in marches. Each takes 0.2 s at most.
 
-While 99 % is held nobody else can even make a context (measured: error 2), so that a march is short, others are looked for between its
-steps, and a process that comes meanwhile ends the test.
+While 99 % is allocated no other process can create a context (measured: error 2). Therefore a march is short, all
+memory is freed between marches, and another process that appears between the steps of a march ends the test.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from gpuwarden_collectors.active_test.obstructed import Obstructed
 from gpuwarden_collectors.dataclass import dataclass
 
 MARCH_MOST = 0.2
-"""Seconds between allocating and freeing that the kernels of a march may take, by the speeds measured before."""
+"""Most seconds that the kernels of a march may take, estimated from the speeds measured so far."""
 PARTS_MOST = 64
 """Most parts of a march on a slow GPU."""
 KEPT_BACK = 2 << 30
-"""Bytes that stay free where only a part may be taken: a job that is just starting makes its contexts in them."""
+"""Bytes left free when the parent allows only a part: room for the contexts of a job that is starting."""
 LEAST_SHARE = 0.9
-"""Least share of the allowed memory: less than that is no test."""
+"""Least share of the allowed memory that must be allocated for a valid test."""
 _SHARES_LEFT = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064)
-"""Shares of free memory to leave, tried in this order: H100 gives all but 0.08 % in one block (measured)."""
+"""Shares of free memory to leave, tried in this order: H100 grants all but 0.08 % in one block (measured)."""
 _GRAIN = 1 << 16
 _SLOWER_BOTH_WAYS = 1.1  # than reading or writing alone: 2.80 TB/s, not 3.05 (H100)
-_PROBE = 1 << 30  # bytes by which the speed is found before the first march
-_KEPT_OF_ONE = MISMATCHES_KEPT // 2  # so that the march that is run again has room for the same words
+_PROBE = 1 << 30  # bytes written and read to measure the speed before the first march
+_KEPT_OF_ONE = MISMATCHES_KEPT // 2  # leaves room for the same words from the repeated march
 
 
 class Allowance(StrEnum):
@@ -116,10 +116,10 @@ class MemoryTest:
         self._run_again = False
 
     def march(self, seed: int, number: int) -> float:
-        """Seconds that one march took on the GPU. The first that finds wrong words is run again before the memory is freed.
+        """Runs one march and returns its seconds on the GPU. Raises CudaError, Obstructed.
 
-        On a GPU that is too slow for all of it in `MARCH_MOST` it comes in parts, and everything is freed after each. Raises CudaError,
-        Obstructed.
+        The first march that finds wrong words is repeated before the memory is freed. On a GPU too slow to cover all
+        memory within `MARCH_MOST`, the march is split into parts, and all memory is freed after each.
         """
         chosen, took, covered, part, plan = pattern(seed, number), 0.0, 0, 0, None
         while plan is None or part < plan.parts:
@@ -136,7 +136,7 @@ class MemoryTest:
         return took
 
     def _part(self, base: int, first: int, size: int, chosen: Pattern, inversions: int) -> float:
-        """Runs the steps from byte `first` of the block, once more at the first mismatches. Returns the seconds taken."""
+        """Runs the steps from byte `first` of the block; repeats them at the first mismatch. Returns GPU seconds."""
         before = self.tally.mismatches
         took = self._steps(base, first, size, chosen, inversions)
         if self.tally.mismatches > before and not self._run_again:
@@ -145,7 +145,7 @@ class MemoryTest:
         return took
 
     def _steps(self, base: int, first: int, size: int, chosen: Pattern, inversions: int) -> float:
-        """Writes upwards, verifies and inverts as often as there is time for it, verifies downwards."""
+        """Writes upwards, verifies and inverts `inversions` times, then verifies downwards."""
         kernels, held, at = self._kernels, chosen, base + first
         took = self._note(kernels.write(at, size, held), first, self.tally.writes, size)
         for number in range(inversions):
@@ -163,7 +163,7 @@ class MemoryTest:
         return run.seconds
 
     def _plan(self, base: int, size: int, chosen: Pattern) -> _Plan:
-        """Plans as many inversions as a march has time for: two, one or none, or else a march in parts.
+        """Plans two, one or no inversions, as time allows; if even none is too slow, splits the march into parts.
 
         Each inversion reads and writes the memory once more.
         """
@@ -180,7 +180,7 @@ class MemoryTest:
 
     @contextmanager
     def _block(self) -> Iterator[tuple[int, int]]:
-        """The largest block that the driver gives: address and size. Raises Obstructed if that is too little for a test."""
+        """Allocates the largest block that the driver grants. Yields address and size. Raises Obstructed."""
         with ExitStack() as stack:
             for left in _SHARES_LEFT:
                 size = int(self._may_take * (1 - left)) // _GRAIN * _GRAIN

@@ -1,4 +1,4 @@
-"""Writing and verifying patterns on a GPU: what the tests of memory, PCIe and peers are made of."""
+"""Writes and verifies patterns on a GPU, for the tests of memory, PCIe and peers."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gpuwarden_collectors.active_test.kernels import layout, memory
 from gpuwarden_collectors.dataclass import dataclass
 
 TRANSFER_MOST = 128 << 20
-"""Bytes of one copy: on H100 the speed is that of larger ones."""
+"""Bytes of one copy: on H100, larger copies are not faster."""
 _TRANSFER_SHARE = 64  # of the GPU's memory, at most
 _TRANSFER_STEP = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """What memory is filled with: a function of place, seed and kind (`kernels.pattern`)."""
+    """The content that memory is filled with: a function of offset, seed and kind (`kernels.pattern`)."""
 
     seed: int
     kind: int
@@ -47,7 +47,7 @@ class Run:
 
 
 class MemoryKernels:
-    """The memory kernels of one GPU. `base` of a launch is any address that the GPU can reach, `size` a multiple of 16 bytes."""
+    """The memory kernels of one GPU. `base` is any address that the GPU can access, `size` a multiple of 16 bytes."""
 
     def __init__(self, device: Device, functions: dict[str, Function], report: int) -> None:
         self._device, self._functions, self._report = device, functions, report

@@ -1,4 +1,4 @@
-"""What ends the test of a GPU before it has a result."""
+"""The exception that ends the test of a GPU without a result."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gpuwarden_collectors.active_test.facts import Obstacle
 class Obstructed(Exception):  # noqa: N818 - mostly nobody's error: somebody else is on the GPU
     """The test of a GPU has ended without a result.
 
-    `obstacle` says where the cause lies; the message says what could not be done, to which GPU, why, and what to do.
+    `obstacle` is the kind of cause; the message names the step that failed, the GPU, the cause, and the remedy.
     """
 
     obstacle = Obstacle.FAILED_CALL

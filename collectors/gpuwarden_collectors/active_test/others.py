@@ -1,7 +1,7 @@
-"""Who else is on a GPU, and how warm it is: NVML's lists of processes, asked before the test, at every chunk and after it.
+"""Detects other processes on a GPU through NVML's process lists, before the test, at every chunk and after it.
 
-A call takes 0.04 to 0.1 ms on H100, a process is listed some 150 ms after its fork, once its context exists (measured). Utilisation would
-show nothing but the test's own load. A client of an MPS server is hidden behind the server, which is listed.
+A call takes 0.04 to 0.1 ms on H100; a process is listed some 150 ms after its fork, once its context exists
+(measured). Utilisation would show only the test's own load. NVML lists an MPS server, not its clients.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _REASONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClock
 _NOT_SUPPORTED, _FUNCTION_NOT_FOUND = 3, 13  # nvmlReturn_t
 _IDLE = 0x1  # nvmlClocksEventReasonGpuIdle
 _HOST_PIDS = 0xEFFFFFFC  # PROC_PID_INIT_INO of linux/proc_ns.h: the inode of the first PID namespace
-_LISTED_WITHIN = 5.0  # seconds until a context must be in the list
+_LISTED_WITHIN = 5.0  # seconds until NVML must list this process
 _NAMED = 3
 
 
@@ -53,7 +53,7 @@ class Others:
     """
 
     def __init__(self, nvml: Any, uuid: str, parent: int, proc: str = "/proc") -> None:
-        """Raises Obstructed if the processes of others on this GPU cannot be seen."""
+        """Raises Obstructed if NVML does not show other processes on this GPU to this process."""
         self._nvml, self._uuid, self._parent, self._proc = nvml, uuid, parent, proc
         if not _in_hosts_namespace(proc):
             raise self._unseen(
@@ -76,7 +76,10 @@ class Others:
             )
 
     def check_view(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Wait until NVML lists this process itself, which has a context by now. Raises Obstructed if it never does: it would list no other either."""
+        """Wait until NVML lists this process, which has a context. Raises Obstructed if it does not.
+
+        In that case NVML would not list other processes either.
+        """
         until = clock() + _LISTED_WITHIN
         while os.getpid() not in self._processes():
             if clock() > until:
@@ -114,7 +117,7 @@ class Others:
         return str(pid) if stat is None else f"{pid} ({stat.name.decode(errors='replace')})"
 
     def _observe(self) -> None:
-        with suppress(self._nvml.NVMLError):  # a figure beside the test
+        with suppress(self._nvml.NVMLError):  # informative only
             now = self._nvml.nvmlDeviceGetTemperature(self._handle, 0)
             self.temperature = now if self.temperature is None else self.temperature
             self.temperature_most = max(now, self.temperature_most or now)
@@ -124,8 +127,10 @@ class Others:
 
 
 def _in_hosts_namespace(proc: str) -> bool:
-    """The driver translates process numbers into the caller's PID namespace and leaves out those without a number there (`_gpuConvertPid`
-    in open-gpu-kernel-modules); a kernel without such namespaces has no file.
+    """True if this process is in the host's PID namespace, or the kernel has no PID namespaces.
+
+    The driver translates PIDs into the caller's PID namespace and omits processes without a PID there
+    (`_gpuConvertPid` in open-gpu-kernel-modules).
     """
     try:
         return (Path(proc) / "self" / "ns" / "pid").stat().st_ino == _HOST_PIDS

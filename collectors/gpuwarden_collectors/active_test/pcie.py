@@ -1,6 +1,7 @@
-"""Copies between pinned memory of the host and the GPU: what the link can do, and whether the data arrives.
+"""Copies between pinned host memory and the GPU: measures the speed of the link, and verifies the data.
 
-The best of 20 after three that are discarded: in a cold process the first copies ran at 23 to 27 GB/s on a link that does 55 (measured).
+The result is the best of 20 copies after three discarded ones: in a cold process the first copies ran at 23 to
+27 GB/s on a link that reaches 55 (measured).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from gpuwarden_collectors.active_test.facts import PcieMeasured
 from gpuwarden_collectors.active_test.memory_kernels import MemoryKernels, pattern, transfer_size
 
 DISCARDED, JUDGED = 3, 20
-_BLANK = 0xA5  # what the memory holds that the copy back is to overwrite
+_BLANK = 0xA5  # fills the GPU memory before the copy back overwrites it
 
 
 def best(size: int, copy: Callable[[], float], check: Callable[[], None]) -> float:
@@ -30,9 +31,9 @@ def _fastest(size: int, seconds: Sequence[float]) -> float:
 def measure(device: Device, kernels: MemoryKernels, seed: int, check: Callable[[], None]) -> PcieMeasured:
     """Measures the copies between the host and the GPU, and verifies the data. Raises CudaError.
 
-    `check` ends the test by an exception if another process is on the GPU. The GPU writes a new pattern each time,
-    which goes to the host and back, and verifies it: a word that was damaged either way, or is left from the previous
-    copy, is a mismatch. Only the copies are timed; writing and verifying take 0.05 ms each on an H100.
+    `check` ends the test by an exception if another process is on the GPU. For each copy the GPU writes a new pattern,
+    which is copied to the host and back, and verifies it: a word that was damaged on the way, or is left from the
+    previous copy, is a mismatch. Only the copies are timed; writing and verifying take 0.05 ms each on an H100.
     """
     size, mismatches = transfer_size(device), 0
     to_host: list[float] = []

@@ -1,6 +1,6 @@
-"""Reading the memory of the other GPUs of this host, over NVLink or PCIe, by the kernels that test memory.
+"""Reads the memory of the other GPUs of this host over NVLink or PCIe, with the kernels of the memory test.
 
-Not tried on hardware with more than one GPU.
+Untested on hardware with more than one GPU.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gpuwarden_collectors.active_test.memory_kernels import MemoryKernels, patte
 from gpuwarden_collectors.active_test.pcie import best
 
 PEER_PATTERN = 27
-"""Number of the pattern: another than those of PCIe."""
+"""Number of the pattern; differs from those of the PCIe test."""
 
 
 def measure(

@@ -1,13 +1,20 @@
-"""The worker process of `gpuwarden test`: one GPU, once. Its library may hang, crash or be killed without harm to its parent.
+"""The worker process of `gpuwarden test`, which tests one GPU. A hang or crash of libcuda does not affect the parent.
 
-Run as `python -m gpuwarden_collectors.active_test.process REQUEST`, a JSON object (`request.Request`). It writes JSON lines: {"asks": "start"},
-upon which it waits for any line before it touches the driver, so that its Xids are known to be of a test;
-{"phase": "int8", "at": 3, "of": 6} when a phase begins, {"asks": "memory"}, upon which it waits for a line `all`, `part` or `none`, and at
-last {"measured": {…}}, a `facts.GpuMeasured`. With peers it writes {"asks": "compute"} before, and waits for any line. Exit status 0, or 64
-if it refuses the request; anything else is a crash.
+Run as `python -m gpuwarden_collectors.active_test.process REQUEST`, a JSON object (`request.Request`). It writes JSON
+lines:
 
-SIGTERM keeps its default action, which frees the GPU within 0.2 s even from the middle of a kernel (measured); the process ends as well at
-the end of stdin and with its parent. The parent gives it a cleared environment with CUDA_CACHE_PATH, a folder that is the user's own.
+    {"asks": "start"}                       then waits for any line before it touches the driver, so that its Xids can
+                                            be attributed to the test
+    {"phase": "int8", "at": 3, "of": 6}     a phase begins
+    {"asks": "compute"}                     only with peers; then waits for any line
+    {"asks": "memory"}                      then waits for a line `all`, `part` or `none`
+    {"measured": {…}}                       the last line, a `facts.GpuMeasured`
+
+Exit status 0, or 64 if it refuses the request; any other status is a crash.
+
+SIGTERM keeps its default action, which frees the GPU within 0.2 s even in the middle of a kernel (measured). The
+process also exits at the end of stdin and with its parent. The parent clears its environment and sets CUDA_CACHE_PATH
+to a folder of the user.
 """
 
 from __future__ import annotations
@@ -45,7 +52,7 @@ class _Parent:
         Thread(target=self._read, args=(answers,), daemon=True).start()
 
     def _read(self, descriptor: int) -> None:
-        """Ends the process at the end of the stream, whatever the main thread does."""
+        """Queues the parent's lines. Exits the process at the end of the stream, whatever the main thread does."""
         held = b""
         while (data := os.read(descriptor, _LONGEST_ANSWER)) and len(held) < _LONGEST_ANSWER:
             *whole, held = (held + data).split(b"\n")
@@ -60,7 +67,7 @@ class _Parent:
             line = line[os.write(self._lines, line) :]
 
     def progress(self, phase: str) -> None:
-        """Tells the parent that a phase begins."""
+        """Reports to the parent that a phase begins."""
         self.write({"phase": phase, "at": self._phases.index(phase) + 1, "of": len(self._phases)})
 
     def ask_start(self) -> None:
@@ -72,7 +79,7 @@ class _Parent:
         self._asked("compute")
 
     def ask_memory(self) -> Allowance:
-        """Waits for the parent's answer; any other than the three of Allowance counts as NONE."""
+        """Waits for the parent's answer; an answer that is not a value of Allowance counts as NONE."""
         answer = self._asked("memory")
         return next((allowance for allowance in Allowance if allowance == answer), Allowance.NONE)
 
@@ -97,7 +104,7 @@ def _named(name: str) -> None:
 
 
 def main() -> None:
-    """Raises SystemExit for a request that is none."""
+    """Runs the test. Raises SystemExit if the request is invalid."""
     try:
         (text,) = sys.argv[1:]
         request = parsed(text)
@@ -112,7 +119,7 @@ def main() -> None:
     parent.ask_start()
     measured = run(request, parent.progress, parent.ask_compute, parent.ask_memory)
     parent.write({"measured": to_wire(measured)})
-    os._exit(0)  # an orderly end would call the driver again; the kernel frees the GPU as well, and cannot fail at it
+    os._exit(0)  # a normal exit would call the driver again; the kernel frees the GPU, too, and does not hang
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the parent asks of the worker of one GPU, and what each level is made of."""
+"""The request from the parent to the worker of one GPU, and the steps of each level."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Request:
     level: Level
     """The level of the test."""
     seed: int = 0
-    """From which patterns and operands are made."""
+    """Seed of patterns and operands."""
     parent: int
-    """Process number of the parent: the worker ends with it, and its other children are no strangers on a GPU."""
+    """PID of the parent: the worker exits with it, and the parent's other children may be on the GPU."""
     memory_most: int | None = None
     """Bytes of memory that are tested at most; None: no such limit."""
     peers: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class Request:
 
 
 def parsed(text: str) -> Request:
-    """Return the request in the text. Raises ValueError, with what is wrong, if it is not valid."""
+    """Parse the request. Raises ValueError with the reason if it is not valid."""
     request = from_wire(Request, json.loads(text))
     slot_of(request.slot)
     for uuid in (request.uuid, *request.peers):
@@ -62,13 +62,13 @@ class Plan:
     """The steps of a level."""
 
     kernels: Mapping[str, float]
-    """Compute kernels in their order, and for how many seconds each runs."""
+    """Compute kernels in order, with the seconds that each runs."""
     pcie: bool
     peers: bool
     marches: int
-    """Marches over the memory, at least one."""
+    """Least number of marches over the memory; at least one."""
     memory_seconds: float
-    """After `marches` marches more until so many seconds have been spent on them."""
+    """Least seconds spent on marches: further marches follow until then."""
 
 
 PLANS: Mapping[Level, Plan] = {

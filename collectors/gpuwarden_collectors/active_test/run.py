@@ -1,4 +1,4 @@
-"""The test of one GPU from the first check to the last: PCIe, peers, compute, and memory at the end, since it could harm a job that starts."""
+"""The test of one GPU: PCIe, peers, compute, then memory, which is last because it could harm a starting job."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from gpuwarden_collectors.active_test.turn import turn
 Progress = Callable[[str], None]
 """Called with the name of each phase when it begins."""
 AskCompute = Callable[[], None]
-"""Waits until no worker makes contexts on the GPUs of others any more: the GPU would work for them, and all its SMs seem slower."""
+"""Waits until no worker creates contexts on other workers' GPUs: those would slow down all SMs of the GPU."""
 AskMemory = Callable[[], Allowance]
 """Asks the parent how much memory may be taken, and waits for the answer."""
 
 
 def run(request: Request, progress: Progress, ask_compute: AskCompute, ask_memory: AskMemory) -> GpuMeasured:
-    """Tests the GPU. Reports what ends a test early as a fact; any other exception is a fault of this program."""
+    """Tests the GPU. Returns the obstacle as a fact if one ends the test early; any other exception is a bug."""
     results = Results()
     try:
         progress("start")
@@ -46,7 +46,7 @@ def run(request: Request, progress: Progress, ask_compute: AskCompute, ask_memor
 
 
 class _Run:
-    """One run of the test. Every method raises Obstructed where it cannot go on."""
+    """One run of the test. Every method raises Obstructed if it cannot continue."""
 
     def __init__(self, request: Request, nvml: Any, others: Others, results: Results, progress: Progress) -> None:
         self._request, self._plan, self._nvml = request, PLANS[request.level], nvml
@@ -83,9 +83,10 @@ class _Run:
             self._device.select()
 
     def _read_peer(self, kernels: MemoryKernels, number: int, uuid: str) -> None:
-        """Nothing of one that others use, or that CUDA does not show: what is wrong with it, its own worker says.
+        """Reads a peer's memory. Skips a peer that others use or CUDA does not show: its own worker reports that.
 
-        GpuError ends this process, since that error stays in it; the peer is named, so that the parent goes on without it in another one.
+        GpuError ends this process, because the error is sticky. The result names the peer, so that the parent starts
+        another worker without it.
         """
         try:
             Others(self._nvml, uuid, self._request.parent).check()

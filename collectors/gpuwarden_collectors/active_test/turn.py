@@ -1,4 +1,4 @@
-"""One GPU at a time: the workers of a test take turns at what they would slow each other down in."""
+"""A lock between the workers of a test, for measurements in which they would slow each other down."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 WAIT_MOST = 60.0
-"""Seconds: eight GPUs that copy to and from the host, then from each other, take some 10."""
+"""Most seconds to wait for the turn. Eight GPUs that copy to and from the host, then from each other, take some 10."""
 _PAUSE = 0.05
 
 

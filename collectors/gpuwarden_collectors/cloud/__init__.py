@@ -1,1 +1,1 @@
-"""Who announces the end of this machine, and how each of them is asked. Facts only: what follows from them is policy's."""
+"""Sources that announce the termination of this machine, and how each is queried. Facts only: policy decides."""

@@ -50,12 +50,12 @@ _LEAVES = {
     "Warmed:Stopped": ("Stopped", "the Auto Scaling group stops this instance, into its warm pool"),
     "Warmed:Hibernated": ("Hibernated", "the Auto Scaling group hibernates this instance, into its warm pool"),
 }
-"""States in which nothing of a job goes on, each with its name in the notice and the reason. An instance goes into the warm pool on its first
-boot, and at a scale-in where the group's reuse policy says so."""
+"""States in which no job survives, each with its name in the notice and the reason. An instance enters the warm pool on
+its first boot, and at a scale-in if the group's reuse policy is set so."""
 
 
 class Aws:
-    """Amazon EC2. `interval` is that of the main question, in seconds."""
+    """Amazon EC2. `interval` is the seconds between two requests of the main question."""
 
     name = NAME
 
@@ -120,7 +120,7 @@ def spot(reply: Reply, at: Stamp) -> Answer:
 
 
 def rebalance(reply: Reply, _: Stamp) -> Answer:
-    """Parses a rebalance recommendation. Its time is that of the recommendation, not of an end."""
+    """Parses a rebalance recommendation. Its time is when it was issued, not when the machine ends."""
     if reply.status == 404:
         return NONE
     try:
@@ -142,7 +142,7 @@ def rebalance(reply: Reply, _: Stamp) -> Answer:
 
 
 def maintenance(reply: Reply, at: Stamp) -> Answer:
-    """Parses each event by itself, so that one that cannot be read does not hide the others."""
+    """Parses scheduled events one by one, so that an unreadable event does not hide the others."""
     if reply.status == 404:
         return NONE
     try:
@@ -170,7 +170,7 @@ def _event(item: Any, reply: Reply, at: Stamp) -> TerminationNotice | None:
     if state != "active" or text.startswith(_ENDED):
         return None
     code = choice_of(item, "Code", _CODES)
-    deadline = reply.deadline(time_of(item, "NotBefore"), at, past_most=30 * 86_400.0)  # while it lasts it stays active
+    deadline = reply.deadline(time_of(item, "NotBefore"), at, past_most=30 * 86_400.0)  # events stay active after that
     return TerminationNotice(
         source=NAME,
         kind=Kind.MAINTENANCE,
@@ -186,7 +186,7 @@ def _earlier(notice: TerminationNotice, other: TerminationNotice) -> bool:
 
 
 def lifecycle(reply: Reply, _: Stamp) -> Answer:
-    """Parses the lifecycle state. The group's hooks decide how long it takes, and the metadata does not give that."""
+    """Parses the lifecycle state. The group's hooks determine when the machine ends; the metadata does not show it."""
     if reply.status == 404:
         return NONE
     try:

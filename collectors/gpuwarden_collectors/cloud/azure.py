@@ -1,7 +1,7 @@
-"""Azure Scheduled Events: of this machine alone, though the service lists events of the whole set that it is in.
+"""Azure Scheduled Events. The service lists events of the whole scale set; only those of this machine are returned.
 
-The first question switches the service on and may take two minutes. Approving an event makes it happen at once, for all
-machines that it names. Nothing is approved here; each event carries what an approval needs.
+The first request enables the service and may take two minutes. Approving an event starts it at once, for all
+machines that it names. This module approves nothing; each event carries the ids that an approval needs.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from gpuwarden_collectors.facts import Stamp
 
 NAME = "azure"
 FIRST_WITHIN = 130.0
-"""Seconds for the question that switches the service on."""
+"""Time limit in seconds of the first request, which enables the service."""
 EVENTS = "/metadata/scheduledevents?api-version=2020-07-01"
 HEADERS = {"Metadata": "true"}
 _OWN_NAME = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
 _OWN_SIZE = "/metadata/instance/compute/vmSize?api-version=2021-02-01&format=text"
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}", re.ASCII)
 _HARD = {"Preempt": True, "Terminate": True, "Redeploy": True, "Reboot": True, "Freeze": False}
-"""Kinds of events, and whether what runs here ends with them. A freeze lasts seconds."""
+"""Kinds of events, and whether they end the running processes. A freeze pauses the machine for seconds."""
 _KINDS = {"Preempt": Kind.INTERRUPTION, "Terminate": Kind.SCALE_IN}
 _STARTED = "Started"
 _EVENTS_MOST = 256
@@ -82,7 +82,7 @@ class Azure:
 
 
 async def own_name(metadata: Metadata) -> str:
-    """The machine's name is a fact of its cloud: the host's name may be any. Raises MetadataError, ReplyError."""
+    """Returns the machine's name in Azure, which may differ from its hostname. Raises MetadataError, ReplyError."""
     reply = await metadata.get(_OWN_NAME, HEADERS)
     try:
         reply.expect()
@@ -97,7 +97,7 @@ async def own_name(metadata: Metadata) -> str:
 async def own_size(metadata: Metadata) -> str:
     """Returns the machine's type, as in `Azure/Standard_ND96isr_H100_v5`.
 
-    Returns "" where the service gives none, since nothing of a termination depends on it.
+    Returns "" if the service does not report it: termination notices do not depend on it.
     """
     try:
         reply = await metadata.get(_OWN_SIZE, HEADERS)
@@ -110,7 +110,7 @@ async def own_size(metadata: Metadata) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """An event of this machine that may be approved. `id` is that of its notice, `event_id` that of its cloud."""
+    """An event of this machine that may be approved. `id` is the notice's id, `event_id` Azure's."""
 
     id: str
     event_id: str
@@ -118,7 +118,7 @@ class Scheduled:
 
 
 def own_events(reply: Reply, own: str) -> Iterator[Scheduled]:
-    """Yields the events that name this machine. Raises ReplyError if even one of the events cannot be read."""
+    """Yields the events that name this machine. Raises ReplyError if one of the events cannot be parsed."""
     reply.expect()
     for item in map(mapping, listing(mapping(reply.json()).get("Events"))[:_EVENTS_MOST]):
         if _names(item, own):
@@ -127,7 +127,7 @@ def own_events(reply: Reply, own: str) -> Iterator[Scheduled]:
 
 
 def events(reply: Reply, at: Stamp, own: str) -> Answer:
-    """Parses each event by itself; `own` is the machine's name at its cloud."""
+    """Parses the events one by one; `own` is the machine's name in Azure."""
     try:
         reply.expect()
         items = listing(mapping(reply.json()).get("Events"))
@@ -151,7 +151,7 @@ def _event(item: Mapping[str, Any], reply: Reply, at: Stamp, own: str) -> Termin
         return None
     kind, status = _kind_and_status(item)
     if status == _STARTED and not item.get("NotBefore"):
-        deadline = at  # a failure of the hardware begins so
+        deadline = at  # Azure announces failed hardware in this form
     else:
         deadline = reply.deadline(time_of(item, "NotBefore"), at)
     description = item.get("Description")

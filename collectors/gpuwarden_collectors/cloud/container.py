@@ -1,7 +1,7 @@
-"""SIGTERM to this daemon, where it lives in a container or a pod that ends with it: on some clouds that is all the notice there is.
+"""SIGTERM as a termination notice, if this daemon runs in a container or pod: some clouds give no other notice.
 
-RunPod gives 5 s, Docker 10 s, Kubernetes 30 s; the configuration gives the time, since no source does. To a service of systemd the same signal is a restart
-or an upgrade, and no notice: there this source reports why it is not available.
+RunPod gives 5 s, Docker 10 s, Kubernetes 30 s; the time is configured, since no source reports it. Under systemd
+SIGTERM means a restart or an upgrade and is no notice: this source then reports why it is not available.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from gpuwarden_collectors.facts import Stamp
 
 NAME = "container"
 HANG = 30.0
-"""Seconds that one answer waits for the signal."""
+"""Most seconds that one answer waits for the signal."""
 _SERVICE = "INVOCATION_ID"
-"""systemd gives it to each process of a service."""
+"""Environment variable that systemd sets for each process of a service."""
 
 
 class Container:
@@ -42,7 +42,7 @@ class Container:
         )
 
     def ends(self) -> bool:
-        """Records that the signal came. True if it is a notice."""
+        """Records that SIGTERM arrived. True if it is a notice."""
         if self._service:
             return False
         self._came = self._came or self._clock()

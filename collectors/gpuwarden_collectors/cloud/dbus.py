@@ -1,7 +1,8 @@
-"""A connection to the system bus: calls with a time limit, signals that were asked for, and descriptors that come with replies.
+"""A client of the D-Bus system bus: calls with a time limit, subscribed signals, file descriptors in replies.
 
-Messages are jeepney's. The socket is read here, since jeepney's connection for asyncio passes no descriptors. Nothing blocks, and
-nobody's message makes it grow: of one that is not waited for only the header is read, and a long one ends the connection.
+jeepney encodes and decodes messages. This module reads the socket itself, because jeepney's asyncio connection does
+not support file descriptors. No call blocks, and memory is bounded: of an unexpected message only the header is
+parsed, and an oversized message ends the connection.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from jeepney.wrappers import unwrap_msg
 from gpuwarden_collectors.cloud.system_bus import BusError
 
 MESSAGE_MOST = 64 * 1024
-"""Bytes. Replies of logind have hundreds."""
+"""Largest accepted message in bytes. Replies of logind have hundreds."""
 _HEAD = 16
 _SIGNALS_MOST = 64
 _UNREADABLE = (ValueError, LookupError, TypeError, AssertionError, RecursionError, struct.error)
-"""What jeepney raises for a message against the specification, or with a header field of a later one."""
+"""Errors that jeepney raises for a message that violates the specification, or has a newer header field."""
 
 
 class Bus:
@@ -39,8 +40,8 @@ class Bus:
         self._timeout = timeout
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.setblocking(False)
-        self._data = bytearray()  # of the message that is being read, and of no other
-        self._fds: list[FileDescriptor] = []  # which came with it
+        self._data = bytearray()  # the bytes so far of the message being received
+        self._fds: list[FileDescriptor] = []  # descriptors received with it
         self._serials = itertools.count(1)
         self._member = ""
         self._signals: deque[Message] = deque(maxlen=_SIGNALS_MOST)
@@ -71,7 +72,9 @@ class Bus:
         await loop.sock_sendall(self._socket, BEGIN)
 
     async def call(self, message: Message, signature: str = "") -> tuple[Any, ...]:
-        """Returns the values of the reply, which must have this signature; the caller owns any descriptor among them.
+        """Calls a method and returns the values of its reply. The caller owns the descriptors among them.
+
+        `signature` is the expected signature of the reply.
 
         Raises BusError.
         """
@@ -92,12 +95,12 @@ class Bus:
         return values
 
     async def subscribe(self, rule: MatchRule) -> None:
-        """Subscribes to the signals of one member, whose value is one boolean. Raises BusError."""
+        """Subscribes to a signal that carries one boolean. Raises BusError."""
         self._member = rule.header_fields["member"]
         await self.call(message_bus.AddMatch(rule))
 
     async def signal(self, seconds: float) -> Message | None:
-        """Returns the next signal, or None after so many seconds. Its sender may be anybody.
+        """Returns the next signal, or None after `seconds`. Any client of the bus may have sent it: check the sender.
 
         Raises BusError once the connection is lost.
         """
@@ -139,13 +142,13 @@ class Bus:
             if header.fields.get(HeaderFields.member) == self._member and types == "b":
                 self._signals.append(Message.from_buffer(data))
         except _UNREADABLE:
-            pass  # who waits for it waits in vain
+            pass  # a caller that waits for it times out
         finally:
             _close(fds)
         return None
 
     def _missing(self) -> int:
-        """Bytes still missing of this message, or of its head, which gives its length. Raises ConnectionError."""
+        """Bytes missing from this message, or from its header, which contains the length. Raises ConnectionError."""
         if len(self._data) < _HEAD:
             return _HEAD - len(self._data)
         try:
@@ -159,7 +162,7 @@ class Bus:
     async def _readable(self) -> None:
         """Waits until the socket is readable.
 
-        It always passes through the event loop, so that a flooding peer blocks no other task.
+        Always yields to the event loop, so that a flooding peer does not starve other tasks.
         """
         loop = asyncio.get_running_loop()
         ready = asyncio.Event()

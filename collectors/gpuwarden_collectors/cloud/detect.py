@@ -1,7 +1,7 @@
-"""Which cloud this machine is in, by its firmware: no packet is sent, and a machine that matches no rule is in no cloud.
+"""Detects the cloud of this machine from its firmware (DMI), without sending a packet.
 
-Many clouds imitate the metadata service of another at the same address, so that an answer proves nothing. Every field but the
-system's UUID and serial number may be read by anybody.
+Many clouds imitate another cloud's metadata service at the same address, so an answer from there proves nothing. All
+fields except the system's UUID and serial number are world-readable.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ ONLY_SHUTS_DOWN: Mapping[str, Rule] = {
     "yandex": begins("sys_vendor", "Yandex"),
     "nebius": begins("sys_vendor", "Nebius"),
 }
-"""Clouds that press the power button and announce nothing inside the machine before."""
+"""Clouds that end a machine by an ACPI power button event, without a notice inside the machine."""
 
 _FIELDS = ("sys_vendor", "product_name", "chassis_asset_tag", "bios_vendor", "product_serial", "product_uuid")
 _LONGEST = 256
 
 
 def recognise(sysfs: Path) -> str:
-    """Returns the name of a cloud, or "" where the firmware names none that is known. Never raises."""
+    """Returns the name of the cloud, or "" if the firmware matches no rule. Never raises."""
     firmware = {field: _line(sysfs / "class/dmi/id" / field) for field in _FIELDS}
     firmware["hypervisor_uuid"] = _line(sysfs / "hypervisor/uuid")
     announcing = ((cloud.name, rule) for cloud in CLOUDS.values() for rule in cloud.firmware)

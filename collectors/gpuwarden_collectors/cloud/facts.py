@@ -1,6 +1,6 @@
-"""The answer of a source about the end of this machine: no notice, one or more notices, or unknown.
+"""The answer of a source about the termination of this machine: no notice, one or more notices, or unknown.
 
-*Unknown* neither makes a notice nor ends one. Silence, a broken answer, and an answer of the wrong shape are all unknown.
+*Unknown* neither creates nor withdraws a notice. A timeout, a malformed answer and an unexpected answer are unknown.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ID_MOST = 80
 
 
 class Kind(StrEnum):
-    """What is going to happen."""
+    """The announced event."""
 
     INTERRUPTION = "interruption"  # a spot or preemptible machine is taken back
     REBALANCE = "rebalance"  # a hint that an interruption has become likely
@@ -30,9 +30,9 @@ class Kind(StrEnum):
 class Approval(StrEnum):
     """Whether this machine may start an announced end before its time."""
 
-    NONE = ""  # its source accepts no approval, or it is only a hint
-    ALONE = "alone"  # it is of this machine and of no other
-    SHARED = "shared"  # it is of other machines too: they would end with this one
+    NONE = ""  # the source accepts no approval, or the notice is only a hint
+    ALONE = "alone"  # the event affects only this machine
+    SHARED = "shared"  # the event affects other machines, too: they would end with this one
     BEGUN = "begun"
 
 
@@ -47,15 +47,15 @@ class TerminationNotice:
     reason: str = ""
     """Text for people, on one line."""
     id: str
-    """The same in each answer that contains the notice; begins with the question that it answers."""
+    """Stable across answers; begins with the name of the question."""
     hard: bool
-    """The machine will stop or reboot; a soft one is a hint."""
+    """True: the machine will stop or reboot. False: the notice is only a hint."""
     approval: Approval = Approval.NONE
     """Whether this machine may start the end early."""
     deadline: Stamp | None = None
-    """When it ends; None: the source gives no time."""
+    """When the machine ends; None if the source gives no time."""
     estimated: bool = False
-    """The source names no time: `deadline` is its documented lead time after the notice was first seen."""
+    """True: the source gives no time; `deadline` is its documented lead time after the first sighting."""
 
 
 class AnswerKind(StrEnum):
@@ -73,9 +73,9 @@ class Answer:
     notices: tuple[TerminationNotice, ...] = field(default=())
     """The notices that could be read."""
     error: str = ""
-    """Why the answer, or a part of it, could not be read; empty if it could."""
+    """Why the answer, or a part of it, could not be parsed; empty if all of it was."""
     partial: bool = False
-    """Not all of it could be read, so that the absence of a notice means nothing."""
+    """True: a part could not be parsed, so a missing notice may still be in force."""
 
 
 NONE = Answer(AnswerKind.NONE)
@@ -86,7 +86,7 @@ def unknown(error: str) -> Answer:
 
 
 def answer(notices: tuple[TerminationNotice, ...], error: str = "") -> Answer:
-    """Returns the answer with these notices; `error` says why a part of it could not be read."""
+    """Returns the answer with these notices; `error` is why a part of it could not be parsed."""
     if error and not notices:
         return unknown(error)
     kind = AnswerKind.NOTICE if notices else AnswerKind.NONE

@@ -1,6 +1,6 @@
-"""Compute Engine: preemption, and maintenance of the host. Each key is watched by a hanging GET of its own.
+"""Compute Engine: preemption and host maintenance. A hanging GET watches each metadata key.
 
-A key is read first and only then waited for: a value set before the first request would else arrive a minute late.
+The first request for a key does not wait: otherwise a value set before it would arrive a minute late.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from gpuwarden_collectors.facts import Stamp
 
 NAME = "gcp"
 WAIT = 60
-"""Seconds that the service is asked to hold an answer back; what it costs on top is `_SLACK`."""
+"""Seconds for which the server holds a hanging GET open (`timeout_sec`); the client allows `_SLACK` more."""
 _SLACK = 10.0
 _BASE = "/computeMetadata/v1/instance/"
 _FLAVOR = {"Metadata-Flavor": "Google"}
 _ETAG = re.compile(r"[A-Za-z0-9_.:+/=-]{1,128}", re.ASCII)
 _READ_AGAIN = 3
-"""Answers that are read without waiting once a notice is gone, so that its end is known in seconds."""
+"""Requests without waiting after a notice disappears, so that its withdrawal is confirmed within seconds."""
 PREEMPTED_WITHIN = 30.0
-"""Seconds; with preemptionNoticeDuration it is 120 more, but nothing in the machine says so."""
+"""Seconds; preemptionNoticeDuration adds 120, but the metadata does not show whether it is set."""
 TERMINATED_WITHIN = 3_600.0
 MIGRATED_WITHIN = 60.0
 _TYPE = re.compile(r"projects/[0-9]{1,32}/machineTypes/([a-z0-9-]{1,64})", re.ASCII)
@@ -85,7 +85,7 @@ class Gcp:
 async def own_type(metadata: Metadata) -> str:
     """Returns the machine's type, as in `Google/a3-highgpu-8g`.
 
-    Returns "" where the server gives none, since nothing of a termination depends on it.
+    Returns "" if the server does not report it: termination notices do not depend on it.
     """
     try:
         reply = await metadata.get(f"{_BASE}machine-type", _FLAVOR)
@@ -97,7 +97,7 @@ async def own_type(metadata: Metadata) -> str:
 
 
 class Key:
-    """One metadata key, read or waited for. If `hang` is False it is only read."""
+    """One metadata key, polled with a hanging GET, or with a plain GET if `hang` is False."""
 
     def __init__(self, metadata: Metadata, path: str, read: Read, clock: Clock, *, hang: bool) -> None:
         self._metadata = metadata
@@ -105,7 +105,7 @@ class Key:
         self._read = read
         self._clock = clock
         self._hang = hang
-        self._etag = ""  # of the last good answer; without one there is nothing to wait for
+        self._etag = ""  # ETag of the last good answer; without one the next request does not wait
         self._noticed = False
         self._plain = 0
 
@@ -117,7 +117,7 @@ class Key:
                 _BASE + self._path + query, _FLAVOR, within=WAIT + _SLACK if waits else None
             )
         except MetadataError as error:
-            self._etag = ""  # read before waiting again
+            self._etag = ""  # the next request does not wait
             return unknown(str(error))
         parsed = self._read(reply, self._clock())
         self._remember(reply, parsed)
@@ -136,7 +136,7 @@ class Key:
 
 
 def _expect_google(reply: Reply) -> None:
-    """Raises ReplyError for whatever is not an answer of this service: a portal's, a proxy's, an error."""
+    """Raises ReplyError if the reply is an error, or comes from another server, such as a proxy or a captive portal."""
     reply.expect()
     if reply.headers.get("metadata-flavor") != "Google":
         raise ReplyError("the answer lacks Metadata-Flavor: Google")
@@ -180,7 +180,7 @@ def _after(seconds: float, at: Stamp, kind: Kind, name: str, reason: str, *, har
 
 
 def upcoming(reply: Reply, at: Stamp) -> Answer:
-    """Machines of types that do not know it answer 404, which says nothing. Two spellings of the keys are about."""
+    """Parses upcoming maintenance. Machine types without it answer 404. The keys exist in two spellings."""
     try:
         _expect_google(reply)
         document = "NONE" if reply.body.strip() == b"NONE" else reply.json()

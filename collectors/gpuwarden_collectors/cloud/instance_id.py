@@ -1,4 +1,4 @@
-"""Is it the metadata service of this cloud that answers? It names the instance as only this cloud does."""
+"""Checks that the metadata service is that of the expected cloud, by the form of the instance id."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpuwarden_collectors.cloud.reply import Reply, ReplyError
 
 
 async def unconfirmed(get: Callable[[str], Awaitable[Reply]], path: str, pattern: re.Pattern[str], of: str) -> str:
-    """Returns why this cannot be the service of `of`, or "" if the id at `path` has the form of that cloud's."""
+    """Returns why this is not the metadata service of `of`, or "" if the id at `path` matches `pattern`."""
     try:
         reply = await get(path)
         reply.expect()

@@ -1,4 +1,4 @@
-"""What is asked of logind over the system bus: org.freedesktop.login1(5)."""
+"""Calls to logind over the system bus: org.freedesktop.login1(5)."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ class Logind:
         return cls(await Bus.connect(path, timeout))
 
     async def delay(self) -> float:
-        """Seconds for which logind allows a shutdown to be delayed."""
+        """Most seconds for which logind lets an inhibitor delay a shutdown."""
         return await self._property("InhibitDelayMaxUSec") / 1e6
 
     async def follow_shutdown(self) -> bool:
-        """True if a shutdown is under way; `shutdown` returns what comes after this answer."""
+        """Subscribes to shutdown signals. True if a shutdown is in progress; `shutdown` returns later signals."""
         await self._bus.subscribe(_SHUTDOWN)
         return bool(await self._property("PreparingForShutdown"))
 
     async def shutdown(self, seconds: float) -> bool | None:
-        """True if a shutdown begins, False if it was called off; None if nothing came for so many seconds."""
+        """True if a shutdown begins, False if it was cancelled, None if logind sent no signal within `seconds`."""
         signal = await self._bus.signal(seconds)
         if signal is None:
             return None
         owner = await self._bus.call(message_bus.GetNameOwner(_NAME), "s")
         if signal.header.fields.get(HeaderFields.sender) not in owner:
-            return None  # anybody may send us a signal of that name
+            return None  # any client may send a signal of that name
         return signal.body[0] is True
 
     async def inhibit(self) -> int:
@@ -61,7 +61,7 @@ class Logind:
 
 
 async def longest_delay(path: str, timeout: float) -> float:  # noqa: ASYNC109 - of each of three steps
-    """Seconds for which logind allows a shutdown to be delayed. Asking delays nothing. Raises BusError."""
+    """Most seconds for which logind lets an inhibitor delay a shutdown. Takes no inhibitor. Raises BusError."""
     logind = await Logind.connect(path, timeout)
     try:
         return await logind.delay()

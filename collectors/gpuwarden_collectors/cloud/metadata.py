@@ -1,8 +1,9 @@
-"""Requests to a metadata service over HTTP: no proxy, no redirect, everything bounded.
+"""Requests to a metadata service over HTTP.
 
-No proxy, whatever the environment sets: it would see the token, and its answer would be of another machine. No
-redirect. At most `BODY_MOST` bytes, not decompressed. The time limit is for the whole exchange, so that a service that sends a
-byte a second costs no more than one that is silent. Connections are kept: a question costs two packets, not ten.
+Proxy settings of the environment are ignored: a proxy would see the token, and would return another machine's
+metadata. Redirects are not followed. A body has at most `BODY_MOST` bytes and is not decompressed. The time limit
+covers the whole exchange, so a slow service costs no more than a silent one. Connections are reused: a request costs
+two packets, not ten.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from gpuwarden_collectors.cloud.reply import BODY_MOST, Reply
 
 
 class MetadataError(Exception):
-    """The service gave no complete answer. The message says what was asked, and why there is no answer."""
+    """The service gave no complete answer. The message names the request and the cause."""
 
 
 class Metadata:
@@ -39,7 +40,7 @@ class Metadata:
         body: bytes | None = None,
         within: float | None = None,
     ) -> Reply:
-        """Raises MetadataError. `within`: seconds, where this one may take longer or shorter."""
+        """Sends a request and returns the reply. `within`: its time limit in seconds. Raises MetadataError."""
         limit = self.timeout if within is None else within
         request = f"{method} {self.endpoint}{path.partition('?')[0]}"
         try:

@@ -1,4 +1,4 @@
-"""An end that is known from the contract: a Capacity Block, a rental, the 24 hours of a preemptible machine."""
+"""A configured end of the machine: of a Capacity Block, of a rental, or of a preemptible machine's 24 hours."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ class Planned:
 
 
 def planned(end: float, now: Stamp) -> Answer:
-    """A machine that outlived its end by an hour has another one: the configuration is out of date, or the clock is wrong."""
+    """Returns the notice of the planned end, or unknown once it is more than an hour past.
+
+    In that case the configuration is out of date, or the clock is wrong.
+    """
     left = end - now.wall
     if left < -PAST_MOST:
         return unknown(

@@ -1,4 +1,4 @@
-"""The clouds with a metadata service that announces an end: the only list of them."""
+"""The list of clouds whose metadata service announces a termination."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _uuid_is_ec2(firmware: Mapping[str, str]) -> bool:
 
 
 def _xen_is_ec2(firmware: Mapping[str, str]) -> bool:
-    """Old machines of EC2, whose firmware names Xen or nobody."""
+    """True for an old EC2 machine, whose firmware names Xen or no vendor."""
     xen = firmware["sys_vendor"].lower() in ("", "xen")
     return xen and firmware["hypervisor_uuid"].lower().startswith("ec2")
 
@@ -69,4 +69,4 @@ _CLOUDS: tuple[AnyCloud, ...] = (
     ),
 )
 CLOUDS: Mapping[str, AnyCloud] = {cloud.name: cloud for cloud in _CLOUDS}
-"""All clouds by name. The firmware is compared with them in this order."""
+"""All clouds by name, in the order in which the firmware is compared."""

@@ -1,4 +1,4 @@
-"""One answer of a metadata service, and what may be read out of it. Whatever is odd raises ReplyError."""
+"""The reply of a metadata service, and its strict parsers: anything unexpected raises ReplyError."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 BODY_MOST = 64 * 1024
-"""Bytes. The longest real answers are some kilobytes."""
+"""Largest body in bytes. The longest real answers have some kilobytes."""
 PAST_MOST = 3_600.0
-"""Seconds. A time that passed longer ago is left over from a termination that failed, or a clock that was never set."""
+"""Seconds. An older time is left over from a failed termination, or comes from a clock that was never set."""
 AHEAD_MOST = 400 * 86_400.0
-"""Seconds; clouds announce at most some months ahead."""
+"""Seconds. Clouds announce at most some months ahead."""
 
 
 class ReplyError(ValueError):
-    """The answer is not of the shape that its service documents. The message says what was found."""
+    """The answer does not have the form that its service documents. The message describes the difference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Reply:
         return text
 
     def json(self) -> Any:
-        """Raises ReplyError: also for keys that are there twice, and for numbers that JSON does not have."""
+        """Parses the body. Raises ReplyError, also for duplicate keys and for NaN or Infinity."""
         try:
             return json.loads(self.body.decode("utf-8"), object_pairs_hook=_once, parse_constant=_no_number)
         except (ValueError, RecursionError) as error:
@@ -56,8 +56,8 @@ class Reply:
     def deadline(self, wall: float, at: Stamp, *, past_most: float = PAST_MOST) -> Stamp:
         """Returns the instant at which the service's clock shows Unix time `wall`; `at` is when the reply came.
 
-        It is derived from the reply's own Date, so that neither a wrong clock here nor a step of it matters. Raises
-        ReplyError if the instant is far from now.
+        The reply's Date header is the reference, so a wrong or stepped local clock does not matter. Raises ReplyError
+        if the instant is implausibly far from now.
         """
         left = wall - self._now(at)
         if not -past_most <= left <= AHEAD_MOST:
@@ -83,7 +83,7 @@ def _no_number(text: str) -> NoReturn:
 
 
 def text_of(item: Mapping[str, Any], key: str) -> str:
-    """Raises ReplyError unless it is there and is text."""
+    """Returns the text under `key`. Raises ReplyError if it is missing or not text."""
     value = item.get(key)
     if not isinstance(value, str):
         raise ReplyError(f"{key} is not text")
@@ -91,7 +91,7 @@ def text_of(item: Mapping[str, Any], key: str) -> str:
 
 
 def time_of(item: Mapping[str, Any], key: str) -> float:
-    """Unix time of a value of the reply. Raises ReplyError."""
+    """Unix time of the timestamp under `key`. Raises ReplyError."""
     try:
         return parse_time(text_of(item, key))
     except TimeError as error:
@@ -99,7 +99,7 @@ def time_of(item: Mapping[str, Any], key: str) -> float:
 
 
 def choice_of(item: Mapping[str, Any], key: str, choices: Collection[str]) -> str:
-    """Raises ReplyError unless it is one of `choices`: the meaning of any other value is not known."""
+    """Returns the text under `key`. Raises ReplyError unless it is one of `choices`."""
     value = text_of(item, key)
     if value not in choices:
         raise ReplyError(f"{key} is {clean(value, 40)!r}")

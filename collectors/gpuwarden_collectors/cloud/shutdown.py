@@ -1,7 +1,7 @@
-"""The shutdown of the operating system: on some clouds that is all the notice there is.
+"""The shutdown of the operating system as a termination notice: some clouds give no other.
 
-logind announces it (PrepareForShutdown) and waits for the holders of a delay inhibitor, InhibitDelayMaxSec at most: 5 s unless the
-operator raised it. That a service is stopped, ours too, is announced by nobody, and is no notice.
+logind announces it (PrepareForShutdown) and waits for holders of a delay inhibitor, at most InhibitDelayMaxSec: 5 s
+unless the operator raised it. Stopping a service, including this one, is not announced and is no notice.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from gpuwarden_collectors.cloud.source import Question
 from gpuwarden_collectors.cloud.system_bus import SYSTEM_BUS, BusError
 from gpuwarden_collectors.facts import Stamp
 
-if TYPE_CHECKING:  # it loads jeepney
+if TYPE_CHECKING:  # loads jeepney
     from gpuwarden_collectors.cloud.logind import Logind
 
 NAME = "shutdown"
 DELAY_DEFAULT = 5.0
 """Seconds; logind.conf(5), InhibitDelayMaxSec."""
 HANG = 30.0
-"""Seconds that one answer waits for a signal."""
+"""Most seconds that one answer waits for a signal."""
 _READ_AGAIN = 3
 
 
 class Shutdown:
     """A shutdown of this machine as logind announces it.
 
-    A shutdown is delayed by `hold` seconds, within what logind allows, so that what must be done can be. `stop` is the
-    time in seconds that systemd then waits for this daemon to stop, before it stops what jobs run in; 0 if it does not
+    An inhibitor delays the shutdown by `hold` seconds, within logind's limit, so that jobs can save. `stop` is the time
+    in seconds for which systemd then waits for this daemon to stop before it stops the jobs' units; 0 if it does not
     wait.
     """
 
@@ -87,7 +87,7 @@ class Shutdown:
         return going_down(now, self._ends - now.boottime)
 
     def ends_in(self) -> float:
-        """Seconds that the daemon may take to stop because the machine goes down; 0 if it may not."""
+        """Seconds left for the daemon to stop when the machine shuts down; 0 if systemd does not wait for it."""
         return 0.0 if self._ends is None or not self._stop else max(0.0, self._ends - self._clock().boottime)
 
     async def _connect(self) -> None:
@@ -100,7 +100,7 @@ class Shutdown:
             await self._inhibit(logind)
 
     async def _inhibit(self, logind: Logind) -> None:
-        """Takes a delay inhibitor from logind. If logind refuses, the delay is lost, not the notice."""
+        """Takes a delay inhibitor from logind. If logind refuses, a shutdown is not delayed but still announced."""
         with contextlib.suppress(BusError):
             self._inhibitor = await logind.inhibit()
 
@@ -111,14 +111,14 @@ class Shutdown:
         before, self._going_down = self._going_down, begins
         if self._going_down and not before:
             self._release = asyncio.get_running_loop().call_later(self._hold, self._let_go)
-        elif before and not self._going_down:  # it was called off
+        elif before and not self._going_down:  # the shutdown was cancelled
             self._plain = _READ_AGAIN
             self._let_go()
             await self._inhibit(logind)
 
     def _let_go(self) -> None:
         if self._release is not None:
-            # That of a shutdown that was called off would let go of the inhibitor for the next one.
+            # The timer of a cancelled shutdown would release the inhibitor for the next one.
             self._release.cancel()
             self._release = None
         if self._inhibitor is not None:

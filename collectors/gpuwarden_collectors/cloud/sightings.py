@@ -1,8 +1,8 @@
-"""The announcements in force, by the answers to one question so far. Pure.
+"""Tracks which notices are in force, from the successive answers to one question. Pure.
 
     seen ──▶ held ── missing in `WITHDRAWN_AFTER` good answers, one after the other ──▶ withdrawn
 
-An unknown answer leaves everything as it is: it neither counts as missing nor begins the count again.
+An unknown answer changes nothing: it neither counts as missing nor resets the count.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from gpuwarden_collectors.facts import Stamp
 WITHDRAWN_AFTER = 3
 HELD_MOST = 64
 EARLIER_BY = 2.0
-"""Seconds: a Date header has whole ones, so that the same end moves by one between two answers."""
+"""Seconds. A Date header has whole seconds, so the same deadline can differ by one between two answers."""
 LATER_BY = 60.0
-"""Seconds between two answers, in one step. Less is a service that counts from now each time it is asked, not a respite."""
+"""Seconds by which one answer must postpone the deadline. A smaller step comes from a service that counts from now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +27,9 @@ class Announced:
     """One notice that is in force."""
 
     notice: TerminationNotice
-    """The notice, with the deadline that counts."""
+    """The notice, with the effective deadline."""
     latest: Stamp | None
-    """The deadline in the newest answer, which need not be the one that counts."""
+    """The deadline in the newest answer, which may differ from the effective one."""
     missing: int = 0
     """Good answers in a row without it."""
 
@@ -38,12 +38,12 @@ Held = Mapping[str, Announced]
 
 
 def held_before(notices: Mapping[str, TerminationNotice]) -> Held:
-    """Return announcements of an earlier run of the daemon: answers withdraw and move them as they do those of this run."""
+    """Return notices of an earlier run of the daemon as tracked ones: answers withdraw or move them as usual."""
     return {name: Announced(notice, notice.deadline) for name, notice in notices.items()}
 
 
 def follow(held: Held, answer: Answer, now: Stamp) -> Held:
-    """Return what is in force after an answer that came by `now`."""
+    """Return the notices in force after an answer that arrived at `now`."""
     if answer.kind is AnswerKind.UNKNOWN:
         return held
     current = {notice.id: notice for notice in answer.notices}
@@ -62,8 +62,10 @@ def _seen(before: Announced, current: TerminationNotice, now: Stamp) -> Announce
 
 
 def _deadline(before: Announced, current: TerminationNotice, now: Stamp) -> Stamp | None:
-    """Return the deadline that holds: an earlier one at once, a later one only if it was moved.
-    One that is over was not: a source gives it as the time of its answer, for as long as it announces the event.
+    """Return the effective deadline: an earlier one applies at once, a later one only if the source postponed it.
+
+    A new deadline that has already passed is not a postponement: some sources report the time of the answer as the
+    deadline while the event is announced.
     """
     held, new = before.notice.deadline, current.deadline
     if held is None or new is None:

@@ -1,7 +1,7 @@
-"""Polls the questions of a source: each at its own interval, for ever, none waiting for another.
+"""Polls the questions of a source concurrently, each at its own interval.
 
-An interval runs from the beginning of a question, so that a hanging one is put again at once, and one that comes back
-at once (a service that does not hang as it should) no more often than each `interval`.
+An interval starts with the request: a hanging request is repeated at once after its answer, and a service that
+answers at once instead of hanging is not queried more often than once per `interval`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from gpuwarden_collectors.cloud.facts import Answer, AnswerKind, Kind, unknown
 from gpuwarden_collectors.dataclass import dataclass
 
 RETRY_FIRST, RETRY_MOST = 0.25, 1.0
-"""Seconds from a question that failed to its repetition: the first answer of a service that recovers may announce an end."""
+"""Seconds from a failed request to its retry. Short: the first answer of a recovering service may announce an end."""
 CONFIRM_MOST = 30.0
-"""Seconds between attempts to find the service at all; it may come up after us."""
+"""Most seconds between attempts to confirm the service, which may start after this daemon."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Question:
     hangs: float = 0.0
     """Seconds that the answer may take beyond the usual timeout."""
     main: bool = False
-    """Without an answer to it the source counts as down."""
+    """True: the source counts as down while this question has no answer."""
 
 
 class CloudSource(Protocol):
@@ -55,10 +55,10 @@ class CloudSource(Protocol):
 
 @runtime_checkable
 class NamesMachineType(Protocol):
-    """A source whose service names the type of this machine, which its firmware does not."""
+    """A source whose service reports the machine type, where the firmware does not contain it."""
 
     machine_type: str
-    """Once it was confirmed; "" before."""
+    """The machine type; "" until the source is confirmed."""
 
 
 OnAnswer = Callable[[Question, Answer], None]
@@ -67,7 +67,7 @@ OnAnswer = Callable[[Question, Answer], None]
 async def follow(source: CloudSource, on_answer: OnAnswer, chance: random.Random) -> None:
     """Asks the questions of `source` until cancelled and calls `on_answer` with every answer.
 
-    While the service cannot be found, `on_answer` gets unknown for every main question.
+    Until the service is confirmed, `on_answer` gets an unknown answer for every main question.
     """
     backoff = Backoff(RETRY_FIRST, CONFIRM_MOST, spread=(0.8, 1.2), chance=chance)
     while error := await source.confirm():
@@ -82,7 +82,7 @@ async def follow(source: CloudSource, on_answer: OnAnswer, chance: random.Random
 
 async def _poll(question: Question, on_answer: OnAnswer, chance: random.Random) -> None:
     loop = asyncio.get_running_loop()
-    await asyncio.sleep(min(question.interval, 1.0) * chance.random() * 0.5)  # a fleet is started in one go
+    await asyncio.sleep(min(question.interval, 1.0) * chance.random() * 0.5)  # spreads a fleet's requests
     backoff = Backoff(RETRY_FIRST, RETRY_MOST if question.main else max(RETRY_MOST, question.interval))
     while True:
         begun = loop.time()

@@ -1,7 +1,7 @@
-"""How a cloud is declared: by a row of `registry.py`.
+"""The declaration of a cloud, one row of `registry.py`.
 
-Its source, its table of the configuration, how the firmware names it and what `gpuwarden doctor` says of it follow from that.
-Who reads the configuration reads the rows: nothing here loads the sources, with asyncio and aiohttp, before one is opened.
+It defines the cloud's source, its configuration table, its firmware rules and the texts of `gpuwarden doctor`.
+Reading the configuration imports these rows, so the sources, with asyncio and aiohttp, are only loaded by `open`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpuwarden_collectors.cloud.source import CloudSource
 
 Rule = Callable[[Mapping[str, str]], bool]
-"""Whether fields of the firmware are those of a cloud (`detect.py`)."""
+"""True if the firmware fields match a cloud (`detect.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +45,17 @@ class CloudSpec(Generic[Options]):
     name: str
     """Its name as a source and as a table `[termination.NAME]`."""
     source: str
-    """The class of its source, of `gpuwarden_collectors.cloud`, as in `aws:Aws`."""
+    """The class of its source in `gpuwarden_collectors.cloud`, as in `aws:Aws`."""
     endpoint: str = "http://169.254.169.254"
-    """The address of the service: names may be gone while a machine shuts down."""
+    """The service's address, numeric because DNS may fail while a machine shuts down."""
     options: type[Options]
     """Its table of the configuration."""
     firmware: tuple[Rule, ...]
-    """Any of them recognises a machine of it."""
+    """Rules for the firmware; a machine of this cloud matches at least one."""
     unreachable: str
-    """What an operator does where the service does not answer."""
+    """The remedy, for operators, if the service does not answer."""
     unread: str = ""
-    """What the doctor does not read of it, and why."""
+    """What `gpuwarden doctor` does not read from it, and why."""
 
     def open(self, clock: Clock, options: MetadataOptions) -> CloudSource:
         """Loads the source's module and returns the source."""

@@ -1,4 +1,4 @@
-"""A bare time as the whole answer: the form in which Alibaba and Tencent announce the end of a spot instance."""
+"""Parses an answer that consists of one time: Alibaba and Tencent announce the end of a spot instance like this."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from gpuwarden_collectors.facts import Stamp
 
 
 def spot_at(reply: Reply, at: Stamp, source: str, zone: float | None = None) -> Answer:
-    """Parses the end of a spot machine; without the key, or with an empty answer, none is announced.
+    """Parses the end of a spot machine; a status 404 or an empty answer means no notice.
 
-    `zone` is the offset in seconds east of UTC of a time that names none.
+    `zone` is the offset in seconds east of UTC of a time without a zone.
     """
     if reply.status == 404:
         return NONE

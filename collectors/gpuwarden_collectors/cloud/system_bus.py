@@ -1,4 +1,4 @@
-"""Where the system bus is, and how it fails. Apart from `dbus`, which loads jeepney (0.2 MiB): few daemons need that."""
+"""The path of the system bus, and its error. Separate from `dbus`, which loads jeepney (0.2 MiB)."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ SYSTEM_BUS = "/run/dbus/system_bus_socket"
 
 
 class BusError(Exception):
-    """The bus is not there, does not answer, or refuses. The message says what was wanted of it."""
+    """The bus does not exist, does not answer, or refuses a call. The message names the call."""

@@ -1,4 +1,4 @@
-"""Tencent Cloud: the end of spot instances, in China's time and without saying so."""
+"""Tencent Cloud: the end of spot instances. Its times are UTC+8 but do not name the zone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpuwarden_collectors.facts import Stamp
 
 NAME = "tencent"
 ZONE = 8 * 3600.0
-"""Seconds east of UTC of a time that names no zone."""
+"""Offset in seconds east of UTC of its times, which name no zone."""
 _BASE = "/latest/meta-data/"
 _INSTANCE = re.compile(r"ins-[0-9a-z]{4,40}", re.ASCII)
 

@@ -1,4 +1,4 @@
-"""Times as the clouds write them, as Unix time. A time without a zone is none, unless the caller knows the zone.
+"""Parses the clouds' time formats to Unix time. A time without a zone is invalid, unless the caller passes the zone.
 
 2026-11-21T03:08:36Z  2026-11-21T03:08:36.246z  2026-09-19T20:00:00+0000   (AWS spot, Alibaba, GCP)
 Mon, 19 Sep 2016 18:29:47 GMT   (Azure, Date headers)        21 Jan 2019 09:00:43 GMT, 1 Jan …   (AWS maintenance)
@@ -20,7 +20,7 @@ _RFC1123 = re.compile(
 
 
 class TimeError(ValueError):
-    """The text is no time, or a time without a zone."""
+    """The text is not a time, or lacks a zone."""
 
 
 def parse_time(text: str, zone: float | None = None) -> float:

@@ -1,7 +1,7 @@
-"""Session tokens, as AWS (IMDSv2) and Alibaba hand them out: a PUT gives a text that goes with every question.
+"""Session tokens of AWS (IMDSv2) and Alibaba: a PUT returns a token that is sent with every request.
 
-A service that gives none (its reply may travel no further than one hop, so that in a container it times out) is asked without.
-A token that is not taken is fetched again, once.
+If the service returns none (with a hop limit of 1, the reply does not reach a container), requests are sent without.
+A rejected token is fetched again once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PATH = "/latest/api/token"
 TTL = 21_600
 _MARGIN = 60.0
 _WITHOUT_FOR = 60.0
-"""Seconds until a service that gave no token is asked for one again."""
+"""Seconds until a token is requested again after the service returned none."""
 _TOKEN = re.compile(r"[\x21-\x7e]{1,1024}", re.ASCII)
 
 
@@ -61,12 +61,12 @@ class TokenMetadata:
 
     async def _renewed(self, refused: str) -> str:
         async with self._lock:
-            if self._token == refused:  # else another task has fetched a new one meanwhile
+            if self._token == refused:  # otherwise another task has already fetched a new one
                 await self._fetch()
             return self._token
 
     async def _fetch(self) -> None:
-        """Fetches a token; leaves "" where the service gives none."""
+        """Fetches a token; sets it to "" if the service returns none."""
         self._token, self.error, good_for = "", "", _WITHOUT_FOR
         try:
             reply = await self._metadata.ask(
@@ -83,9 +83,9 @@ class TokenMetadata:
         self._good_until = self._clock().boottime + max(good_for, 1.0)
 
     def _lifetime(self, reply: Reply) -> float:
-        """Seconds for which a token is used, as the service says.
+        """Seconds for which a token is used, from the reply's TTL header.
 
-        An odd value gives only 300 s; if the token expires earlier, a 401 renews it anyway.
+        An invalid value counts as 300 s; if the token expires earlier, a 401 renews it.
         """
         text = reply.headers.get(self._names.ttl.lower(), str(TTL))
         return float(min(int(text), TTL)) if text.isascii() and text.isdigit() and len(text) < 9 else 300.0

@@ -1,1 +1,1 @@
-"""DCGM, NVIDIA's own health engine (nv-hostengine), asked through the bindings that are installed with it."""
+"""DCGM, NVIDIA's health engine (nv-hostengine), read through the Python bindings that are installed with it."""

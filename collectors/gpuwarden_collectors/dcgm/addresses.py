@@ -1,7 +1,7 @@
-"""Where nv-hostengine listens: as configured, or in one of the usual places if an engine runs there.
+"""Determines where nv-hostengine listens: at the configured address, or at a usual address if an engine runs there.
 
-Anybody on this host may listen on a free port or make a socket in /tmp, and an engine that lies takes a good node out of
-work. An engine that was found, not configured, must therefore belong to root or to the user that we run as.
+Any user of this host may listen on a free port or create a socket in /tmp, and a forged engine could take a healthy
+node out of service. Therefore an engine that is not configured must belong to root or to this process's user.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ def engine_address(options: DcgmOptions) -> Address | None:
 
 
 def running_engine(addresses: Iterable[str], net: Path = Path("/proc/net")) -> Address | None:
-    """The first of `addresses` where an engine that may be trusted listens; a TCP address means a port of this host.
+    """The first of `addresses` at which a trusted engine listens. A TCP address means a port of this host.
 
-    `net` holds the tables of the kernel (`tcp`, `tcp6`) that say whom a listening port belongs to.
+    `net` is the folder of the kernel's tables (`tcp`, `tcp6`) that list the owners of listening ports.
     """
     trusted = {0, os.geteuid()}
     for text in addresses:
@@ -74,7 +74,7 @@ def running_engine(addresses: Iterable[str], net: Path = Path("/proc/net")) -> A
 
 
 def _socket_owners(path: str) -> set[int]:
-    """The owner of a socket that somebody listens on. A link is refused: another user may choose its target."""
+    """The owner of a socket on which a process listens. A link is refused: another user may choose its target."""
     try:
         status = os.lstat(path)
         if not stat.S_ISSOCK(status.st_mode):
@@ -85,12 +85,12 @@ def _socket_owners(path: str) -> set[int]:
     except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
         return set()
     except OSError:
-        pass  # it is there, be it too busy for us or not for us: connecting in earnest will say so
+        pass  # busy, or no permission: the real connection attempt reports it
     return {status.st_uid}
 
 
 def _port_owners(port: int, net: Path) -> set[int]:
-    """Users of the listening sockets of this port, whatever address each is bound to (proc_net_tcp.rst)."""
+    """Owners of the sockets that listen on this port, on any local address (proc_net_tcp.rst)."""
     owners = set()
     for table in ("tcp", "tcp6"):
         try:

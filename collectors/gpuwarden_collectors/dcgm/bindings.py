@@ -1,6 +1,6 @@
-"""Finding and importing pydcgm. It is no package of any index: DCGM installs it beside its engine, as loose modules.
+"""Finds and imports pydcgm. No package index has it: DCGM installs it with its engine, as loose modules.
 
-The modules are untyped and stay so here: `Any` ends at engine.py.
+The modules are untyped; engine.py wraps them in types.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ NEEDED: dict[str, tuple[str, ...]] = {
     "dcgm_structs": ("DCGMError", "c_dcgmGroupEntityPair_t", "c_dcgmVersionInfo_v2", "dcgmVersionInfo_version2"),
     "dcgm_fields": ("DcgmFieldGetById",),
 }
-"""All that we use of the bindings, but for the response of a health check, which goes by its version."""
+"""All names of the bindings that this package uses, except the health check's response, whose name has a version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,9 @@ class Bindings:
 
 
 def open_bindings(configured: str, installed: Iterable[Path] = INSTALLED) -> Bindings:
-    """The bindings in the first folder of `configured` that has some, else the first that are installed.
+    """Imports the bindings from the first folder of `configured` that has them, or else from the first of `installed`.
 
-    Raises what `find_bindings` raises, and Misfit if they are of no use.
+    Raises what `find_bindings` raises, and Misfit if the bindings cannot be used.
     """
     return _imported(find_bindings(configured, installed))
 
@@ -111,7 +111,7 @@ def _imported(folder: Path) -> Bindings:
 def _from(folder: Path, name: str) -> Any:
     """Imports a module of the bindings.
 
-    Their folder is searched first, but only during the import: it has modules with very common names.
+    Their folder is first in `sys.path` only during the import, because it has modules with very common names.
     """
     sys.path.insert(0, str(folder))
     try:

@@ -1,9 +1,9 @@
-"""One connection to nv-hostengine, in our types. Every call may block for 60 s, which is when libdcgm gives up on a hung
-engine, and raises the DCGMError of the bindings (`error`).
+"""One typed connection to nv-hostengine. Every call may block for 60 s, the timeout of libdcgm for a hung engine.
+Every call may raise the DCGMError of the bindings (`error`).
 
-All ids (of groups and field groups) belong to one life of the engine and die with it; the engine removes what a client
-made when its connection ends, so nothing is deleted here. Groups are private ones: the masks of health watches belong
-to groups and can be changed by every client, and the group of all GPUs is the one that others do change.
+Ids of groups and field groups are valid until the engine restarts. The engine removes a client's groups when its
+connection ends, so nothing is deleted here. This module creates its own groups, because any client can change the
+health watches of a group, and other clients do change those of the group of all GPUs.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ GPU, SWITCH, CPU, CONNECTX = 1, 3, 7, 9  # dcgm_fields.h: dcgm_field_entity_grou
 ALL_SYSTEMS = 0xFFFFFFFF  # DCGM_HEALTH_WATCH_ALL
 MOST_GPUS = 32  # dcgm_structs.h: DCGM_MAX_NUM_DEVICES
 
-_CONNECT_MS = 3000  # for the socket alone; the answer of a hung engine is waited for all the same
+_CONNECT_MS = 3000  # for the socket only; the call still waits for the answer of a hung engine
 _EMPTY_GROUP = 1  # DCGM_GROUP_EMPTY
 _ONLY_SUPPORTED = 1  # DCGM_GEGE_FLAG_ONLY_SUPPORTED
 _HEALTH_INTERVAL, _HEALTH_KEEP = 30_000_000, 600.0
-"""µs and s: DCGM's defaults. Checks that compare two samples look back for a minute, which must hold two."""
+"""µs and s: DCGM's defaults. Checks that compare samples look back one minute, which must contain two samples."""
 _KEEP, _KEEP_SAMPLES = 600.0, 2
 
 Entity = tuple[int, int]
@@ -37,7 +37,7 @@ Entity = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The identity of a GPU; a field is empty where the engine never learned it."""
+    """The identity of a GPU; a field is empty if the engine does not have it."""
 
     slot: str = ""
     uuid: str = ""
@@ -48,7 +48,7 @@ class Engine:
     def __init__(self, bindings: Bindings, address: Address | None, name: str) -> None:
         """Connects to the engine at the address, or with None runs one inside this process. Raises CollectorError.
 
-        `name` must be unlike that of any other client.
+        `name` must be unique among the engine's clients.
         """
         self._bindings = bindings
         self._agent = bindings.agent
@@ -65,15 +65,15 @@ class Engine:
         self._handle = self._owner.handle
 
     def close(self) -> None:
-        """Disconnects. As for any other call, the worker is ended if the engine hangs here."""
+        """Disconnects. If the engine hangs here, the parent kills the worker, as for any other call."""
         with suppress(self.error):
             self._owner.Shutdown()
         with suppress(ValueError):
-            # the bindings keep every handle that was ever made
+            # otherwise the bindings keep every handle for ever
             self._bindings.pydcgm.DcgmHandle.handles.remove(self._owner)
 
     def ended_by(self, error: Exception) -> bool:
-        """True if the connection cannot be used any more after this error."""
+        """True if the connection is unusable after this error."""
         return is_final(error)
 
     def version(self) -> str:
@@ -89,7 +89,7 @@ class Engine:
     # --- entities
 
     def gpus(self) -> list[int]:
-        """Returns the ids of all GPUs in this life of the engine, including lost ones."""
+        """Returns the ids of all GPUs since the engine started, including lost ones."""
         return list(self._agent.dcgmGetAllDevices(self._handle))[:MOST_GPUS]
 
     def status(self, gpu: int) -> DcgmGpuStatus:
@@ -106,7 +106,7 @@ class Engine:
         return Identity()
 
     def others(self) -> list[Entity]:
-        """Returns the other entities that DCGM watches on this node. A kind whose module is not loaded has none."""
+        """Returns the node's other entities that DCGM watches. A kind whose module is not loaded has no entities."""
         entities: list[Entity] = []
         for kind in (SWITCH, CPU, CONNECTX):
             with self._passable():
@@ -134,10 +134,10 @@ class Engine:
         return int(self._agent.dcgmHealthGet(self._handle, group)) & ALL_SYSTEMS  # comes as a signed number
 
     def check(self, group: Any) -> tuple[Any, Exception | None]:
-        """The response, and what went wrong in part of the check.
+        """Runs a health check; returns the response, and the error if a part of the check failed.
 
-        Not through dcgmHealthCheck of the bindings: the return code is that of the last of many checks, and the
-        bindings throw away the incidents of all others with it.
+        Calls libdcgm and not dcgmHealthCheck of the bindings: the return code is that of the last of many checks, and
+        on an error the bindings discard the incidents of all checks.
         """
         structure, version = self._bindings.response
         response = structure()
@@ -153,7 +153,7 @@ class Engine:
     # --- fields
 
     def known(self, fields: Iterable[int]) -> list[int]:
-        """Returns the fields that the engine's library knows; a single unknown one would fail a whole field group."""
+        """Returns the fields that the library supports: one unknown field would fail a whole field group."""
         return [field for field in fields if self._bindings.fields.DcgmFieldGetById(field) is not None]
 
     def new_field_group(self, name: str, fields: Sequence[int]) -> Any:
@@ -171,7 +171,7 @@ class Engine:
         return values
 
     def refusal(self, ask: Callable[..., None], *arguments: Any) -> str:
-        """Returns why the engine refuses what is asked, in words, or "" if it does not."""
+        """Makes a call; returns the engine's reason for refusing it, or "" if the call succeeds."""
         try:
             ask(*arguments)
         except self.error as error:
@@ -182,7 +182,7 @@ class Engine:
 
     @contextmanager
     def _passable(self) -> Iterator[None]:
-        """Suppresses errors that concern only what was asked; raises those that end the connection."""
+        """Suppresses errors of a single call; raises those that end the connection."""
         try:
             yield
         except self.error as error:
@@ -200,7 +200,7 @@ _LONGEST_TEXT = 512
 
 
 def text_of(structure: Any, name: str) -> str:
-    """A text of a structure, at most 512 characters; "" for DCGM's blanks. The bindings decode strictly."""
+    """A text of a structure, at most 512 characters; "" for DCGM's blank values. Replaces invalid UTF-8."""
     try:
         text = str(getattr(structure, name))
     except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""DCGM's return codes as messages: the cause, and what an operator can do."""
+"""Translates DCGM's return codes into messages with the cause and the remedy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LONGEST_TEXT = 256
 
 
 class Code(IntEnum):
-    """The dcgmReturn_t values that mean something to us (dcgm_structs.h)."""
+    """The dcgmReturn_t values that this package handles (dcgm_structs.h)."""
 
     NVML_ERROR = -8
     UNINITIALIZED = -10
@@ -31,7 +31,7 @@ class Code(IntEnum):
 
 
 class Misfit(CollectorError):  # noqa: N818 - as SourceAbsent, a state of the host
-    """Bindings, library and engine do not belong together; a process that loads them again may find that they do."""
+    """The versions of bindings, library and engine do not match. A new process, which reloads them, may succeed."""
 
 
 _INSTALL = (
@@ -67,12 +67,12 @@ _FINAL = _MISFITS | _GONE
 
 
 def is_final(error: Any) -> bool:
-    """True if the connection can answer nothing more. `error` is a DCGMError of the bindings."""
+    """True if the connection is unusable after this error. `error` is a DCGMError of the bindings."""
     return error.value in _FINAL
 
 
 def failure(undone: str, error: Any) -> CollectorError:
-    """Returns the error to raise; `undone` says what could not be done, as in "cannot check the GPUs"."""
+    """Returns the exception to raise; `undone` is the failed action, as in "cannot check the GPUs"."""
     kind = Misfit if error.value in _MISFITS else CollectorError
     to_do = _TO_DO.get(error.value, "see /var/log/nv-hostengine.log")
     return kind(f"{NOT_ANSWERING if error.value in _GONE else ''}{undone}: {described(error)}; {to_do}")

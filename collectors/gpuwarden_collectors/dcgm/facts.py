@@ -1,7 +1,7 @@
-"""What DCGM says in one pass, as it says it: its numbers are kept, and nothing is judged.
+"""Facts that DCGM reports in one pass, with DCGM's own numbers and without judgement.
 
-DCGM numbers GPUs for the life of its engine, lost ones included; a GPU is known to the rest of us by its slot. What
-DCGM writes into the text of an incident about the GPU can be wrong, so slots never come from there.
+DCGM numbers GPUs, including lost ones, until its engine restarts; all other packages identify a GPU by its slot. The
+GPU named in the text of an incident can be wrong, so slots are never taken from there.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 NOT_ANSWERING = "DCGM does not answer: "
-"""How the error of a pass begins where an engine that should be there is gone or hangs. Any other error is about how it
-is installed, configured or asked.
+"""Prefix of a pass's error if an engine that should run is gone or hangs. Any other error concerns its installation,
+its configuration or the request.
 """
 PAUSED = "the engine is paused for a diagnostic"
 """Part of the error of a pass while a diagnostic runs (dcgmi diag)."""
 
 
 class DcgmGpuStatus(StrEnum):
-    """How the engine gets on with a GPU, in the order of its numbers from 0 (dcgm_structs.h, DcgmEntityStatus_t)."""
+    """The engine's status of a GPU, in the order of its numbers from 0 (dcgm_structs.h, DcgmEntityStatus_t)."""
 
     UNKNOWN = "unknown"
     OK = "ok"
@@ -36,18 +36,18 @@ class DcgmGpuStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DcgmReadings:
-    """Fields that only DCGM has, or that only DCGM has on GPUs before Hopper; None where it gives no value."""
+    """Fields that only DCGM provides, at all or for GPUs before Hopper; None where it gives no value."""
 
     temperature: int | None = None
     """°C; shows that the engine can read this GPU at all."""
     last_xid: int | None = None
     """The newest Xid (field 230)."""
     last_xid_at: float | None = None
-    """When the engine noted `last_xid`, Unix time in seconds."""
+    """When the engine recorded `last_xid`, Unix time in seconds."""
     memory_unrepairable: int | None = None
     """Memory beyond repair (field 1507); 0: none."""
     recovery_action: int | None = None
-    """NVML's number of the recovery action (field 1523), of which DCGM 4.6 leaves 5 to 7 unreported."""
+    """NVML's number of the recovery action (field 1523); DCGM 4.6 does not report 5 to 7."""
     graphics_active: float | None = None
     """Share of time that graphics or compute was active, 0 to 1."""
     sm_active: float | None = None
@@ -73,15 +73,15 @@ class DcgmGpu:
     """One GPU that the engine knows."""
 
     id: int
-    """The engine's number of it."""
+    """The engine's number of the GPU."""
     slot: str = ""
-    """PCI address; empty if the engine never learned it."""
+    """PCI address; empty if the engine does not have it."""
     uuid: str = ""
     """UUID of the GPU."""
     name: str = ""
     """Product name."""
     status: DcgmGpuStatus = DcgmGpuStatus.OK
-    """DCGM reports no incidents of a GPU with any status but ok."""
+    """The engine's status of it. DCGM reports incidents only for GPUs whose status is ok."""
     watched: bool = True
     """Its health watches are on."""
     readings: DcgmReadings = field(default_factory=DcgmReadings)
@@ -99,7 +99,7 @@ class DcgmIncident:
     code: int
     """Error code (dcgm_errors.h)."""
     entity_kind: int
-    """What it is about (dcgm_fields.h): 1 a GPU, 3 a switch, 7 a CPU, 9 a ConnectX adapter, 0 the node."""
+    """The kind of the affected entity (dcgm_fields.h): 1 GPU, 3 switch, 7 CPU, 9 ConnectX adapter, 0 the node."""
     entity_id: int
     """Number of that entity."""
     first_seen: Stamp
@@ -107,31 +107,31 @@ class DcgmIncident:
     message: str = ""
     """DCGM's text."""
     slot: str = ""
-    """PCI address of the GPU that it is about; empty for other entities."""
+    """PCI address of the affected GPU; empty for other entities."""
     xid: int | None = None
     """Number of the Xid in the text; None without one."""
     link: int | None = None
     """Number of the link in the text; None without one."""
     latched: bool = False
-    """The engine keeps it until it is restarted, whatever becomes of the GPU."""
+    """True: the engine reports it until the engine restarts, even if the GPU recovers."""
     preexisting: bool = False
-    """It was there at the first check of this GPU, so it may be of any age."""
+    """True: the first check of this GPU reported it, so its age is unknown."""
 
 
 class DcgmProblemKind(StrEnum):
-    """Why the answers of an engine that answers mean less than they seem to."""
+    """Reasons why the answers of a working engine are incomplete or misleading."""
 
-    NO_GPUS = "no_gpus"  # it lists none, and then calls everything healthy
-    NOT_WATCHED = "not_watched"  # usable GPUs whose health watches could not be switched on
+    NO_GPUS = "no_gpus"  # it lists no GPUs, and then reports everything as healthy
+    NOT_WATCHED = "not_watched"  # health watches of usable GPUs could not be enabled
     WATCHES_CHANGED = "watches_changed"  # another client changed gpuwarden's watches; they were set again
-    CHECK_INCOMPLETE = "check_incomplete"  # the check says that it failed in part; its incidents are kept
+    CHECK_INCOMPLETE = "check_incomplete"  # a part of the check failed; the incidents of the rest are kept
     FIELDS_UNREADABLE = "fields_unreadable"
-    BLIND = "blind"  # nothing is readable of any GPU: since an Xid 119 the engine asks the driver nothing any more
+    BLIND = "blind"  # no GPU is readable: after an Xid 119 the engine stops querying the driver
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DcgmProblem:
-    """Why the answers of an engine mean less than they seem to."""
+    """A reason why the answers of an engine are incomplete or misleading."""
 
     kind: DcgmProblemKind
     """The kind of the problem."""

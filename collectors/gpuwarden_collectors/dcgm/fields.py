@@ -1,7 +1,7 @@
-"""The fields that are read through DCGM, by number (names changed in DCGM 4.6, numbers never do), and their values.
+"""The fields that are read through DCGM, by number (DCGM 4.6 changed names, but numbers are stable), and their values.
 
-DCGM says "no value" in two ways: a status beside the value, or a number at the end of the range in its place. Neither
-leaves this file as a number.
+DCGM marks a missing value by a status in addition to the value, or by a value at the end of the type's range. This
+module converts both to None.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Values = dict[str, Any]
 class Field:
     """A DCGM field.
 
-    `into` is the attribute of DcgmReadings, or of DcgmFacts for the node. A number that is not less than `below` is no value.
+    `into` is the attribute of DcgmReadings, or of DcgmFacts for the node. Numbers from `below` on mean "no value".
     """
 
     id: int
@@ -53,7 +53,7 @@ PROFILING: tuple[Field, ...] = (
     Field(1011, "nvlink_tx_bytes", float, _INT64_BLANK),
     Field(1012, "nvlink_rx_bytes", float, _INT64_BLANK),
 )
-"""The fields that NVML (GPM) has from Hopper on, so that the same dashboards work on older GPUs."""
+"""Fields that NVML (GPM) provides from Hopper on; read from DCGM, so that dashboards work for older GPUs, too."""
 
 _LAST_XID = 230
 _BY_ID = {field.id: field for field in (*GPU_FIELDS, *NODE_FIELDS, *PROFILING)}
@@ -64,7 +64,7 @@ def ids(fields: Iterable[Field]) -> list[int]:
 
 
 def by_entity(values: Iterable[Any]) -> dict[Entity, Values]:
-    """Groups by entity the fields that have a value. `values` are c_dcgmFieldValue_v2."""
+    """Groups the fields that have a value by entity. `values` are c_dcgmFieldValue_v2."""
     grouped: dict[Entity, Values] = {}
     for value in values:
         field = _BY_ID.get(value.fieldId)
@@ -80,7 +80,7 @@ def by_entity(values: Iterable[Any]) -> dict[Entity, Values]:
 
 
 def _decoded(field: Field, value: Any) -> int | float | str | None:
-    """Returns the value of a field, or None if it has none or one of another type than the field should have."""
+    """Returns the value of a field, or None if it has no value or one of an unexpected type."""
     if value.status != 0:
         return None
     kind = chr(value.fieldType & 0xFF)  # dcgm_fields.h: DCGM_FT_*

@@ -1,9 +1,9 @@
-"""The incidents of a health check, and since when each has been there.
+"""The incidents of health checks, each with the time at which this connection first saw it.
 
-The engine keeps an Xid incident until it is restarted, through resets of the GPU and reconnects of its clients. So that
-"still reported" is not taken for "still broken", every incident carries when this connection first saw it. One that is
-kept by the engine is remembered even while its GPU is lost and nothing is reported of it: back again, it is no new one.
-A GPU that this connection never saw before, lost when it was made, brings incidents of any age with it.
+The engine reports an Xid incident until the engine restarts, across GPU resets and reconnects of clients. The time of
+the first sighting distinguishes "still reported" from "still broken". Such latched incidents are remembered while
+their GPU is lost and not reported, so they do not count as new when it returns. Incidents of a GPU that this
+connection checks for the first time may be of any age.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gpuwarden_collectors.facts import Stamp
 
 _NVLINK_DOWN, _XID_ERROR = 14, 101  # dcgm_errors.h: DCGM_FR_*
 _XIDS = {81: 95, 120: 79, 131: 94}
-"""The code says which Xid it was (DcgmHealthWatch.cpp, BuildXidMappings)."""
+"""Xid by DCGM's error code (DcgmHealthWatch.cpp, BuildXidMappings)."""
 _XID = re.compile(r"\bXID (\d{1,4})\b")
 _LINK = re.compile(r"\blink (\d{1,3})\b", re.IGNORECASE)
 
@@ -74,7 +74,7 @@ def _key(raw: Any) -> _Key:
 
 
 def xid_and_link(raw: Any) -> tuple[int | None, int | None]:
-    """The Xid and the link that an incident is about, as far as its code or text says so."""
+    """The Xid and the link of an incident, from its code or text; None where they do not name one."""
     code, text = raw.error.code, text_of(raw.error, "msg")
     xid = _XID.search(text)
     link = _LINK.search(text) if code == _NVLINK_DOWN else None

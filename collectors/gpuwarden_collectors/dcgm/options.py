@@ -1,4 +1,4 @@
-"""What can be configured about reading DCGM: the keys of `[collectors.dcgm]`, and where tests look for an engine."""
+"""The options of the DCGM collector: the keys of `[collectors.dcgm]`, and the addresses that tests override."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether there is a DCGM to read, found out without importing anything of it: a worker for nothing costs 12 MiB."""
+"""Checks for DCGM without importing its bindings, because a worker process without an engine would waste 12 MiB."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from gpuwarden_collectors.dcgm.options import DcgmOptions
 
 
 def check_presence(options: DcgmOptions) -> None:
-    """Returns if bindings are installed and an engine runs, or is configured to. Raises SourceAbsent, CollectorError.
+    """Checks that bindings are installed and an engine runs or may be embedded. Raises SourceAbsent, CollectorError.
 
-    May take a second, for an engine that does not accept connections.
+    Takes up to a second if an engine does not accept connections.
     """
     find_bindings(options.bindings)
     engine_address(options)

@@ -1,6 +1,6 @@
 """The reader that runs in the DCGM worker: finds the bindings and the engine, and keeps one connection.
 
-After any error that ends a connection everything is made again, for an engine that was restarted knows none of our ids.
+After an error that ends the connection, everything is created again: the ids are invalid after an engine restart.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from gpuwarden_collectors.dcgm.options import DcgmOptions
 from gpuwarden_collectors.dcgm.readings import Readings
 from gpuwarden_collectors.dcgm.watch import Watch
 
-_SECOND_OPINION = 60.0  # seconds after which a process whose bindings never fitted asks to be replaced
+_SECOND_OPINION = 60.0  # seconds after which a process whose bindings never matched requests a replacement
 
 
 class DcgmReader:
     """The reader of DCGM.
 
-    With `spent` a new process is needed, to load what was installed meanwhile or to begin without what an engine left
-    in this one.
+    `spent` is true if a new process must replace this one: to load a newly installed version, or because an embedded
+    engine left threads in this one.
     """
 
     def __init__(
@@ -37,18 +37,18 @@ class DcgmReader:
         self._stamp = stamp
         self._engine: Engine | None = None
         self._watch: Watch | None = None
-        self._last = ""  # where the last connection led
-        self._replace_at: float | None = None  # from when on a misfit makes us spent
+        self._last = ""  # address of the last connection
+        self._replace_at: float | None = None  # time from which a Misfit makes this process spent
         self.spent = False
 
     def connect(self) -> None:
-        """Raises SourceAbsent if DCGM is not installed or no engine runs, CollectorError if it should but does not."""
+        """Connects. Raises SourceAbsent without DCGM or a running engine, CollectorError if one is expected."""
         try:
             self._connect()
         except Misfit:
             self._misfit()
             raise
-        self._replace_at = 0.0  # it fits; if that ends, another DCGM was installed
+        self._replace_at = 0.0  # versions match; a later Misfit means that another DCGM was installed
 
     def read(self) -> DcgmFacts:
         """Reads all watches once. Raises CollectorError when the connection ends."""
@@ -65,7 +65,7 @@ class DcgmReader:
     def close(self) -> None:
         engine, self._engine, self._watch = self._engine, None, None
         if engine is not None:
-            # an engine inside this process leaves threads and the driver's library behind
+            # an embedded engine leaves threads and the driver's library in this process
             self.spent = self.spent or engine.embedded
             engine.close()
 
@@ -95,7 +95,7 @@ class DcgmReader:
     def _misfit(self) -> None:
         """Makes this process spent, at once if its library matched before.
 
-        Otherwise after a delay, so that a new process that finds the same is not replaced in each pass.
+        Otherwise after a delay: a new process with the same mismatch would be replaced in each pass.
         """
         if self._replace_at is None:
             self._replace_at = self._clock() + _SECOND_OPINION

@@ -13,8 +13,8 @@ from gpuwarden_collectors.dcgm.fields import GPU_FIELDS, NODE, NODE_FIELDS, PROF
 class Readings:
     """The watched fields of all GPUs.
 
-    `error` says why not all fields are watched. Profiling fields have a field group of their own, since their watch may
-    be refused (no licensed module, counters in use, several passes needed); `profiling_error` says why there are none.
+    `error` is why fields are not watched. Profiling fields have their own field group, since the engine may refuse to
+    watch them (no licensed module, counters in use, several passes needed); `profiling_error` is the reason.
     """
 
     def __init__(self, engine: Engine, interval: float, *, profiling: bool) -> None:
@@ -33,7 +33,7 @@ class Readings:
         self.profiling_error = "" if profiling else "switched off (collectors.dcgm.profiling)"
 
     def watch(self, group: Any) -> None:
-        """Have the engine sample the fields of all GPUs in `group` from now on. Raises DCGMError at a lost connection."""
+        """Make the engine sample the fields of all GPUs in `group`. Raises DCGMError if the connection is lost."""
         self.error = self._watch(group, "fields")
         if self._profiling:
             self.profiling_error = self._watch(group, "profiling")
@@ -42,7 +42,7 @@ class Readings:
         return self._engine.refusal(self._engine.watch_fields, group, self._groups[name], self._interval)
 
     def read(self, gpus: Collection[int]) -> tuple[dict[int, DcgmReadings], Values]:
-        """The readings by id of the GPU, and the values that belong to the node by attribute of DcgmFacts."""
+        """Reads the latest values: readings by GPU id, and the node's values by attribute of DcgmFacts."""
         fields = self._gpu_fields + ([] if self.profiling_error else self._profiling)
         entity_values = self._values([(GPU, gpu) for gpu in gpus], fields) | self._values([NODE], self._node_fields)
         node = entity_values.pop(NODE, {})

@@ -1,9 +1,9 @@
-"""What one connection watches, and one pass over it.
+"""The health and field watches of one connection, and one pass over them.
 
-An engine reports less than it seems to. GPUs that it lost vanish from its health checks together with all incidents of
-them, so the status of each is asked. It calls a node without GPUs healthy. Watches that another client switched off
-report nothing, so the mask is compared in each pass. Watches cover what was active when they were set, so they are set
-again when a GPU appears or comes back.
+An engine omits problems silently. Lost GPUs disappear from its health checks together with their incidents, so each
+pass reads the status of each GPU. An engine reports a node without GPUs as healthy. Watches that another client
+disabled report nothing, so each pass compares the mask. Watches only cover entities that were active when they were
+set, so they are set again when a GPU appears or returns.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Watch:
         )
 
     def _cover(self, statuses: dict[int, DcgmGpuStatus]) -> None:
-        """Adds GPUs that are new or back."""
+        """Adds GPUs that are new or have returned, and sets the watches again."""
         usable = {gpu for gpu, status in statuses.items() if status in _USABLE}
         fresh, self._usable = usable - self._usable, usable
         for gpu in statuses:
@@ -86,7 +86,7 @@ class Watch:
         self._watched_since = self._clock()
 
     def _verified(self) -> tuple[int, list[DcgmProblem]]:
-        """The mask of the GPUs' watches as it was found; a mask that another client changed is set again."""
+        """Reads the mask of the GPUs' watches, and sets the watches again if another client changed them."""
         masks = [self._engine.watches(group) for group in self._groups]
         changed = [mask for mask, error in zip(masks, self._errors, strict=True) if not error and mask != ALL_SYSTEMS]
         if not changed:
@@ -148,7 +148,7 @@ def _readable(gpu: DcgmGpu) -> bool:
 
 
 def _group_of_others(engine: Engine) -> Iterator[Any]:
-    """The group of the switches, CPUs and adapters that DCGM watches, if there are any."""
+    """Yields a group of the switches, CPUs and adapters that DCGM watches, if any exist."""
     others = engine.others()
     if others:
         group = engine.new_group()

@@ -1,10 +1,9 @@
-"""InfiniBand and RoCE ports as sysfs shows them: are they up, how fast, and what did they count.
+"""InfiniBand and RoCE ports from sysfs: state, speed and counters.
 
-Some attributes ask the firmware of the adapter, and a physical function that belongs to another owner (the ConnectX
-functions that the fabric manager of an HGX board uses) refuses with EINVAL, each time with a line in the kernel log.
-So an attribute that answered EINVAL is not read again as long as its port exists. Devices whose first refusal is one
-too many are excluded by name. Devices that are software on top of an Ethernet device (rxe, siw) are left out: they come and
-go as administrators like.
+Reading some attributes queries the adapter's firmware. A physical function that belongs to another owner (the ConnectX
+functions that the fabric manager of an HGX board uses) refuses with EINVAL, and the kernel logs a line each time.
+Therefore an attribute that returned EINVAL is not read again while its port exists; `exclude` avoids even the first
+refusal. Software devices on top of Ethernet (rxe, siw) are ignored, because administrators add and remove them.
 """
 
 from __future__ import annotations
@@ -46,14 +45,14 @@ _EFA_COUNTERS = (
 _SENT, _WORD = "counters/port_xmit_data", 4
 """The counter of sent data, in words of four bytes (kernel ABI, sysfs-class-infiniband)."""
 _SENT_MOST = 2**32 - 1
-"""Where the counter of old adapters stops, which has 32 bits (InfiniBand specification, PortCounters)."""
+"""Maximum of the 32-bit counter of old adapters, where it stops (InfiniBand specification, PortCounters)."""
 _EFA_SENT = "hw_counters/tx_bytes"
 _EFA = "efa"
 _GUID = re.compile(r"[0-9a-f]{4}(?::[0-9a-f]{4}){3}")
 _RATE = re.compile(r"(\d{1,6}(?:\.\d{1,3})?) Gb/sec")
 _NETDEV = re.compile(r"[^/\s]{1,15}")  # IFNAMSIZ, linux/if.h
 _ADAPTERS_EACH = 60.0  # seconds
-_NETDEVS_MOST = 64  # of one function: with SR-IOV switching it has one for each virtual function
+_NETDEVS_MOST = 64  # of one function: with SR-IOV switching it has one per virtual function
 _UNREAD, _ACTIVE = "", "active"
 _Attribute = tuple[int, str]
 
@@ -89,15 +88,13 @@ class InfinibandCollector:
         self._adapters: tuple[AdapterFacts, ...] | None = None
         self._adapters_due = 0.0
         self._refused: set[_Attribute] = set()  # by inode of the port's folder and name
-        self._seen: dict[
-            int, tuple[str, int]
-        ] = {}  # by that inode: the last state, and how often it was seen to go down
+        self._seen: dict[int, tuple[str, int]] = {}  # by that inode: the last state, and how often the port went down
 
     def read(self) -> InfinibandFacts:
-        """Every port of every device, ordered by name; a device without ports (a management function) has none.
+        """Reads every port of every device, ordered by name. A management function has no ports.
 
-        May block for as long as firmware does. Raises SourceAbsent without an RDMA stack in the kernel and
-        CollectorError when sysfs cannot be read, or lists more ports than any host has.
+        May block in the adapter's firmware. Raises SourceAbsent without an RDMA stack in the kernel, and CollectorError
+        if sysfs cannot be read or lists implausibly many ports.
         """
         ports: list[PortFacts] = []
         here: set[int] = set()
@@ -129,7 +126,7 @@ class InfinibandCollector:
                 yield from _numbered(folder / "ports")
 
     def _port(self, folder: Path, inode: int, carriers: frozenset[str] | None) -> PortFacts | None:
-        """Reads one port; returns None if it vanished meanwhile."""
+        """Reads one port; returns None if it disappeared meanwhile."""
         state = _state_name(text_or_empty(folder / "state"))
         link_layer = text_or_empty(folder / "link_layer")
         if not state and not folder.exists():
@@ -174,7 +171,7 @@ class InfinibandCollector:
         return None if words is None or words == _SENT_MOST else _WORD * words
 
     def _efa_counters(self, folder: Path, inode: int) -> dict[str, int | None]:
-        """Reads the EFA counters. Since Linux 5.14 those about commands belong to the device; before, to its port."""
+        """Reads the EFA counters. Those about commands belong to the device since Linux 5.14, to its port before."""
         of_port = {name: self._counter(folder, inode, f"hw_counters/{name}") for name in _EFA_COUNTERS}
         return {
             name: self._counter(folder, inode, f"../../hw_counters/{name}") if value is None else value
@@ -191,7 +188,7 @@ class InfinibandCollector:
         return self._paths[inode]
 
     def _read_adapters(self, ports: Sequence[PortFacts]) -> tuple[AdapterFacts, ...]:
-        """Reads the adapters anew once a minute, and where an adapter is new or gone."""
+        """Reads the adapters once a minute, and when an adapter appears or disappears."""
         devices = {port.slot: port.device for port in ports if port.slot}
         now = self._clock()
         if (
@@ -237,7 +234,7 @@ class InfinibandCollector:
         return [name for name in names if (number(text_or_empty(netdevs / name / "dev_port")) or 0) == port]
 
     def _merged(self, folder: Path, slot: str) -> tuple[str, ...]:
-        """Returns the other functions below a bond: the driver makes one RDMA device of their ports (RoCE LAG)."""
+        """Returns the other functions of a bond, whose ports the driver merges into one RDMA device (RoCE LAG)."""
         (name, *_) = self._netdev_names(folder) or ("",)
         if not name or not (self._netdevs / name / "bonding").exists():
             return ()
@@ -245,28 +242,30 @@ class InfinibandCollector:
         return tuple(sorted({path[-1] for path in paths if path} - {slot}))
 
     def _is_its(self, name: str) -> bool:
-        """True if the interface is the adapter's own, not one of the same name in another network namespace.
+        """True if the interface belongs to the adapter, and is not one of the same name in another network namespace.
 
-        In a container `eth0` belongs to no adapter. A bond is accepted although sysfs attaches it to none.
+        In a container `eth0` belongs to no adapter. A bond is accepted although sysfs links it to no adapter.
         """
         path = self._netdevs / name
         return path.exists() and ("/virtual/" not in os.path.realpath(path) or (path / "bonding").exists())
 
 
 def _is_virtual_function(device: Path) -> bool:
-    """True if the adapter that the function is a part of is present too."""
+    """True if the device is a virtual function and its physical function is visible, too."""
     return (device / "device/physfn").exists()
 
 
 def _is_fast_path(device: Path) -> bool:
-    """True if the device is the fast path below a network device of Hyper-V (Azure's accelerated networking), which goes on without it: the
-    host takes it away while it is serviced, and after a restart elsewhere another driver's may be there, or none.
+    """True if the device is the fast path below a Hyper-V network device (Azure's accelerated networking).
+
+    The network device works without it: the host removes it during servicing, and after a restart on another host it
+    may have another driver, or not exist.
     """
     return any(driver_of(netdev / "master/device") == "hv_netvsc" for netdev in (device / "device/net").glob("*"))
 
 
 def _is_software(device: Path) -> bool:
-    """True if no hardware is above the device in sysfs, or it names the Ethernet device below it (`parent`, as in rxe)."""
+    """True if sysfs shows the device as virtual, or as built on an Ethernet device (`parent`, as for rxe)."""
     try:
         return "/virtual/" in os.readlink(device) or (device / "parent").exists()  # noqa: PTH115 - one call less each pass
     except OSError:
@@ -277,7 +276,7 @@ _LEFT_OUT = (_is_virtual_function, _is_fast_path, _is_software)
 
 
 def _numbered(folder: Path) -> Iterator[tuple[Path, int]]:
-    """The ports in the folder, with their inodes: the kernel makes a new one when a device comes back."""
+    """Yields the ports in the folder with their inodes. A device that returns gets new inodes."""
     try:
         with os.scandir(folder) as entries:
             ports = [(entry.name, entry.inode()) for entry in entries if number(entry.name) is not None]

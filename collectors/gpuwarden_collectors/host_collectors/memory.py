@@ -1,4 +1,4 @@
-"""Main memory: how much is left, what the memory controllers counted, how often the kernel killed for want of it."""
+"""Main memory: available memory, error counts of the memory controllers, and the number of OOM kills."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class MemoryCollector:
         self._edac = sysfs / "devices/system/edac/mc"
 
     def read(self) -> MemoryFacts:
-        """Raises SourceAbsent without a meminfo, and CollectorError if it cannot be read or says no total.
+        """Reads memory and EDAC. Raises SourceAbsent without meminfo, CollectorError if it has no total.
 
-        A host without EDAC (its memory has no ECC, or its driver is not loaded) has no controllers.
+        A host without EDAC (memory without ECC, or no EDAC driver loaded) has no controllers.
         """
         info = self._info()
         total = info.get("MemTotal")

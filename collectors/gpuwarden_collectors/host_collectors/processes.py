@@ -1,16 +1,15 @@
-"""Processes that cannot be ended: threads asleep in the kernel where no signal reaches them (D state).
+"""Processes that cannot be killed, because a thread is in uninterruptible sleep in the kernel (D state).
 
-Every process is in D state for moments; one that writes a checkpoint is in every sample. The mark of a stuck thread
-is that it never ran between two passes: the kernel counts how often a thread was given a processor (schedstat), and that
-count does not change. So a thread is followed from the first pass that found it asleep with the same count, and what is
-seen once is not reported.
+Every process is in D state for moments, and one that writes a checkpoint may be in every sample. A thread counts as
+stuck if it never ran between two passes: the kernel counts how often a thread ran (schedstat), and this count is
+unchanged. A thread is tracked from the first pass with that count, and a single sighting is not reported.
 
-Files that need the memory lock of a process (`cmdline`, `maps`, `smaps`) are never read: the reader of a stuck process
-would be stuck with it. Threads are examined one by one only in processes that have an NVIDIA device open, since a
-host has tens of thousands; of the others only the first thread is.
+Files that need the memory lock of a process (`cmdline`, `maps`, `smaps`) are never read: reading them from a stuck
+process would block. All threads are examined only in processes with an open NVIDIA device, since a host has tens of
+thousands of threads; in other processes only the first thread is.
 
-The processes of containers are seen with the host's own, under the names that the kernel has for them. Whether all are seen shows
-in the kernel's threads: they are in the first PID namespace alone, and hidden from whom `hidepid` hides others.
+Processes of containers are included, under their kernel names. Kernel threads show whether all processes are visible:
+they only exist in the first PID namespace, and `hidepid` hides them, too.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from gpuwarden_collectors.spec import CollectorSpec
 
 _KERNEL_THREAD = 0x00200000  # PF_KTHREAD, linux/sched.h
 _FABRIC_MANAGER = b"nv-fabricmanage"  # nv-fabricmanager, cut to the 15 bytes of a name (TASK_COMM_LEN)
-_MANY = 4096  # descriptors of a process and threads of a process that are examined
+_MANY = 4096  # most file descriptors and threads examined per process
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +41,13 @@ class ProcessesOptions(PolledOptions):
     deadline: float = bounded(20.0, 0.1, 60.0)
 
 
-_Sleep = tuple[int, int, str]  # thread, its start, and how often it ran
+_Sleep = tuple[int, int, str]  # thread id, start time, number of times it ran
 
 
 class ProcessesCollector:
-    """Reads `<proc>/PID`. At most `max_stuck` are reported, GPU users first, then those stuck for longest.
+    """Reads `<proc>/PID`. Reports at most `max_stuck` processes: GPU users first, then those stuck the longest.
 
-    `devices`: how the paths of GPU devices begin.
+    `devices`: the common prefix of the paths of GPU devices.
     """
 
     def __init__(
@@ -97,9 +96,9 @@ class ProcessesCollector:
         )
 
     def _uses_gpu(self, stat: ProcessStat) -> bool | None:
-        """True if the process has or had an NVIDIA device open; None where that may not be read.
+        """True if the process has or had an NVIDIA device open; None if reading its descriptors is not permitted.
 
-        A process that dies while stuck shows no descriptors any more.
+        A process that is killed while stuck no longer shows descriptors.
         """
         if (stat.pid, stat.started) in self._gpu_users:
             return True
@@ -115,7 +114,7 @@ class ProcessesCollector:
             return False
 
     def _sleeps(self, stat: ProcessStat, *, every_thread: bool) -> Iterator[_Sleep]:
-        """Yields the threads in D state; all threads count if the first one has ended before the others."""
+        """Yields the threads in D state. Examines all threads, too, if the first one has exited before the others."""
         folder = f"{self._proc}/{stat.pid}"
         if stat.threads <= 1 or not (every_thread or stat.state == "Z"):
             if stat.state == "D":
@@ -130,7 +129,7 @@ class ProcessesCollector:
     def _stuck(
         self, stat: ProcessStat, asleep: dict[_Sleep, float], now: float, *, gpu: bool | None
     ) -> StuckProcess | None:
-        """Returns the stuck process, or None if all its sleeps are seen for the first time."""
+        """Returns the stuck process, or None if this pass is the first to see each of its sleeping threads."""
         (thread, _, _), first = min(asleep.items(), key=lambda item: item[1])
         if first >= now:
             return None
@@ -145,7 +144,7 @@ class ProcessesCollector:
 
 
 def _runs(folder: str) -> str:
-    """Returns how often the thread got a processor: the last number of schedstat; "" if the kernel does not count."""
+    """Returns how often the thread ran: the last number in schedstat; "" if the kernel does not count."""
     return (text_or_empty(f"{folder}/schedstat").split() or [""])[-1]
 
 
@@ -155,7 +154,7 @@ def _wait_channel(path: str) -> str:
 
 
 def _uid(folder: str) -> int | None:
-    """The effective user: also a process that is not dumpable leaves it to its folder (proc(5), task_dump_owner in the kernel)."""
+    """The effective uid. The owner of the folder is correct even for a process that is not dumpable (proc(5))."""
     try:
         return os.stat(folder).st_uid  # noqa: PTH116 - as below
     except OSError:

@@ -1,7 +1,7 @@
-"""Services that a GPU node needs, as systemd reports them: one call of `systemctl show` for all of them.
+"""Services that a GPU node needs, from one call of `systemctl show`.
 
-A unit that is not installed is an answer (`not-found`), and an alias answers under the name of its unit: what is asked
-for under both names (`dcgm.service` is `nvidia-dcgm.service`) is reported once.
+A unit that is not installed has the state `not-found`. systemd reports an alias under the name of its unit, so a unit
+that is queried under both names (`dcgm.service` is `nvidia-dcgm.service`) is reported once.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ UNITS = (
 _PROPERTIES = "Id,LoadState,ActiveState,SubState,Result,UnitFileState,NRestarts"
 _TYPES = (".service", ".socket", ".mount", ".timer", ".target", ".path", ".automount", ".swap", ".slice", ".scope")
 _ENABLED = ("enabled", "enabled-runtime")
-_UNSET = 2**64 - 1  # how systemd writes a number that it does not have
+_UNSET = 2**64 - 1  # systemd's value for an unset number
 
 
 _OF_DEADLINE = 0.5
-"""The part of systemctl, so that its own failure is reported and not a missed deadline."""
+"""Share of the deadline for systemctl, so that its own error is reported and not a missed deadline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +49,10 @@ class ServicesOptions(PolledOptions):
 
 
 class ServicesCollector:
-    """Asks for `units`, which every GPU node may have, and for those in `configured`, which this one must have.
+    """Queries `units`, which a GPU node may have, and `configured`, which this node must have.
 
-    `run`: where the system keeps what lives as long as a boot; it has `systemd/system` exactly when systemd is running
-    (sd_booted(3)). `timeout`: seconds for the call.
+    `run`: /run, which contains `systemd/system` if and only if systemd is running (sd_booted(3)). `timeout`: seconds
+    for the call.
     """
 
     def __init__(
@@ -71,9 +71,9 @@ class ServicesCollector:
         self._timeout = timeout
 
     def read(self) -> ServicesFacts:
-        """The units that are installed or configured, in the order they were asked for.
+        """Returns the units that are installed or configured, in the order of the query.
 
-        Raises SourceAbsent where systemd is not running, and CollectorError if it does not answer.
+        Raises SourceAbsent if systemd is not running, and CollectorError if it does not answer.
         """
         if not self._booted.is_dir():
             raise SourceAbsent(f"no services: {self._booted} does not exist, so this host does not run systemd")

@@ -1,16 +1,16 @@
-r"""Mounts: which are there, how full, and do they answer.
+r"""Mounts: whether they exist, how full they are, and whether they respond.
 
-Reading a file system whose server is gone hangs in the kernel, now and then where not even SIGKILL reaches. So each mount
-is asked by a process of its own, coreutils' `stat -f`, about a millisecond of work. A thread would be cheaper, but one
-that hangs like this keeps the whole daemon from ending, and with it the port and the ledger that the next daemon needs.
-A probe that does not answer in time is left where it hangs, is never joined by a second one for the same mount, and
-says by its age for how long the mount has hung; it ends by itself when the mount comes back.
+Reading a file system whose server is gone hangs in the kernel, sometimes so that not even SIGKILL ends it. Therefore a
+separate process probes each mount: coreutils' `stat -f`, about a millisecond of work. A thread would be cheaper, but a
+hung thread would keep the daemon from exiting, and the next daemon needs its port and its ledger. A probe that does
+not answer in time keeps running, no second one is started for the same mount, and its age is the time for which the
+mount has hung; it exits when the mount responds again.
 
-What is mounted is read from this process's own mount table, since its paths are the ones a probe can use. In a pod that
-is the container's: there the table is that of the host's process 1, and a probe uses the same path below the folder where the
-host's root is mounted (never /proc/1/root, which needs CAP_SYS_PTRACE). A mount that is not seen there, for want of
-propagation, is not asked: its answer would be of the file system below it. Whether a
-file system is read-only is read from its superblock: the mount options of a sandboxed service say `ro` for everything.
+The list of mounts comes from this process's own mount table, whose paths a probe can use. In a pod it comes from the
+table of the host's process 1, and a probe uses the same path below the folder where the host's root is mounted (not
+/proc/1/root, which needs CAP_SYS_PTRACE). A mount that is not propagated into the pod is not probed: the answer would
+be that of the underlying file system. Whether a file system is read-only comes from its superblock, because in a
+sandboxed service the options of every mount are `ro`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ WATCHED = frozenset(
         "fuse.mount-s3",
     )
 )
-"""Types that hold data. The rest is the kernel's own, images that are full by design, or some user's."""
+"""Types of file systems with data. Others belong to the kernel or to users, or are images that are always full."""
 WATCHED_PATHS = frozenset(("/", "/dev/shm", "/tmp", "/run"))  # noqa: S108 - read, whatever its type; nothing is written
 _DENIED = ("Permission denied", "Operation not permitted")
 _ANSWER = 2048  # bytes of an answer that are read
@@ -96,12 +96,12 @@ class StorageOptions(PolledOptions):
 
 
 class StorageCollector:
-    """Reads `<proc>/self/mountinfo` and asks the mounts: those in `expected`, and of the others each file system once.
+    """Reads `<proc>/self/mountinfo`, and probes the mounts in `expected`, and each other file system once.
 
     `root`: where the host's root is mounted; then it reads `<proc>/1/mountinfo`, and paths are the host's.
 
-    `patience`: seconds that new probes have, together, before what has not answered counts as hung. Beyond
-    `max_mounts`, mounts that are not expected are left out.
+    `patience`: seconds in which all new probes of a pass must answer; after that a mount counts as hung. `max_mounts`
+    limits the mounts that are not expected.
     """
 
     def __init__(
@@ -126,9 +126,9 @@ class StorageCollector:
         self._closed = False
 
     def read(self) -> StorageFacts:
-        """The mounts by path, the expected ones first. Takes up to `patience` seconds.
+        """Probes the mounts and returns them by path, the expected ones first. Takes up to `patience` seconds.
 
-        Raises SourceAbsent without a mount table and CollectorError if it or the probing command cannot be used.
+        Raises SourceAbsent without a mount table, CollectorError if the table or the probe command cannot be used.
         """
         table, unseen = self._tables()
         wanted = [*(self._expected_mount(path, table) for path in self._expected), *self._others(table)]
@@ -143,10 +143,10 @@ class StorageCollector:
         return StorageFacts(mounts=tuple(self._permitted(mounts)))
 
     def _permitted(self, mounts: Iterable[MountFacts]) -> Iterator[MountFacts]:
-        """Yields the mounts, marking those that this process may not access as not asked: a denial says nothing about
-        them.
+        """Yields the mounts. Marks those that this process may not access as not probed: a denial is no failure.
 
-        An expected mount of this process's own table is unreadable then. Raises CollectorError if even the host's root may not be accessed.
+        An expected mount in this process's own table keeps the error. Raises CollectorError if access to the host's
+        root is denied.
         """
         for mount in mounts:
             if mount.error not in _DENIED or (self._root is None and mount.expected):
@@ -160,10 +160,10 @@ class StorageCollector:
                 yield replace(mount, error="", asked=False)
 
     def close(self) -> None:
-        """Kills the probes that still hang, and starts no others. Takes up to `patience` seconds.
+        """Kills the hung probes and prevents new ones. Takes up to `patience` seconds.
 
-        A probe that cannot be killed stays; it may end by the next call. This may be called while another thread reads,
-        whose pass may then fail.
+        A probe that cannot be killed remains and may have exited by the next call. May be called while another thread
+        reads; that pass may then fail.
         """
         self._closed = True
         for probe in list(self._probes.values()):
@@ -172,7 +172,7 @@ class StorageCollector:
         self._forget(set())
 
     def unseen(self) -> frozenset[str]:
-        """Mounts of the host that this process does not have below `root`. Raises as `read`."""
+        """Returns the host's mounts that are not propagated below `root`. Raises the same errors as `read`."""
         return self._tables()[1]
 
     def _tables(self) -> tuple[dict[str, MountEntry], frozenset[str]]:
@@ -205,7 +205,7 @@ class StorageCollector:
         return MountFacts(path=path, expected=True, mounted=False, automount=automount), None
 
     def _others(self, table: Mapping[str, MountEntry]) -> list[tuple[MountFacts, _Key | None]]:
-        """Selects for each file system the mount with the shortest path: binds and containers repeat the others."""
+        """Selects the mount with the shortest path for each file system: bind mounts and containers repeat it."""
         seen = {table[path].device for path in self._expected if path in table}
         chosen: dict[str, MountEntry] = {}
         for entry in sorted(table.values(), key=lambda entry: (len(entry.path), entry.path)):
@@ -227,7 +227,7 @@ class StorageCollector:
             ) from error
 
     def _wait(self) -> None:
-        """Waits until the probes of this pass have answered, but not for those that hang since an earlier pass."""
+        """Waits for the probes of this pass, but not for those that have hung since an earlier pass."""
         deadline = time.monotonic() + self._patience
         for probe in list(self._probes.values()):
             probe.wait(max(0.0, deadline - time.monotonic()))
@@ -245,7 +245,7 @@ class StorageCollector:
         return _with_answer(facts, *answer)
 
     def _forget(self, here: set[_Key | None]) -> None:
-        """Forgets probes whose mount is gone, if they have ended."""
+        """Drops exited probes whose mount is gone."""
         for key, probe in list(self._probes.items()):
             if key not in here and probe.answer() is not None:
                 self._probes.pop(key, None)
@@ -256,7 +256,7 @@ def _same(seen: MountEntry | None, entry: MountEntry) -> bool:
 
 
 class _Probe:
-    """One process that asks one mount. Raises OSError if it cannot be started."""
+    """One process that probes one mount. Raises OSError if it cannot be started."""
 
     def __init__(self, command: Sequence[str], started: float) -> None:
         environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
@@ -266,7 +266,7 @@ class _Probe:
         self.started = started
 
     def wait(self, seconds: float) -> None:
-        """Waits for the probe, but only the first time."""
+        """Waits for the probe; later calls return at once."""
         if not self._waited:
             self._waited = True
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -307,7 +307,7 @@ def _with_answer(facts: MountFacts, code: int, output: str) -> MountFacts:
 
 
 def _known(count: int, size: int = 1) -> int | None:
-    """Returns the size of what was counted. Below 0 the file system does not count it: CephFS says -1 of its free inodes."""
+    """Returns `count` * `size`, or None if the file system does not count it: CephFS reports -1 free inodes."""
     return count * size if count >= 0 else None
 
 

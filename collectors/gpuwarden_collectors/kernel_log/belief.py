@@ -1,21 +1,22 @@
-r"""Which records count: those that the kernel wrote by itself. Pure.
+r"""Rejects kernel log records that a process could have forged. Pure.
 
-| reason | what is disbelieved |
+| reason | rejected records |
 |---|---|
 | `facility` | a record of another facility than the kernel's: a process wrote it to /dev/kmsg, as journald does with ForwardToKMsg for any user |
 | `packet_filter` | a line of a packet filter's log rule, which begins with a text that any process with CAP_NET_ADMIN can choose |
 
-A log rule's text comes first, then what the kernel says of the packet (Linux 4 to 6):
+A line of a log rule begins with the rule's text; the kernel appends a description of the packet (Linux 4 to 6):
 
     iptables LOG, nft log   TEXT, `IN=eth0 OUT=lo ` [`PHYSIN=… `] [`PHYSOUT=… `], then nothing, or one of SRC= MAC ARP VPROTO=
                             TRUNCATED and more of that kind without ", " (net/netfilter/nf_log_syslog.c and its predecessors)
     ebtables --log          TEXT, ` IN=eth0 OUT=lo MAC source = …` (net/bridge/netfilter/ebt_log.c)
 
-A process may be named like the beginning of such a tail, to have a genuine line about it disbelieved. Its name has at most 15
-bytes, and the driver prints ", " and a text behind it: so there is neither `IN= OUT= PHYSIN=` nor `IN= OUT= MAC source = `,
-after anything shorter there is a ", ", and `IN= OUT=` is followed by no keyword of the packet filter's. Names of devices, also of
-at most 15 bytes and without white space, may end with a comma. The line of a soft lockup ends with `[NAME:PID]`, that of a
-kill for want of memory with `,task=NAME,pid=PID,uid=UID`: these names are left out. No packet filter's tail ends so.
+A process could have a name like the beginning of such a tail, so that a genuine line about it is rejected. But its name
+has at most 15 bytes, and the driver prints ", " and a text after it: so neither `IN= OUT= PHYSIN=` nor `IN= OUT= MAC
+source = ` fits, anything shorter is followed by ", ", and `IN= OUT=` is followed by no keyword of a packet filter.
+Names of devices, also of at most 15 bytes and without white space, may end with a comma. The line of a soft lockup ends
+with `[NAME:PID]`, that of an OOM kill with `,task=NAME,pid=PID,uid=UID`: these names are removed before matching. No
+packet filter's tail ends like this.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ _PROCESS = re.compile(
 
 
 def disbelieved(record: Record, facilities: Collection[int]) -> str:
-    """Returns why this record cannot be the kernel's own, one of the reasons above, or "" if it may be.
+    """Returns why a record is rejected, one of the reasons above, or "" if it is accepted.
 
-    Records of `facilities` are believed.
+    `facilities`: those whose records may be accepted.
     """
     if record.facility not in facilities:
         return FACILITY

@@ -1,4 +1,4 @@
-"""Lines that only repeat the line before: the driver and the kernel report one error in two lines; it counts once. Pure.
+"""Detects lines that repeat the previous one: driver and kernel report some errors in two lines. Pure.
 
 | first line | its echo |
 |---|---|
@@ -6,7 +6,7 @@
 | SXid with the keyword Fatal, Non-fatal or Correctable | the same SXid with `Severity s Engine instance …` |
 | AER line of the port: an error was received from a device | `PCIe Bus Error: …` of that device |
 
-An echo that comes alone is an event like any other. Both lines are printed by one function, within microseconds.
+An echo without its first line is a normal event. One function prints both lines, within microseconds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Echoes:
         self._first: dict[Hashable, int] = {}
 
     def is_echo(self, event: HostEvent, microseconds: int) -> bool:
-        """True if this event, `microseconds` by the log's clock, repeats one asked about within the second before."""
+        """True if this event repeats one that was passed within the last second. `microseconds` is the log's time."""
         key, echo = _key(event)
         if key is None:
             return False
@@ -39,7 +39,7 @@ class Echoes:
 
 
 def _key(event: HostEvent) -> tuple[Hashable, bool]:
-    """Returns what the event is about (None if it has no echo), and whether it has the form of an echo."""
+    """Returns a key that a line and its echo share (None for other events), and whether this is the echo's form."""
     match event:
         case XidEvent(xid=xid, slot=slot, inferred=inferred) if xid == FALLEN_OFF_THE_BUS:
             return ("bus", slot), inferred

@@ -1,14 +1,15 @@
-r"""What a kernel message says: from the bytes of one record to at most one event. Pure.
+r"""Parses the bytes of one kernel log record into at most one event. Pure.
 
 A record is what one read of `/dev/kmsg` returns (kernel documentation, ABI/testing/dev-kmsg): a header
 `prio,sequence,microseconds,flags[,…];`, the message, and continuation lines ` KEY=value`, with every byte that is not
 printable ASCII written as `\xNN`. One record can hold several lines of text (`\x0a`).
 
-Every pattern is matched at the start of the message and nowhere else: the kernel and the driver print process names
-inside their lines, some even at the front (`NAME[PID]: segfault …`), and a process name, 15 bytes long, is its user's to
-choose. So the patterns go on past 15 bytes, and neither leading space nor text before them is skipped. The formats are those
-of the NVIDIA open kernel modules 515 to 595 (kernel_rc.c, osinit.c, osapi.c, nvswitch/kernel) and of Linux 4 to 6
-(drivers/pci/pcie/aer.c, drivers/pci/pci.c), of want of memory of Linux 5 on (mm/oom_kill.c, dump_oom_summary); `tests/data/kernel_log` has an example of each.
+Every pattern is anchored at the start of the message: the kernel and the driver print process names inside their
+lines, some even at the start (`NAME[PID]: segfault …`), and a user can choose a process name of up to 15 bytes.
+Therefore each pattern is longer than 15 bytes, and neither leading space nor text before it is skipped. The formats
+are those of the NVIDIA open kernel modules 515 to 595 (kernel_rc.c, osinit.c, osapi.c, nvswitch/kernel), of Linux 4 to
+6 (drivers/pci/pcie/aer.c, drivers/pci/pci.c), and of Linux 5 and later for OOM kills (mm/oom_kill.c,
+dump_oom_summary); `tests/data/kernel_log` has an example of each.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Record(NamedTuple):
 
 
 def parse_record(raw: bytes) -> Record | None:
-    """The record in these bytes, without its continuation lines; None if they are none."""
+    """Parses one record, without its continuation lines; returns None if the bytes are not a record."""
     match = _RECORD.match(raw)
     if match is None:
         return None
@@ -73,7 +74,7 @@ class _Seen(TypedDict):
 
 
 def event_of(record: Record, at: Stamp, boot_id: str, *, history: bool = False) -> HostEvent | None:
-    """The event that this record has the form of, None for most; whether it may be believed is decided elsewhere. `history` is handed through."""
+    """Parses a record into an event; returns None for most records. Does not check for forgery (`belief.py`)."""
     for pattern, build in _LINES:
         if match := pattern.match(record.text):
             origin = LogOrigin(boot_id=boot_id, sequence=record.sequence, facility=record.facility)
@@ -123,7 +124,7 @@ def _aer_detail(line: re.Match[str], seen: _Seen) -> HostEvent:
 
 
 def _aer_port(line: re.Match[str], seen: _Seen) -> HostEvent:
-    """The port's line; its subject is the device that sent the error, not the port."""
+    """Parses the port's line; `slot` is the device that sent the error, not the port."""
     if line["source"]:
         slot = _slot(line["source"])
     else:  # Linux before 4.17: bus, device and function as one number, in the domain of the port
@@ -141,11 +142,11 @@ def _reset(line: re.Match[str], seen: _Seen) -> HostEvent:
 
 
 def _oom_kill(line: re.Match[str], seen: _Seen) -> HostEvent:
-    """Takes no name from a line that was cut, or torn by others: the beginning of a path is another path."""
+    """Parses an OOM kill. Takes no names from a truncated or interleaved line: part of a path is another path."""
     of_limit = line["constraint"] == "MEMCG"
     named = _OOM_NAMES.match(line["rest"])
     limit, group = (named["limit"] or "", named["group"]) if named else ("", "")
-    if named is None or not (group + "/").startswith(limit.rstrip("/") + "/"):  # else a folder's name is in between
+    if named is None or not (group + "/").startswith(limit.rstrip("/") + "/"):  # else a name contains the separator
         return OomKillEvent(**seen, of_limit=of_limit)
     return OomKillEvent(
         **seen,
@@ -167,7 +168,7 @@ def _severity(line: re.Match[str]) -> AerSeverity:
 def _slot(address: str) -> str:
     try:
         return slot_of(address)
-    except ValueError:  # an Xid of a GPU we cannot name is still an Xid
+    except ValueError:  # an Xid without a valid address is still an Xid
         return ""
 
 
@@ -191,8 +192,8 @@ _DEVICE = rf"[\w.-]{{1,64}} (?P<slot>{_ADDRESS}): "
 _SEVERITY = r"(?:Uncorrect(?:ed|able) \((?P<severity>Fatal|Non-Fatal)\)|Correct(?:ed|able))"
 _PCI_RESET = r"ready \d{1,9}ms after (?:(?:AF_)?FLR|bus reset)"
 
-# The comma after the number shows that the number is not cut off. The process name is left out of the text: it
-# belongs to a user, and events are published.
+# The comma proves that the number is complete. The process name is removed from the text, because a user chooses it
+# and events are published.
 _XID = _pattern(
     rf"{_DRIVER}Xid \((?:PCI:)?{_LOOSE_SLOT}(?: GPU-I:(?P<gpu_instance>\d{{1,5}}))?",
     r"(?: GPU-CI:(?P<compute_instance>\d{1,5}))?\): (?P<xid>\d{1,5}),\s?",
@@ -214,20 +215,20 @@ _AER_PORT = _pattern(
     rf"{_DEVICE}AER: (?P<text>(?:Multiple )?{_SEVERITY} error (?:message )?received(?::| from) ",
     rf"(?:(?P<source>{_ADDRESS})|id=(?P<id>[0-9a-f]{{4}})).*)",
 )
-# drivers/pci/pcie/err.c: a device whose driver has no callback, as that of NVIDIA (of others, only the driver's is read);
-# and at the end the port above it, or the device itself.
+# drivers/pci/pcie/err.c: a device whose driver has no error callback, as NVIDIA's (lines of other drivers' devices are
+# not read); and at the end the port above it, or the device itself.
 _AER_NO_CALLBACK = _pattern(
     rf"nvidia (?P<slot>{_ADDRESS}): AER: (?P<text>[Cc]an't recover \(no error_detected callback\))"
 )
 _AER_FAILED = _pattern(rf"{_DEVICE}AER: (?P<text>[Dd]evice recovery failed)\s*\Z")
-# Printed by Linux, not by the NVIDIA driver: a reset that took over a second, or one the driver did not ask for. The
-# driver's own line for a reset that helped is Xid 154, "… to 0x0 (None)".
+# Printed by Linux, not by the NVIDIA driver: a reset that took over a second, or one that the driver did not request.
+# The driver reports a successful reset as Xid 154, "… to 0x0 (None)".
 _RESET = _pattern(
     rf"nvidia (?P<slot>{_ADDRESS}): ",
     rf"(?P<text>{_PCI_RESET}|reset done|(?P<failed>not ){_PCI_RESET}; giving up)\s*\Z",
 )
-# The name of a cpuset or of a control group may hold anything but a slash, that of a process anything: what is before the first slash
-# and behind the last comma is the kernel's own.
+# The names of cpusets and control groups may contain anything but a slash, process names anything. Only the text before
+# the first slash and after the last comma is certainly the kernel's.
 _OOM_KILL = _pattern(
     r"oom-kill:constraint=CONSTRAINT_(?P<constraint>NONE|CPUSET|MEMORY_POLICY|MEMCG),nodemask=(?P<rest>.*)"
 )

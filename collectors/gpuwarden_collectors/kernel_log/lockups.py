@@ -1,11 +1,11 @@
-"""In which kernel module a CPU is stuck: the kernel prints that in a record behind the line of the soft lockup. Pure.
+"""Finds the kernel module of a soft lockup: the kernel prints it in a later record than the lockup itself. Pure.
 
     watchdog: BUG: soft lockup - CPU#12 stuck for 22s! [python3:4711]
     …
     RIP: 0010:_nv012345rm+0x1a/0x40 [nvidia]          (x86; on Arm `pc : nvidia_poll+0x18/0x120 [nvidia]`)
 
-Only modules of drivers of GPUs and network adapters are distinguished; everything else is a soft lockup without a name. Both
-records are printed by one function. A record of this form that follows no soft lockup (an oops prints it, too) is none.
+Only modules of GPU and network drivers are named. One function prints both records. A record of this form that does
+not follow a soft lockup (an oops prints it, too) is ignored.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MODULE = re.compile(
 class Lockups:
     """The lockups that the log reports.
 
-    `begun` is called with each event that is believed, `named` with each record that is no event by itself.
+    Call `begun` with each accepted event, and `named` with each record that is not itself an event.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Lockups:
             self._lockup, self._at = event, record.microseconds
 
     def named(self, record: Record) -> KernelLineEvent | None:
-        """Returns the lockup before this record, with the module that the record names; None for nearly all records."""
+        """Returns the preceding lockup with the module that this record names, or None if the record names none."""
         if self._lockup is None or (match := _MODULE.match(record.text)) is None:
             return None
         lockup, self._lockup = self._lockup, None

@@ -1,4 +1,4 @@
-r"""Lines of the kernel log besides Xids, SXids, PCIe errors and resets: their forms, and what each reports. Pure.
+r"""Patterns of kernel log lines other than Xids, SXids, PCIe errors and resets. Pure.
 
 | reports | line | printed by |
 |---|---|---|
@@ -16,7 +16,7 @@ r"""Lines of the kernel log besides Xids, SXids, PCIe errors and resets: their f
 | | `mlx5_core …: poll_health:803:(pid 0): Fatal error 1 detected` | the same; 1 and 2 are about PCIe, 4 and 5 are requests for a reset; 3 (disabled) is also how a virtual function ends |
 | `adapter_recovered` | `mlx5_core …: health recovery succeeded`, `mlx5_core …: firmware version: 28.41.1000` | health.c; main.c, when the driver begins with it. A version of 65535 is what is read where nothing answers |
 
-The module that a CPU was stuck in is in a record of its own, which comes a moment later: see `lockups.py`.
+A later record names the module of a soft lockup: see `lockups.py`.
 """
 
 from __future__ import annotations

@@ -1,18 +1,20 @@
 """The one reader of the kernel log: follows it on the asyncio loop and delivers events in batches.
 
-- **Key.** A record is (boot id, sequence). Reading starts at the oldest record there is; what the resumed position covers
-  is skipped, so no record is delivered twice and none is left out. Missing numbers, as after EPIPE, become a `LogGap`.
-  A log by syslog(2) is numbered by its times: records were lost there, nobody knows how many, if the oldest that there is
-  comes after the position. A position of the other kind of log compares with nothing: what is there then is history, after a gap.
-- **Time.** The log stamps records with its own clock: it starts at boot, stops while the machine is suspended, and is
-  not steered by NTP, so that it is off by minutes after months. A record that was there before we caught up is stamped by
-  that clock, shifted by boottime minus monotonic of this moment (right but for suspends between the record and now). A
-  record that arrives while we follow is stamped when it arrives; but where this process stood still, it came at some time since the log
-  was last read to its end, and is stamped within that by its own clock, corrected by how far that was off at the last record.
-- **Belief.** Only the kernel's own records become events (`belief.py`); of the others, those that would have are counted.
-- **Loop.** At most `RECORDS_PER_TURN` records, a millisecond or two, go by before other tasks have their turn. A read that takes longer is
-  done in a thread, one at a time. If the source was closed meanwhile, what it brings is discarded: the position is still before it.
-- **Errors** after the start close the log and open it again with growing pauses; `error` says so as long as it lasts.
+- **Key.** (boot id, sequence) identifies a record. Reading starts at the oldest record and skips those up to the
+  resumed position, so no record is delivered twice or omitted. Missing numbers, as after EPIPE, become a `LogGap`.
+  Lines read by syslog(2) are numbered by time: if the oldest one is newer than the position, an unknown number of
+  records was lost. Positions of the two kinds are not comparable: after a change of kind a gap is reported, and
+  existing records are history.
+- **Time.** Records carry the log's own clock, which starts at boot, stops during suspend and is not corrected by NTP,
+  so it is off by minutes after months. A record from before the reader caught up gets that time, shifted by the present
+  difference of CLOCK_BOOTTIME and CLOCK_MONOTONIC (wrong only if a suspend lies between the record and now). A record
+  that arrives later gets the time of its arrival. If this process was stopped, the record may have arrived at any time
+  since the log was last read to its end: then it gets the log's time, corrected by that clock's error at the last
+  record, and limited to that interval.
+- **Belief.** Only the kernel's own records become events (`belief.py`). Rejected ones that look like events are counted.
+- **Loop.** At most `RECORDS_PER_TURN` records, a millisecond or two, are processed before other tasks run. A slow read
+  is made in a thread, one at a time. If the source is closed meanwhile, the result is discarded; the position stays.
+- **Errors** after the start close the log, which is opened again after growing pauses; `error` is set until then.
 """
 
 from __future__ import annotations
@@ -35,14 +37,14 @@ from gpuwarden_collectors.kernel_log.sources import RecordSource, Turn, open_sou
 RECORDS_PER_TURN = 100
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds before the log is opened again after an error
 BEAT = 5.0
-"""Seconds after which a device is read though it reported no record, so that it is known when there was none."""
+"""Seconds between reads of a device that reported no record: each read confirms that the log is at its end."""
 STOOD_STILL = 2 * BEAT
-"""Seconds since the log was last read to its end: after more, this process stood still, and a record may have waited."""
+"""Seconds since the log was last read to its end after which this process counts as stopped meanwhile."""
 
 
 OnEvents = Callable[[Sequence[HostEvent], LogPosition], None]
 Aside = Callable[[Callable[[], Turn]], asyncio.Future[Turn]]
-"""Does a read in a thread; RuntimeError is in the future where none can be started."""
+"""Makes a read in a thread; the future has a RuntimeError if no thread can be started."""
 
 
 def _in_executor(read: Callable[[], Turn]) -> asyncio.Future[Turn]:
@@ -50,12 +52,12 @@ def _in_executor(read: Callable[[], Turn]) -> asyncio.Future[Turn]:
 
 
 class KernelLog:
-    """Follows `path` from `resume` on and calls `on_events` with what it finds, with the position reached.
+    """Follows `path` from `resume` on, and calls `on_events` with the events and the position reached.
 
-    `resume` counts only for the same boot. Events older than `history_before` (CLOCK_BOOTTIME, seconds) are marked as
-    history. `facilities`: those whose records are believed. `aside`: how a read is done that takes long. Counters, since construction: `records` read, `malformed` ones, `gaps`
-    and records `lost` in them, `errors`, and by reason the records that were `disbelieved` though they have the form of an event.
-    `error` is empty while the log is followed.
+    `resume` only applies to the same boot. Events older than `history_before` (CLOCK_BOOTTIME, seconds) are marked as
+    history. `facilities`: those whose records are accepted. `aside`: makes slow reads. Counters since construction:
+    `records` read, `malformed` records, `gaps`, records `lost` in them, `errors`, and, by reason, `disbelieved`
+    records in the form of an event. `error` is empty while the log is followed.
     """
 
     def __init__(
@@ -94,7 +96,7 @@ class KernelLog:
 
     @property
     def position(self) -> LogPosition | None:
-        """Returns how far the log has been read, including records without an event; None before the first record."""
+        """Returns the position of the last record read, with or without an event; None before the first record."""
         return None if self._last is None else LogPosition(self._boot_id, self._last)
 
     @property
@@ -116,7 +118,7 @@ class KernelLog:
         self.error = ""
 
     def close(self) -> None:
-        """Stops following, on the loop that follows; nothing is left running."""
+        """Stops following. Call it on the loop that follows the log."""
         if self._timer:
             self._timer.cancel()
             self._timer = None
@@ -132,7 +134,7 @@ class KernelLog:
         if source.wait is not None:
             try:
                 loop.add_reader(source.wait, self._turn, source)
-            except OSError as error:  # a character device that cannot be waited for, as /dev/null
+            except OSError as error:  # a character device that epoll does not support, as /dev/null
                 source.close()
                 raise CollectorError(f"cannot follow the kernel log {self._path}: it is no log device") from error
         if source.poll is not None:
@@ -156,7 +158,7 @@ class KernelLog:
         if source is self._source:
             self._take(source, reading.result)
         elif not reading.cancelled():
-            reading.exception()  # else asyncio logs that nobody asked for it
+            reading.exception()  # otherwise asyncio logs an unretrieved exception
 
     def _take(self, source: RecordSource, read: Callable[[], Turn]) -> None:
         try:
@@ -240,7 +242,7 @@ class KernelLog:
         return events
 
     def _missing(self, record: Record, at: Stamp, *, from_oldest: bool) -> list[HostEvent]:
-        """Returns the gap before this record. `from_oldest` says that the record is the oldest there is."""
+        """Returns the gap before this record, if any. `from_oldest`: the record is the oldest in the log."""
         if self._last is None:
             return []
         if record.sequence >= BY_TIME:
@@ -249,9 +251,9 @@ class KernelLog:
         return self._gap(at, lost, record.sequence) if lost else []
 
     def _emptied(self, now: Stamp) -> list[HostEvent]:
-        """Returns a gap if the log by syslog(2) is empty, since `dmesg --clear` hides its lines.
+        """Returns a gap if syslog(2) returns no lines because of `dmesg --clear`.
 
-        What came before that and was not read is lost.
+        Unread lines from before the clear are lost.
         """
         from_oldest, self._from_oldest = self._from_oldest, False
         if not from_oldest or self._last is None or self._last < BY_TIME:
@@ -261,7 +263,7 @@ class KernelLog:
     def _rewound(self, now: Stamp) -> list[HostEvent]:
         """Returns a gap if the log ends before the resumed position.
 
-        It is then another log, and waiting for that position would miss its records.
+        It is then another log, whose records would be skipped until it reached that position.
         """
         if self._last is None or not 0 <= self._newest < self._last:
             return []

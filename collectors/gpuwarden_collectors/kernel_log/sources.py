@@ -1,7 +1,7 @@
-"""Where records come from: the kernel's device, a file that holds one record on each line and grows, or syslog(2) (`syslog.py`).
+"""Sources of kernel log records: `/dev/kmsg`, a growing file with one record per line, or syslog(2) (`syslog.py`).
 
-`read` of each returns a bounded piece of records in the form of `/dev/kmsg`: at once, unless it is `slow`. A file is meant to lie on a
-local disk: it is read on the loop.
+Each `read` returns a bounded number of records in the format of `/dev/kmsg`, without blocking unless `slow` is true. A
+file should be on a local disk, because it is read on the event loop.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from gpuwarden_collectors.base import CollectorError, SourceAbsent
 from gpuwarden_collectors.file_changes import FileChanges
 
 RECORD_MAX = 8192  # bytes; CONSOLE_EXT_LOG_MAX of Linux 4 to 6
-RECORD_LIMIT = 1 << 20  # a kernel with longer records than this is not believed
+RECORD_LIMIT = 1 << 20  # longer records are treated as an error
 CHUNK = 8192  # bytes of a file for one turn of the loop
 LINE_MAX = 65_536  # bytes kept of a line that has not ended
 DEVICE = "/dev/kmsg"
-FILE_POLL = 1.0  # seconds after which a file is read without a report: network file systems report little
+FILE_POLL = 1.0  # seconds between reads without an inotify event: network file systems report few
 _REFUSED = (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENXIO, errno.ENODEV)
-"""Errors that mean that the device cannot be opened here. After any other, such as too many open files, it may be later."""
+"""Errors that mean that the device can never be opened here. Others, such as too many open files, are transient."""
 
 
 class Turn(NamedTuple):
     """The result of one bounded read.
 
-    With `drained` nothing was left. With `restarted` it begins with the oldest record there is, of another log or
-    again.
+    `drained`: no records are left. `restarted`: the records begin with the oldest one, of another log or of the same
+    log again.
     """
 
     records: list[bytes]
@@ -38,22 +38,22 @@ class Turn(NamedTuple):
 
 
 class RecordSource(Protocol):
-    wait: int | None  # the descriptor that is readable when there is more; None: nothing reports it
-    poll: float | None  # seconds between two reads at most; None: `wait` misses nothing
+    wait: int | None  # descriptor that becomes readable with new records; None: poll only
+    poll: float | None  # most seconds between two reads; None: `wait` reports every record
 
     def read(self, limit: int) -> Turn:
         """Reads about `limit` records at most. Raises OSError when the source is broken."""
 
     def slow(self) -> bool:
-        """True if the next `read` takes milliseconds and should be made in a thread."""
+        """True if the next `read` takes milliseconds and belongs in a thread."""
 
     def close(self) -> None: ...
 
 
 def open_source(path: str) -> RecordSource:
-    """The log at `path`; where that is the kernel's device and may not be opened, the same log by syslog(2).
+    """Opens the log at `path`; if that is `/dev/kmsg` and access is denied, opens the same log by syslog(2).
 
-    Raises SourceAbsent if there is no such path, CollectorError if it may not be read or is no log.
+    Raises SourceAbsent if the path does not exist, CollectorError if it cannot be read or is not a log.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -100,14 +100,12 @@ class KmsgDevice:
                 records.append(self._record())
             except BlockingIOError:
                 return Turn(records, drained=True)
-            except (
-                BrokenPipeError
-            ):  # the next ones are overwritten: the numbers will jump, the next read gets the oldest left
+            except BrokenPipeError:  # the next records were overwritten: the next read returns the oldest remaining one
                 return Turn(records)
             except OSError:
                 if not records:
                     raise
-                break  # deliver these; a lasting error comes again
+                break  # deliver these records; a persistent error recurs
         return Turn(records)
 
     def _record(self) -> bytes:
@@ -117,7 +115,7 @@ class KmsgDevice:
             except OSError as error:
                 if error.errno != errno.EINVAL or self._size >= RECORD_LIMIT:
                     raise
-                # Too small a buffer. Linux from 5.10 has then skipped the record, which shows as a gap.
+                # The buffer is too small. Linux 5.10 and later then skip the record, which becomes a gap.
                 self._size *= 2
             else:
                 if not record:
@@ -132,7 +130,7 @@ class KmsgDevice:
 
 
 class FollowedFile:
-    """A file followed by its name, as `tail -F` does: truncated, replaced, gone for a while."""
+    """A file followed by name, like `tail -F`: it may be truncated, replaced or missing for a while."""
 
     poll: float | None = FILE_POLL
 
@@ -146,7 +144,7 @@ class FollowedFile:
 
     def read(self, limit: int) -> Turn:  # noqa: ARG002 - CHUNK is the limit here
         self._changes.forget()
-        replaced = self._replaced()  # asked before the read, so that an end of file after it is final
+        replaced = self._replaced()  # checked before the read, so that a following end of file is final
         truncated = os.fstat(self.fd).st_size < self._offset
         if truncated:
             os.lseek(self.fd, 0, os.SEEK_SET)
@@ -165,7 +163,7 @@ class FollowedFile:
         try:
             named = Path(self._path).stat()
         except FileNotFoundError:
-            return False  # moved away; its successor will come under the same name
+            return False  # renamed; the successor will have the same name
         if not stat.S_ISREG(named.st_mode):
             raise OSError(errno.EINVAL, "it is no regular file any more")
         here = os.fstat(self.fd)

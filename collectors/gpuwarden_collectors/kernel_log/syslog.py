@@ -1,28 +1,29 @@
-r"""The kernel log by syslog(2), for a process that may not open `/dev/kmsg`: a pod without privilege, whose devices the kernel refuses.
+r"""Reads the kernel log by syslog(2), for a process that may not open `/dev/kmsg`, such as an unprivileged pod.
 
-What it takes is root and CAP_SYSLOG, or kernel.dmesg_restrict 0. Its call READ_ALL gives the newest lines of the ring as text, and
-nothing reports that there are new ones: the end of the ring is read each `POLL` seconds, and what follows the last `ANCHOR` lines
-of the read before is new. If these are not in the end of the ring, the whole of it is read. The kernel walks over all records for each
-read: where that takes more than `SHARE` of a core, as with a large ring on a slow one, it is read less often, but while so much comes
-that the end of the ring is too short.
+It needs root and CAP_SYSLOG, or kernel.dmesg_restrict 0. The call READ_ALL returns the newest lines of the ring buffer
+as text; the kernel does not signal new lines. Every `POLL` seconds the end of the ring is read, and the lines after the
+last `ANCHOR` lines of the previous read are new. If the end of the ring does not contain these, the whole ring is read.
+For each read the kernel walks all records: if that takes more than `SHARE` of a core (a large ring on a slow core), the
+interval grows, unless lines arrive so fast that the end of the ring is too short.
 
-Each line is made a record in the form of `/dev/kmsg`. What such a line lacks:
+Each line is converted to a record in the format of `/dev/kmsg`. Differences:
 
-| `/dev/kmsg` has | here |
+| `/dev/kmsg` has | syslog(2) |
 |---|---|
-| the number of the record | the time of the line, made greater than that of the line before: the same lines have the same numbers after a restart |
-| how many records were lost | not known: a gap of unknown size, if the oldest line there is comes after the last that was read, or `dmesg --clear` hid the lines |
-| where a record ends | not known: the kernel begins each line of one record with the same `<priority>[time]` |
-| the moment at which it comes | up to `poll` seconds later |
+| the number of the record | the time of the line, increased so that numbers rise; the same lines get the same numbers after a restart |
+| how many records were lost | unknown: a gap of unknown size, if the oldest line is newer than the last one read, or `dmesg --clear` hid the lines |
+| where a record ends | unknown: the kernel begins each line of one record with the same `<priority>[time]` |
+| the time of arrival | up to `poll` seconds later |
 
-The facility is there, in the priority (kernel/printk/printk.c, print_syslog): a line that a process wrote is recognised as such. But a
-record of the kernel's own can have a text in it that a user chose, with a newline and behind it a line that seems to be a driver's. So
-lines that begin alike count as one record, as they were at `/dev/kmsg` if they are one. Only where each of them is of a driver or of a PCI
-device are they records of their own: these have nothing of a user's in them but the name of a process, which is
-shorter than any pattern. The lines in such a record that seem to be a driver's and may be one are counted as written by a process.
+The priority contains the facility (kernel/printk/printk.c, print_syslog), so lines written by a process are detected.
+But a kernel record can contain text that a user chose, with a newline followed by a forged line of a driver. Therefore
+lines with the same beginning count as one record, as at `/dev/kmsg`. They count as separate records only if each is a
+line of a driver or of a PCI device: the only text of a user in such a line is a process name, which is shorter than any
+pattern. The later lines of a combined record are also yielded as if a process had written them, so that those in the
+form of an event are counted.
 
-Lines without times (printk.time off) are not taken: neither their order nor their ends could be known. The kernel keeps the times, so
-that nothing is lost when it is switched on within the life of the ring.
+Lines without times (printk.time off) are rejected, because neither their order nor their ends are known. The kernel
+keeps the times internally, so no lines in the ring are lost when printk.time is enabled.
 """
 
 from __future__ import annotations
@@ -55,17 +56,17 @@ _HEAD = re.compile(
 _OF_A_DRIVER = re.compile(
     rb"NVRM: |nvidia-nvswitch\d{1,3}: |[\w.-]{1,64} [0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]: "
 )
-_PROBE = b"NVRM: The NVIDIA GPU "  # the one record of several lines that has a pattern (`lines.py`)
+_PROBE = b"NVRM: The NVIDIA GPU "  # the only pattern that spans several lines (`lines.py`)
 _NO_TIMES = "syslog(2) gives lines without times; echo Y > /sys/module/printk/parameters/time on the host, and printk.time=1 for its next boot"
 
 
 def open_syslog(*, instead_of: OSError) -> SyslogRing:
-    """Opens the log by syslog(2). `instead_of` says why the device cannot be opened.
+    """Opens the log by syslog(2). `instead_of`: why the device cannot be opened.
 
-    Raises CollectorError if this cannot be read either.
+    Raises CollectorError if syslog(2) fails, too.
     """
     try:
-        size = min(RING_MOST, 2 * ring_size())  # a line has a longer head as text than in the ring
+        size = min(RING_MOST, 2 * ring_size())  # as text, the prefix of a line is longer than in the ring
         read_all(1024)
     except OSError as error:
         raise CollectorError(
@@ -82,7 +83,7 @@ def ring_size() -> int:
 
 
 def read_all(size: int) -> bytes:
-    """The newest lines of the ring, whole ones, as many as fit into `size` bytes. Raises OSError."""
+    """Returns the newest complete lines of the ring that fit into `size` bytes. Raises OSError."""
     buffer = ctypes.create_string_buffer(size)
     return ctypes.string_at(buffer, _klogctl(_READ_ALL, buffer, size))
 
@@ -96,7 +97,7 @@ def _klogctl(action: int, buffer: ctypes.Array[ctypes.c_char] | None, size: int)
 
 
 class SyslogRing:
-    """A record source over `read(size)`, which gives the newest lines; `size` bytes hold all of them."""
+    """A record source that reads the newest lines with `read(size)`; `size` is enough for the whole ring."""
 
     wait: int | None = None
 
@@ -105,25 +106,25 @@ class SyslogRing:
         self._shortest = poll
         self._read_newest = read
         self._size = size
-        self._anchor: bytes | None = None  # None: nothing was read; empty: the ring was
+        self._anchor: bytes | None = None  # last lines read; None before the first read; empty if the ring was empty
         self._waiting: deque[bytes] = deque()
-        self._last = 0  # the number that the last line has beyond BY_TIME
+        self._last = 0  # number of the last line, minus BY_TIME
 
     def read(self, limit: int) -> Turn:
-        """Raises OSError if the ring may not be read any more, or its lines have no times."""
+        """Returns the next records. Raises OSError if the ring is no longer readable, or its lines have no times."""
         restarted = not self._waiting and self._take()
         records = list(self._records(limit))
         return Turn(records, drained=not self._waiting, restarted=restarted)
 
     def slow(self) -> bool:
-        """True unless records of the last read are left: for a read the kernel walks over the whole ring."""
+        """True unless records of the last read are left: a new read makes the kernel walk the whole ring."""
         return not self._waiting
 
     def close(self) -> None:
         """No-op: this source keeps nothing open."""
 
     def _take(self) -> bool:
-        """Adds the new lines. True if they begin with the oldest line there is."""
+        """Queues the new lines. True if they begin with the oldest line of the ring."""
         text, begin = self._unread()
         if text and _HEAD.match(text) is None:
             raise OSError(errno.ENOMSG, _NO_TIMES)
@@ -136,7 +137,7 @@ class SyslogRing:
         return begin is None
 
     def _unread(self) -> tuple[bytes, int | None]:
-        """Returns lines, and where the new ones begin among them; None if the lines that were read are not there."""
+        """Returns lines and the offset of the new ones; the offset is None if the lines of the last read are gone."""
         anchor = self._anchor
         if anchor and self._size > WINDOW:
             begun = time.thread_time()
@@ -172,7 +173,7 @@ class SyslogRing:
 
 
 def _separated(priority: int, lines: list[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Yields the records, with their priorities, that lines with the same beginning contain."""
+    """Splits lines with the same prefix into records, each with its priority."""
     whole = b"\n".join(lines)
     if len(lines) == 1 or lines[0].startswith(_PROBE):
         yield priority, whole
@@ -184,6 +185,6 @@ def _separated(priority: int, lines: list[bytes]) -> Iterator[tuple[int, bytes]]
 
 
 def _behind(text: bytes, anchor: bytes) -> int | None:
-    """Returns the offset at which `anchor` ends in `text` as whole lines, or None if it is not there."""
+    """Returns the offset in `text` after the complete lines `anchor`, or None if `text` does not contain them."""
     at = text.rfind(anchor)
     return at + len(anchor) if at == 0 or (at > 0 and text[at - 1 : at] == b"\n") else None

@@ -17,7 +17,7 @@ _PORTABLE = 1  # CU_MEMHOSTALLOC_PORTABLE: pinned for the contexts of all GPUs
 _MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # of CUfunction_attribute
 _SMS, _INTEGRATED, _MAJOR, _MINOR, _SHARED_PER_SM = 16, 18, 75, 76, 81  # of CUdevice_attribute
 _BUFFER_POINTER, _BUFFER_SIZE = 1, 2  # CU_LAUNCH_PARAM_BUFFER_*: all parameters in one buffer
-_NO_MPS = "/dev/null"  # no folder: the attempt to connect fails, and the process has the GPU by itself
+_NO_MPS = "/dev/null"  # not a folder: connecting to MPS fails, and the process uses the GPU directly
 
 Function = c_void_p
 
@@ -29,20 +29,20 @@ def prepare(environment: MutableMapping[str, str], uuids: Sequence[str]) -> None
     """
     environment["CUDA_VISIBLE_DEVICES"] = ",".join(uuids)
     environment["CUDA_MPS_PIPE_DIRECTORY"] = _NO_MPS
-    # Lazily, a kernel would take memory at its first launch, when none may be left.
+    # With lazy loading a kernel allocates memory at its first launch, when none may be left.
     environment["CUDA_MODULE_LOADING"] = "EAGER"
     if not environment.get("CUDA_CACHE_PATH"):
-        environment["CUDA_CACHE_DISABLE"] = "1"  # the default is a folder of the user's, and its code would be run
+        environment["CUDA_CACHE_DISABLE"] = "1"  # the default is in the user's home, and code from there would be run
 
 
 class Device:
-    """The GPU with this number among the visible ones. Its primary context is made at once, and current in this thread.
+    """The visible GPU number `ordinal`. The constructor creates its primary context and makes it current.
 
     Sizes are bytes, times seconds, addresses those of the GPU. Every method raises CudaError.
     """
 
     def __init__(self, driver: Driver, ordinal: int, expected: str) -> None:
-        """Raises HostError also if the GPU with this number is another than `expected`."""
+        """Raises HostError also if the UUID of this GPU is not `expected`."""
         self._driver = driver
         handle, raw_uuid, context = c_int(), CUuuid(), c_void_p()
         driver.call("cuDeviceGet", byref(handle), ordinal)
@@ -113,7 +113,7 @@ class Device:
         try:
             yield
         except BaseException:
-            with suppress(CudaError):  # after an error of the GPU no call succeeds, and the first one says why
+            with suppress(CudaError):  # after a GPU error every call fails, and the first error is the useful one
                 self._driver.call(call, address)
             raise
         self.select()

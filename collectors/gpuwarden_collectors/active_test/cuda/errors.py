@@ -1,6 +1,7 @@
-"""What the driver's error codes mean here: whose fault they are, and what an operator can do.
+"""Maps the driver's error codes to the component at fault and to what an operator can do.
 
-Codes and names are those of CUresult in cuda.h. What 2, 46, 100, 221 and 999 come from at which call was measured on H100 with driver 580.
+Codes and names are those of CUresult in cuda.h. The causes of 2, 46, 100, 221 and 999 at each call were measured on
+an H100 with driver 580.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from gpuwarden_collectors.active_test.obstructed import Obstructed
 
 
 class CudaError(Obstructed):
-    """A call of the driver failed, and it says nothing about the GPU's health. `code`: CUresult, 0 where no call was made."""
+    """A driver call failed; the GPU may be healthy. `code` is the CUresult, or 0 if no call was made."""
 
     def __init__(self, text: str, *, call: str = "", code: int = 0) -> None:
         super().__init__(text)
@@ -21,29 +22,29 @@ class CudaError(Obstructed):
 
 
 class HostError(CudaError):
-    """The host, its driver or the model of GPU cannot run the test. The next try ends the same way."""
+    """The host, its driver or the GPU model cannot run the test. A retry would fail the same way."""
 
     obstacle = Obstacle.UNSUPPORTED
 
 
 class NotReadyError(CudaError):
-    """The system is not ready for CUDA yet. A later try may succeed."""
+    """The system is not ready for CUDA yet. A retry may succeed."""
 
     obstacle = Obstacle.UNSUPPORTED
 
 
 class BusyError(CudaError):
-    """Another process has the GPU. A later try may succeed."""
+    """Another process uses the GPU. A retry may succeed."""
 
     obstacle = Obstacle.BUSY
 
 
 class OutOfMemoryError(BusyError):
-    """There is less free GPU memory than was asked for."""
+    """An allocation exceeds the free GPU memory."""
 
 
 class GpuError(CudaError):
-    """The GPU itself, or a kernel on it, failed. Nothing more can be done in this process: the error stays."""
+    """The GPU itself, or a kernel on it, failed. The error is sticky: every later call of this process fails."""
 
     obstacle = Obstacle.GPU_ERROR
 
@@ -138,7 +139,7 @@ _DOING: dict[str, str] = {
 
 
 def call_failed(call: str, code: int, gpu: str) -> CudaError:
-    """Returns the error for a call that returned `code`; its class says where the fault lies."""
+    """Returns the error for a call that returned `code`; its class names the component at fault."""
     row = _AT_CALL.get((call, code)) or _ROWS.get(code)
     if row is None:
         row = _Row("UNKNOWN" if code == _UNKNOWN else "error", CudaError, _OWN, _REPORT)
@@ -156,5 +157,5 @@ def library_absent(path: str, error: object) -> HostError:
 
 
 def function_absent(path: str, name: str) -> HostError:
-    """Returns the error for a libcuda that lacks a function of every driver since 450."""
+    """Returns the error for a libcuda without a function that every driver since 450 has."""
     return HostError(f"CUDA cannot be used: {path} has no {name}: the driver is older than 450; {_UPGRADE}")

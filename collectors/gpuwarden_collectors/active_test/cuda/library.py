@@ -1,4 +1,4 @@
-"""The functions of libcuda.so.1 that the test calls, with the types of their arguments. Nothing of a CUDA toolkit is needed."""
+"""The functions of libcuda.so.1 that the test calls, with their argument types. No CUDA toolkit is needed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Driver:
     """
 
     def __init__(self, path: str, gpu: str) -> None:
-        """Load the library. Raises HostError if it, or a function of it, is absent."""
+        """Load the library. Raises HostError if the library or one of the functions is absent."""
         self.gpu = gpu
         try:
             library = load(LIBRARY, "" if path == LIBRARY else path)
@@ -67,7 +67,7 @@ class Driver:
             self._functions[name] = function
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Call a function of the library. Raises CudaError if it fails, of the kind of its fault."""
+        """Call a function of the library. If it fails, raises the subclass of CudaError for its error code."""
         code = self._functions[name](*arguments)
         if code:
             raise call_failed(name, code, self.gpu)

@@ -1,4 +1,4 @@
-"""The frame of a compute kernel: every warp does the same, measures its own time, and leaves one record."""
+"""The frame of a compute kernel: every warp does the same work, measures its own time, and writes one record."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def weight(number: int) -> int:
 
 
 def drawn(register: str) -> Iterator[str]:
-    """Draws the generator's next operand. Its low bits repeat soon, so that the high half is mixed into them."""
+    """Yields PTX that draws the next operand. The high half is mixed into the low bits, whose period is short."""
     yield f"mad.lo.u32 %x, %x, {STEP}, {ADD};"
     yield "shr.u32 %s, %x, 16;"
     yield f"xor.b32 {register}, %x, %s;"
@@ -33,13 +33,13 @@ def drawn(register: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compute:
-    """The parts of a compute kernel: before; for each round begin, `LOOPS` times loop, end; at last after.
+    """The parts of a compute kernel, run as: before; for each round begin, `LOOPS` times loop, end; finally after.
 
-    %x0 is what this lane's operands begin with, %x, %s and %p are free; a part adds to %checksum what it has.
+    %x0 seeds this lane's operands; %x, %s and %p are scratch registers. Each part adds its results to %checksum.
     """
 
     registers: Mapping[str, str]
-    """More of them, names by type."""
+    """Additional registers: names by type."""
     before: Iterable[str] = ()
     begin: Iterable[str] = ()
     loop: Iterable[str]
@@ -48,7 +48,7 @@ class Compute:
 
 
 def compute_entry(name: str, parts: Compute) -> str:
-    """Loads nothing, stores one record for each warp, with the time that its rounds took."""
+    """Returns the PTX of a kernel that loads no memory and stores one record per warp, with the time of its rounds."""
     body = [
         *_START,
         *parts.before,

@@ -1,4 +1,4 @@
-"""Checksums of one round of the tensor kernels, by seed: what a model of the tests computes on the CPU, and compares."""
+"""Checksums of one round of the tensor kernels, by seed. A unit test recomputes them with a model on the CPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CHECKSUMS: Mapping[str, Mapping[int, int]] = MappingProxyType(
     },
 )
 SEEDS = tuple(CHECKSUMS["int8"])
-"""Seeds for the tensor kernels: with any other seed their result is not known."""
+"""Seeds for which the result of the tensor kernels is known."""
 
 
 def expected(entry: str, seed: int, rounds: int) -> int:

@@ -1,6 +1,7 @@
-"""How the kernels of `gpuwarden test` are launched, and what they leave in GPU memory: names, parameters, grids, records.
+"""The interface of the kernels of `gpuwarden test`: entry names, parameters, grids, and the records they write.
 
-Two PTX texts: `memory.text()` (sm_70 on) with `MEMORY_ENTRIES`, `tensor.text()` and `mix.text()` (sm_80 on) with `COMPUTE_ENTRIES`.
+Two PTX texts: `memory.text()` (sm_70 on) with `MEMORY_ENTRIES`, `tensor.text()` and `mix.text()` (sm_80 on) with
+`COMPUTE_ENTRIES`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from types import MappingProxyType
 from gpuwarden_collectors.dataclass import dataclass
 
 VERSION = 1
-"""Version of the PTX texts, raised when one changes: cycles per loop and speeds of different texts do not compare."""
+"""Version of the PTX texts. Raise it with every change: cycles and speeds of different versions are not comparable."""
 
 THREADS = 256
 """Threads in a block of every kernel."""
@@ -24,24 +25,24 @@ WARPS = THREADS // WARP
 MEMORY_ARCHITECTURE = (7, 0)
 """Least compute capability for the memory kernels."""
 WRITE, VERIFY, VERIFY_WRITE = MEMORY_ENTRIES = ("memory_write", "memory_verify", "memory_verify_write")
-"""The last verifies and then writes the complement of the pattern that it verified."""
+"""`memory_verify_write` verifies the pattern, then writes its complement."""
 MEMORY_BLOCKS = 4
 """Blocks on each SM: measured on H100, 8 read 1.5 % slower and 16 4 %."""
 MEMORY_NAMES = ("base", "count", "seed", "kind", "complement", "down", "report")
 """Parameters: `count` of 16-byte units, `complement` and `down` 0 or 1, `base` and `report` addresses on the GPU."""
 MEMORY_PARAMETERS = struct.Struct("@QQQIIIQ")
-"""A letter for each of the names, aligned as the driver wants them."""
+"""One format letter per name, aligned as the driver requires."""
 UNIT = 16
 """Bytes of one access; `base` is a multiple of it."""
 ADDRESS, HASH = 0, 1
 """Kinds of a pattern."""
 
 REPORT_HEAD = struct.Struct("<QQ")
-"""Wrong 32-bit words; records begun, of which only the first `REPORT_RECORDS` were written."""
+"""Count of wrong 32-bit words, and count of records begun; only the first `REPORT_RECORDS` are written."""
 REPORT_RECORD = struct.Struct("<QII")
 """Bytes from `base`, expected, found."""
 REPORT_RECORDS = 16
-"""Room for records; which of many mismatches are recorded is left to chance."""
+"""Most records in a report; of more mismatches, an arbitrary subset is recorded."""
 REPORT_BYTES = REPORT_HEAD.size + REPORT_RECORDS * REPORT_RECORD.size
 """All zero before a launch; several launches may add to one report."""
 
@@ -50,18 +51,18 @@ COMPUTE_ARCHITECTURE = (8, 0)
 TENSOR_ENTRIES = ("int8", "bf16")
 """Their checksum is known: rounds * `constants.CHECKSUMS[entry][seed]` modulo 2**32."""
 MIX_ENTRIES = ("fp64", "alu")
-"""Their checksum is that of most warps."""
+"""Kernels without a known checksum: the majority of warps decides."""
 COMPUTE_ENTRIES = TENSOR_ENTRIES + MIX_ENTRIES
 COMPUTE_NAMES = ("out", "seed", "rounds", "spare")
 """Parameters: `out` is the address of the warps' records, `rounds` at least 1, `spare` 0."""
 COMPUTE_PARAMETERS = struct.Struct("@QQII")
-"""A letter for each of the names, as in `MEMORY_PARAMETERS`."""
+"""One format letter per name, as in `MEMORY_PARAMETERS`."""
 LOOPS = 32
 """Loops in a round; operands of int8 and bf16 start anew with each round."""
 OPERATIONS: Mapping[str, int] = MappingProxyType(
     {"int8": 256 * 2 * 16 * 8 * 32, "bf16": 256 * 2 * 16 * 8 * 16, "fp64": 32 * 2 * 8 * 8 * 4, "alu": 0},
 )
-"""Operations of one warp in one loop, counting each multiplication and each addition; 0: of no interest."""
+"""Operations of one warp in one loop; a multiplication and an addition count one each. 0: not measured."""
 
 WARP_RECORD = struct.Struct("<IIQQ")
 """SM, checksum, cycles, nanoseconds; at index block * `WARPS` + warp."""
@@ -79,7 +80,7 @@ class MemoryRecord:
 
 @dataclass(frozen=True, slots=True)
 class WarpRecord:
-    """What one warp of a compute kernel leaves."""
+    """The record that one warp of a compute kernel writes."""
 
     sm: int
     """%smid."""
@@ -91,20 +92,21 @@ class WarpRecord:
 
 
 def memory_grid(sms: int) -> int:
-    """Blocks of a memory kernel on a GPU of so many SMs."""
+    """Number of blocks of a memory kernel on a GPU with `sms` SMs."""
     return MEMORY_BLOCKS * sms
 
 
 def compute_grid(sms: int) -> int:
-    """Blocks of a compute kernel on a GPU of so many SMs: one for each."""
+    """Number of blocks of a compute kernel on a GPU with `sms` SMs: one per SM."""
     return sms
 
 
 def shared_memory(per_sm: int) -> int:
-    """Bytes of dynamic shared memory that keep a second block of a compute kernel off the SM.
+    """Bytes of dynamic shared memory with which no second block of a compute kernel fits on the SM.
 
-    `per_sm` is CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR: 228 KiB on H100 (120 KiB here), 164 on A100 (88), 100 on L40S (56).
-    Always below the most that a block may have, but above the 48 KiB that need no CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES.
+    `per_sm` is CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR: 228 KiB on H100 (result 120 KiB), 164 on A100
+    (88), 100 on L40S (56). The result is always less than a block's maximum, and more than the 48 KiB that are
+    allowed without CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES.
     """
     return per_sm // 2 + 6 * 1024
 
@@ -115,7 +117,7 @@ def records_bytes(sms: int) -> int:
 
 
 def report(content: bytes) -> tuple[int, tuple[MemoryRecord, ...]]:
-    """Mismatching words and the recorded ones of `REPORT_BYTES`."""
+    """Parses a report of `REPORT_BYTES`: the count of mismatching words, and those that were recorded."""
     mismatches, begun = REPORT_HEAD.unpack_from(content)
     most = REPORT_HEAD.size + min(begun, REPORT_RECORDS) * REPORT_RECORD.size
     return mismatches, tuple(

@@ -1,7 +1,8 @@
 """PTX text of the memory kernels: write a pattern, verify it, verify it and write its complement; upwards or downwards.
 
-Threads of all blocks stride together through memory, each with four 16-byte accesses in flight. What was written last is still in the L2 cache
-(50 MB on H100): a march that turns around reads those few from there, one that starts at the same end again does not.
+The threads of all blocks stride through memory together, each with four 16-byte accesses in flight. The last written
+data is still in the L2 cache (50 MB on H100): a march that reverses its direction reads it from there, a march that
+starts at the same end again does not.
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ def _entry(name: str) -> str:
 
 
 def _start() -> Iterator[str]:
-    """%i counts up from this thread's number; %unit, whose address is %at0, is where it is, from the end where the direction is down."""
+    """Yields the prologue: %i is this thread's running index, %unit the unit it is at, and %at0 that unit's address.
+
+    If the direction is down, units count from the end.
+    """
     yield from (
         "cvta.to.global.u64 %base, %base;",
         "cvta.to.global.u64 %report, %report;",
@@ -118,7 +122,7 @@ def _vector(registers: str) -> str:
 
 
 def _expected(kind: int) -> Iterator[str]:
-    """Computes `pattern.word` of the four words of %unit in %e0 to %e3."""
+    """Yields PTX that computes `pattern.word` for the four words of %unit, into %e0 to %e3."""
     yield "cvt.u32.u64 %value, %unit;"
     if kind == layout.ADDRESS:
         yield from ("shr.u64 %wide, %unit, 30;", "cvt.u32.u64 %h, %wide;", "shl.b32 %value, %value, 2;")
@@ -134,7 +138,7 @@ def _expected(kind: int) -> Iterator[str]:
 
 
 def _compare(k: int, label: str) -> Iterator[str]:
-    """Compares %f of unit k with %e: counts each wrong word, and records it as long as there is room."""
+    """Yields PTX that compares %f of unit k with %e, counts each wrong word, and records it while there is room."""
     yield f"xor.b32 %different, %f{k}0, %e0;"
     for j in _WORDS[1:]:
         yield from (f"xor.b32 %s, %f{k}{j}, %e{j};", "or.b32 %different, %different, %s;")

@@ -1,6 +1,6 @@
-"""PTX text of the kernels whose results are compared among the warps: `fp64` (mma.sync m8n8k4) and `alu` (everything but tensor cores).
+"""PTX text of the kernels whose results are compared among warps: `fp64` (mma.sync m8n8k4) and `alu` (no tensor cores).
 
-Operands go on from round to round and do not depend on the warp, so that all warps of a launch have one checksum.
+Operands carry over from round to round and do not depend on the warp, so all warps of a launch compute one checksum.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gpuwarden_collectors.active_test.kernels.mixing import MASK, ODD
 from gpuwarden_collectors.active_test.kernels.ptx import module
 
 _TILES, _FP64_STEPS = 4, 2
-"""Tiles of A and of B; how often all pairs are multiplied in a loop, after each time half of the tiles become new."""
+"""Number of tiles of A and of B; steps per loop. A step multiplies all pairs, then half of the tiles are replaced."""
 _SUMS = range(_TILES * _TILES * 2)
 _FP64_KEPT, _FP64_ONE = 0x800FFFFF, 0x3FF00000
 """Masks for the high half of a double: sign and fraction, and the exponent that makes it +-[1, 2)."""
@@ -82,7 +82,10 @@ def _alu() -> Compute:
 
 
 def _mixture(step: int) -> Iterator[str]:
-    """Four chains of integer and fp32 work, and one each of the rarer units. Each result goes into a sum by an operation that loses nothing of it."""
+    """Yields four chains of integer and fp32 work, and one for each of the rarer units.
+
+    Each result enters a sum through an operation that loses no bit of it.
+    """
     for i in _CHAINS:
         yield f"mad.lo.u32 %x{i + 1}, %x{i + 1}, {STEP}, {ADD};"
         yield f"shf.l.wrap.b32 %r, %x{i + 1}, %x{i + 1}, {7 + step};"

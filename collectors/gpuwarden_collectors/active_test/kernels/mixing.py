@@ -1,9 +1,9 @@
-"""The 32-bit mixing function from which patterns and operands come, in Python and as PTX (after MurmurHash3's finaliser, public domain)."""
+"""The 32-bit mixing function of patterns and operands, in Python and PTX (MurmurHash3's finaliser, public domain)."""
 
 from __future__ import annotations
 
 ODD = 0x9E3779B1
-"""2**32 divided by the golden ratio, made odd: neighbouring numbers times it are far apart."""
+"""2**32 divided by the golden ratio, made odd: it maps neighbouring numbers to distant products."""
 FIRST, SECOND = 0x85EBCA6B, 0xC2B2AE35
 MASK = 0xFFFFFFFF
 
@@ -21,7 +21,7 @@ def mixed(value: int, addend: int) -> int:
 
 
 def mix(register: str, addend: str, scratch: str) -> list[str]:
-    """Does the same as `mixed` in PTX, in place."""
+    """Returns PTX that applies `mixed` to a register in place."""
     return [
         f"shr.u32 {scratch}, {register}, 16;",
         f"xor.b32 {register}, {register}, {scratch};",

@@ -10,9 +10,10 @@ LANES = (0x00000000, 0xA5A5A5A5, 0x3C3C3C3C, 0xF00FF00F)
 
 
 def word(index: int, seed: int, kind: int, complement: int = 0) -> int:
-    """The 32-bit word at `index` (in words from the start); `seed` of 64 bits; `complement` 1: all its bits inverted.
+    """The 32-bit word at `index` (in words from the start) for a 64-bit `seed`; `complement` 1 inverts all its bits.
 
-    `ADDRESS`: the index itself, so that a wrong address line shows; its high half is mixed in, or words 16 GiB apart would be equal.
+    `ADDRESS` uses the index itself, so that a wrong address line shows. The high half of the index is mixed in;
+    otherwise words 16 GiB apart would be equal.
     """
     low, high = seed & MASK, seed >> 32 & MASK
     if kind == ADDRESS:

@@ -25,9 +25,10 @@ def entry(
     *,
     blocks: int = 1,
 ) -> str:
-    """An entry point, to be compiled so that so many blocks fit on an SM. Every parameter is in a register of its name when the body begins.
+    """Returns the PTX of an entry point that is compiled so that `blocks` blocks fit on an SM.
 
-    `registers`: names by type, as `.reg` takes them; a special register's name (%clock) would silently mean that one.
+    Each parameter is loaded into the register of its name before `body`. `registers` maps types to names, as `.reg`
+    takes them; the name of a special register (%clock) would silently refer to that register.
     """
     types = [_TYPES[letter] for letter in parameters.format[1:]]
     declared = ", ".join(f".param .{kind} p_{parameter}" for parameter, kind in zip(names, types, strict=True))

@@ -1,9 +1,11 @@
-"""PTX text of the tensor core kernels `int8` (mma.sync m16n8k32) and `bf16` (m16n8k16), whose results are known (`constants.py`).
+"""PTX text of the tensor core kernels `int8` (mma.sync m16n8k32) and `bf16` (m16n8k16), whose results are known
+(`constants.py`).
 
-A warp multiplies 4 tiles of A with 8 of B, all pairs, in each of the eight steps of a loop. After each step one tile of B and half a tile of A become
-new, so that after a loop all have. int8 sums wrap modulo 2**32 and go on over all rounds. bf16 operands are +-(1 + n/128): products are multiples of 2**-14,
-and sums over a round stay below 2**10, so that an adder of 24 bits holds them exactly in whatever order (a model of the tests proves it for its seeds); they are
-summed up, as bits, and cleared with each round.
+In each of the eight steps of a loop a warp multiplies all pairs of 4 tiles of A and 8 tiles of B. After each step one
+tile of B and half a tile of A are replaced, so a loop replaces all tiles. int8 sums wrap modulo 2**32 and accumulate
+over all rounds. bf16 operands are +-(1 + n/128): products are multiples of 2**-14, and sums over a round stay below
+2**10, so a 24-bit adder holds them exactly in any order (a model in the unit tests proves this for the seeds). After
+each round the bits of the bf16 sums are added to the checksum, and the sums are cleared.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ def renewed(step: int) -> tuple[tuple[str, int], ...]:
 
 
 def turned(b: int, step: int) -> int:
-    """The tile of B that is multiplied for the sums of pair (a, b) in a step: another in each, so that no product of a loop comes twice."""
+    """The tile of B multiplied for pair (a, b) in a step. It differs in each step, so a loop repeats no product."""
     return (b + step) % B_TILES
 
 
