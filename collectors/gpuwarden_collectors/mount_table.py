@@ -13,15 +13,17 @@ from gpuwarden_collectors.host_files import read_bytes
 _TABLE = 16 << 20  # bytes: more than 50,000 mounts
 _ESCAPE = re.compile(rb"\\([0-3][0-7]{2})")
 _NO_WRITES = frozenset((b"ro", b"emergency_ro", b"shutdown"))
-"""The last two: ext4 after an error and after the loss of its disk, which Linux 6.15 and later no longer call `ro` (fs/ext4/super.c)."""
+"""The last two: ext4 after an error or the loss of its disk, not shown as `ro` since Linux 6.15 (fs/ext4/super.c)."""
 
 _UPPER = b"upperdir="
 
 
 @dataclass(frozen=True, slots=True)
 class MountEntry:
-    """`mount` and `device` are the kernel's ids; `read_only`: the file system takes no writes, whatever the options of this mount are;
-    `upper`: the folder that has what is written to an overlay, "" for other file systems.
+    """One mount. `mount` and `device` are the kernel's ids.
+
+    `read_only`: the file system itself rejects writes, regardless of mount options. `upper`: the upper folder of an
+    overlay, "" for other file systems.
     """
 
     mount: int
@@ -34,7 +36,7 @@ class MountEntry:
 
 
 def mount_table(mountinfo: Path) -> dict[str, MountEntry]:
-    """The mounts by path; of several on one path the last, which covers the others.
+    """Returns the mounts by path; for several on one path the last, which covers the others.
 
     Raises SourceAbsent if there is no such table and CollectorError if it cannot be read.
     """
@@ -50,12 +52,12 @@ def mount_table(mountinfo: Path) -> dict[str, MountEntry]:
 
 
 def mount_of(path: Path, table: Mapping[str, MountEntry]) -> MountEntry | None:
-    """The mount that has this path, which must be absolute and without links."""
+    """Returns the mount that contains this path, which must be absolute and without symbolic links."""
     return next((table[str(folder)] for folder in (path, *path.parents) if str(folder) in table), None)
 
 
 def _entry(line: bytes) -> MountEntry | None:
-    """`36 35 98:0 /root /path options [tag…] - type source superoptions`; None for a line of another form."""
+    """Parses `36 35 98:0 /root /path options [tag…] - type source superoptions`; returns None for another form."""
     left, _, right = line.partition(b" - ")
     fields, (kind, source, options) = left.split(b" "), (*right.split(b" "), b"", b"", b"")[:3]
     if len(fields) < 6 or not kind or not fields[0].isdigit():
@@ -72,6 +74,6 @@ def _entry(line: bytes) -> MountEntry | None:
 
 
 def _unescaped(field: bytes) -> str:
-    r"""The kernel writes space, tab, newline and backslash in octal: `\040`. A name that is no UTF-8 stays escaped."""
+    r"""Decodes the octal escapes (`\040`) of space, tab, newline and backslash. Invalid UTF-8 stays escaped."""
     plain = _ESCAPE.sub(lambda match: bytes((int(match[1], 8),)), field)
     return plain.decode("utf-8", "backslashreplace")

@@ -1,6 +1,6 @@
-"""How a key of the configuration is declared: a field of a dataclass, with its bounds in the metadata and its meaning in the docstring below it.
+"""Declares keys of the configuration: dataclass fields with bounds in the metadata and the meaning in the docstring.
 
-Every table of the configuration is such a class, in the package that uses its values. A `float` field is a duration, in seconds.
+Each table of the configuration is such a class, in the package that uses it. A `float` field is a duration in seconds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _BOUNDS, _INTERNAL, _SEARCHED, _TEXT_LIST = "bounds", "internal", "searched", "t
 
 
 class Bounds(NamedTuple):
-    """Both values included. `why`: what goes wrong beyond them, for people; may be empty."""
+    """Inclusive bounds of a value. `why`: what happens beyond them, for users; may be empty."""
 
     least: float
     most: float
@@ -30,16 +30,16 @@ def bounded(default: Value, least: float, most: float, why: str = "") -> Value:
 
 
 def internal(default: Value, *, compare: bool = True) -> Value:
-    """A field that no file and no variable can set."""
+    """Returns a field that neither the file nor the environment can set."""
     return field(default=default, compare=compare, metadata={_INTERNAL: True})
 
 
 SEPARATOR = ":"
-"""Between paths that are tried in order."""
+"""Separates paths that are tried in order."""
 
 
 def searched() -> Any:
-    """A key with paths to be tried in order: one text, or a list, which is kept as a text with SEPARATOR. Empty by default."""
+    """Returns a key for paths that are tried in order: a text or a list, stored with SEPARATOR; empty by default."""
     return field(default="", metadata={_SEARCHED: True})
 
 
@@ -48,7 +48,7 @@ def is_searched(key: Field[Any]) -> bool:
 
 
 def text_list(*default: str) -> Any:
-    """A key with one text or a list of texts, kept as a tuple."""
+    """Returns a key for one text or a list of texts, stored as a tuple."""
     return field(default=default, metadata={_TEXT_LIST: True})
 
 
@@ -57,7 +57,7 @@ def is_text_list(key: Field[Any]) -> bool:
 
 
 def keys(table: Any) -> Iterator[Field[Any]]:
-    """The fields of a table, or of its class, that a file can set."""
+    """Returns the fields of a table, or of its class, that users can set."""
     return (each for each in fields(table) if _INTERNAL not in each.metadata)
 
 
@@ -67,7 +67,7 @@ def bounds(key: Field[Any]) -> Bounds | None:
 
 
 def with_tables(tables: Mapping[str, type]) -> Callable[[Table], Table]:
-    """Give a class a field for each of these tables, after its own; to be applied before `dataclass`."""
+    """Returns a decorator that appends a field for each of these tables to a class. Apply it before `dataclass`."""
 
     def extended(cls: Table) -> Table:
         for name, table in tables.items():
@@ -79,7 +79,7 @@ def with_tables(tables: Mapping[str, type]) -> Callable[[Table], Table]:
 
 
 Misfit = tuple[tuple[str, ...], str]
-"""The keys that a fault is of, the first that was given first, and what is wrong."""
+"""The affected keys, and a text of the fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,5 +94,5 @@ class PolledOptions:
     """Time limit of a pass."""
 
     def misfits(self) -> Iterator[Misfit]:
-        """Values of this table that are within their bounds and yet wrong, by their keys."""
+        """Returns faults of values that are within their bounds but inconsistent."""
         return iter(())

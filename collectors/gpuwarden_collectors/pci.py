@@ -1,11 +1,11 @@
-"""The PCI bus as sysfs shows it: which NVIDIA functions are there, on what link, with what errors, and do they answer.
+"""The NVIDIA functions on the PCI bus, from sysfs: links, error counts, and whether they respond.
 
-Whose a function is never changes while it exists, and sysfs makes a new node for whatever appears in a slot. So the
-functions of other vendors are remembered by name and inode: a pass over a host with hundreds of them costs one
-directory listing and some dozen small files for each NVIDIA function, and hot-plug is seen.
+The vendor of a function never changes, and sysfs creates a new inode for each function that appears in a slot.
+Therefore functions of other vendors are remembered by name and inode: a pass over a host with hundreds of them costs
+one directory listing and some dozen small files per NVIDIA function, and hot-plugged devices are detected.
 
-A function can vanish, or make room for another, between any two of these steps. It is read through a handle on its
-folder, and what was read counts if the slot still leads to that folder afterwards; else it is read again.
+A function can disappear or be replaced at any time. It is read through a handle on its folder, and the result is used
+if the slot still leads to that folder afterwards; otherwise the function is read again.
 """
 
 from __future__ import annotations
@@ -23,28 +23,29 @@ from gpuwarden_collectors.pci_facts import PciDevice, PciFacts, PciKind
 
 _NVIDIA = "0x10de"
 _KINDS = {"0x0300": PciKind.GPU, "0x0302": PciKind.GPU, "0x0680": PciKind.SWITCH}  # by class and subclass
-_WIDTHS = frozenset({1, 2, 4, 8, 12, 16, 32})  # lanes; 0, 63 and 255 are the kernel's ways of saying "unknown"
+_WIDTHS = frozenset({1, 2, 4, 8, 12, 16, 32})  # lanes; the kernel shows 0, 63 or 255 for "unknown"
 _SPEED = re.compile(r"(\d{1,3}(?:\.\d)?) GT/s")
 _ID = re.compile(r"0x[0-9a-f]{4,6}")
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _DEEPEST = 16  # ports above a device; the deepest servers have 7
 _NOBODY = b"\xff\xff\xff\xff"  # what a read returns when no device answers it
 _PAGE = 4096  # no sysfs attribute is longer
-_ATTEMPTS = 10  # to read a function that is replaced while it is read
+_ATTEMPTS = 10  # for a function that is replaced while it is read
 
 
 AGAIN_AFTER = 2.0
-"""A function that is being reset reads as all ones for up to a second (PCI Express, Conventional Reset); this is twice that."""
+"""Seconds: twice the time for which a function in reset may read as all ones (PCI Express, Conventional Reset)."""
 
 
 class _Vanished(Exception):  # noqa: N818 - normal on a bus, no error
-    """The function was listed and is not there any more."""
+    """The function was listed but has disappeared."""
 
 
 class PciCollector:
-    """Reads `<sysfs>/bus/pci/devices`. More than `max_functions` entries are refused: half an inventory would lie.
+    """Reads `<sysfs>/bus/pci/devices`. Fails with more than `max_functions` entries: GPUs could be missing otherwise.
 
-    A function that does not respond is read again `again_after` seconds later, and only then reported as not responding.
+    A function that does not respond is read again `again_after` seconds later, and only then reported as not
+    responding.
     """
 
     def __init__(self, sysfs: Path, *, max_functions: int = 16384, again_after: float = AGAIN_AFTER) -> None:
@@ -54,9 +55,9 @@ class PciCollector:
         self._others: dict[str, int] = {}  # inodes of functions of other vendors, by name
 
     def read(self) -> PciFacts:
-        """Every NVIDIA function, ordered by slot. May block for as long as the kernel waits for a device (a reset).
+        """Reads every NVIDIA function, ordered by slot. May block while the kernel waits for a device, as in a reset.
 
-        Raises SourceAbsent on a host without a PCI bus and CollectorError when sysfs cannot be read.
+        Raises SourceAbsent on a host without a PCI bus, CollectorError if sysfs cannot be read.
         """
         others: dict[str, int] = {}
         devices: list[PciDevice] = []
@@ -102,9 +103,9 @@ class PciCollector:
 
 
 def _read_device(path: Path) -> PciDevice | None:
-    """The NVIDIA function in this slot, None for another vendor's. Raises _Vanished.
+    """Reads the NVIDIA function in this slot; returns None for another vendor's. Raises _Vanished.
 
-    Raises CollectorError if it does not say what it is: to leave it out would be to report a GPU as gone.
+    Raises CollectorError if its identity cannot be read: skipping it would report a GPU as missing.
     """
     for _ in range(_ATTEMPTS):
         folder = _open(path)
@@ -127,10 +128,10 @@ def _describe(folder: int, path: Path, klass: str, device_id: int) -> PciDevice 
         slot = slot_of(path.name)
     except ValueError:
         return None
-    # A virtual function (SR-IOV) has the class of its GPU but is no GPU that could go missing.
+    # A virtual function (SR-IOV) has the class of its GPU, but must not be expected as a GPU.
     kind = PciKind.OTHER if _link(folder, "physfn") else _KINDS.get(klass[:6], PciKind.OTHER)
     driver = _link(folder, "driver")
-    if "vfio" in driver:  # It belongs to a guest: reading would wake it up, or wait for the guest's reset of it.
+    if "vfio" in driver:  # It belongs to a guest: reading would wake it up, or block during a reset.
         return PciDevice(slot=slot, kind=kind, device_id=device_id, driver=driver)
     return PciDevice(
         slot=slot,
@@ -150,7 +151,7 @@ def _describe(folder: int, path: Path, klass: str, device_id: int) -> PciDevice 
 
 
 def _upstream(path: Path) -> tuple[str, ...]:
-    """The link of the bus leads to `…/devices/pci0000:00/0000:00:01.0/0000:01:00.0`."""
+    """Returns the ports above a device, from its link to `…/devices/pci0000:00/0000:00:01.0/0000:01:00.0`."""
     try:
         parts = os.readlink(path).split("/")  # noqa: PTH115 - the path of the device is in the text of the link
     except OSError:
@@ -159,7 +160,7 @@ def _upstream(path: Path) -> tuple[str, ...]:
 
 
 def _leads_to(path: Path, folder: int) -> bool:
-    """True if the function is still the one whose folder was opened, so that what was read of it belongs together."""
+    """True if the slot still leads to the opened folder, so that all values belong to the same function."""
     try:
         return os.path.samestat(path.stat(), os.fstat(folder))
     except OSError:
@@ -176,7 +177,7 @@ def _open(path: Path) -> int:
 
 
 def _read(folder: int, name: str, size: int = _PAGE) -> bytes:
-    """Up to `size` bytes of an attribute; empty if it is missing or forbidden, or the device did not give it."""
+    """Reads up to `size` bytes of an attribute; empty if it is missing or cannot be read."""
     try:
         attribute = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
     except OSError:
@@ -201,7 +202,7 @@ def _link(folder: int, name: str) -> str:
 
 
 def _speed(text: str) -> float | None:
-    """GT/s from `32.0 GT/s PCIe` (older kernels: `8 GT/s`); None for `Unknown speed` and for buses that are not PCIe."""
+    """Parses GT/s from `32.0 GT/s PCIe` (older kernels: `8 GT/s`); None for `Unknown speed` or a bus without PCIe."""
     match = _SPEED.match(text)
     return float(match[1]) if match else None
 

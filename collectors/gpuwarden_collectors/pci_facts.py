@@ -21,7 +21,7 @@ class PciDevice:
     slot: str
     """PCI address."""
     kind: PciKind
-    """What the function is, by its class code."""
+    """Kind of the function, by its class code."""
     device_id: int
     """PCI device id."""
     driver: str = ""

@@ -1,7 +1,7 @@
-"""Where jobs, containers and pods have their control groups. Pure.
+"""The paths of the control groups of jobs, containers and pods. Pure.
 
-A name alone proves nothing. Who has a group of their own (a user's systemd, a service or container with delegation) makes
-folders of any name in it, `docker-<id>.scope` and `slurmstepd.scope/job_7` too. Root alone makes those at these places:
+A name alone proves nothing: the owner of a delegated group (a user's systemd, a service, a container) can create
+folders of any name in it, such as `docker-<id>.scope` or `slurmstepd.scope/job_7`. Only root can create these paths:
 
     Slurm, v1                                           /slurm/uid_1001/job_4711/step_0/task_3 (slurm_NODE with several slurmd on one host)
     v2                                                  /system.slice/slurmstepd.scope/job_4711/step_batch/user/task_0 (NODE_slurmstepd.scope)
@@ -11,13 +11,14 @@ folders of any name in it, `docker-<id>.scope` and `slurmstepd.scope/job_7` too.
     the same with cgroupfs                              /docker/<id>, /libpod_parent/libpod-<id>, /kubepods/burstable/pod<uid>/<id>
     kubelet for systemd, containerd for cgroupfs        /system.slice/containerd.service/kubepods….slice:cri-containerd:<id>
 
-and those of a pod by kubelet, below none of a service or scope but a container's: kubelet may itself be in one, and its groups in any folder.
+and kubelet's groups of pods, which may be in any folder, but not below a service or scope, except a container's:
+kubelet itself may run in a container.
 
-systemd delegates services and scopes, never slices. An id is 64 hexadecimal digits. `libpod-conmon-<id>.scope` and
-`crio-conmon-<id>.scope` hold the monitor of a container, outside of it.
+systemd delegates services and scopes, never slices. An id has 64 hexadecimal digits. `libpod-conmon-<id>.scope` and
+`crio-conmon-<id>.scope` contain the monitor of a container, which is not part of the container.
 
-In a cgroup namespace of its own the daemon sees paths that begin with as many `/..` as there are steps to the next folder
-that both have above them, and the names down to there are missing: all of these are above the daemon itself.
+In its own cgroup namespace the daemon sees paths that begin with one `/..` per level up to the nearest common folder.
+The names of the folders down to that one, which also contain the daemon, are missing.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _PODS = re.compile(
     r"/(?:[^/:]*-)?pod([0-9A-Za-z_-]{8,64})(?:\.slice)?\Z"
 )
 SHOWN = 12
-"""Digits of a container's id, as the runtimes' own lists have them."""
+"""Digits of a container's id that are shown, as in the lists of the runtimes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ def place_begins(path: str) -> int:
 
 
 def container_at(path: str, begin: int) -> ContainerPlace | None:
-    """The container whose folder is at its place below the first `begin` characters; None if there is none."""
+    """Returns the container whose folder is at a valid path after the first `begin` characters, or None."""
     match = _CONTAINER.match(path, begin)
     return None if match is None else ContainerPlace(next(filter(None, match.groups())), match.end())
 
@@ -81,7 +82,7 @@ class PodPlace:
 
 
 def pod_at(path: str, begin: int) -> PodPlace | None:
-    """The pod whose folder is at its place below the first `begin` characters, or below a container there; None if there is none."""
+    """Returns the pod at a valid path after the first `begin` characters, or below a container, or None."""
     while (match := _POD.match(path, begin)) is None:
         container = container_at(path, begin)
         if container is None:
@@ -92,7 +93,10 @@ def pod_at(path: str, begin: int) -> PodPlace | None:
 
 @dataclass(frozen=True, slots=True)
 class SlurmPlace:
-    """A job's folder of Slurm: its number, or None where the tree has only its SLUID; its user, if the tree says it; the length of the path to it."""
+    """The folder of a Slurm job, with the length of the path to it.
+
+    `job` is None if the path only has the job's SLUID. `owner` is its user, if the path contains it.
+    """
 
     job: int | None
     sluid: str
@@ -101,9 +105,9 @@ class SlurmPlace:
 
 
 def slurm_at(path: str, begin: int, *, v1: bool = True) -> SlurmPlace | None:
-    """The job of Slurm whose folder is at its place below the first `begin` characters; None if there is none.
+    """Returns the Slurm job whose folder is at a valid path after the first `begin` characters, or None.
 
-    `v1`: the place of version 1 counts, too.
+    `v1`: accept the path of cgroup version 1, too.
     """
     match = _SLURM.match(path, begin)
     if match is None or (match["v1"] and not v1):
@@ -113,20 +117,20 @@ def slurm_at(path: str, begin: int, *, v1: bool = True) -> SlurmPlace | None:
 
 
 def is_sluid(text: str) -> bool:
-    """True if the text has the form of Slurm's name of a run of a job."""
+    """True if the text has the form of a SLUID, Slurm's id of one run of a job."""
     return _IS_SLUID.fullmatch(text) is not None
 
 
 def slurm_name(job: int | None, sluid: str) -> str:
-    """Returns the name of a job of Slurm: by its number if that is known, else by its SLUID, under which it is known `also`."""
+    """Returns the name of a Slurm job, with its number if known, otherwise with its SLUID."""
     return f"slurm/{sluid if job is None else job}"
 
 
 def name_at(path: str) -> str:
-    """Returns what the place alone proves of a path in the whole tree, as the kernel prints it: `slurm/7`, `slurm/<SLUID>`,
-    `container/0123456789ab`, `pod/<uid>` for a pod's own folder, or "".
+    """Returns the owner that an absolute cgroup path proves, or "".
 
-    What is in a container is the container's, whatever its folders are called.
+    Owners are `slurm/7`, `slurm/<SLUID>`, `container/0123456789ab`, and `pod/<uid>` for a pod's own folder. All folders
+    below a container belong to the container.
     """
     if (slurm := slurm_at(path, 0)) is not None:
         return slurm_name(slurm.job, slurm.sluid)

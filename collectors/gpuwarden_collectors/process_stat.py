@@ -1,4 +1,4 @@
-"""What the kernel says of a process in its line in /proc/PID/stat (proc(5)), which never blocks its reader."""
+"""Parses /proc/PID/stat (proc(5)). Reading this file never blocks."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gpuwarden_collectors.host_files import read_bytes
 class ProcessStat:
     """One line of /proc/PID/stat, of a process or a thread.
 
-    `started` is in ticks since boot; with the number it identifies the process for good. `state` is R, S, D, T, t, Z, X
-    … `addresses` are those of its data and heap: exec changes them, setproctitle does not.
+    `started` is in ticks since boot; with the PID it uniquely identifies the process. `state` is R, S, D, T, t, Z, X …
+    `addresses` are those of its data and heap: exec changes them, setproctitle does not.
     """
 
     pid: int
@@ -32,14 +32,14 @@ class ProcessStat:
     def over(self) -> bool:
         """True if the process has ended.
 
-        If its first thread has ended before the others, its state is that of a zombie, but it has not ended.
+        If only its first thread has exited, the state is that of a zombie, but the process still runs.
         """
         return self.state in "XxZ" and self.threads <= 1
 
 
 def parse_stat(line: bytes) -> ProcessStat:
-    """Raises ValueError for a line of another form."""
-    head, _, tail = line.rpartition(b") ")  # the name may hold anything, parentheses and newlines too
+    """Parses the line. Raises ValueError for another form."""
+    head, _, tail = line.rpartition(b") ")  # the name may contain anything, even parentheses and newlines
     pid, _, name = head.partition(b" (")
     fields = tail.split()
     if len(fields) < 20:
@@ -71,7 +71,7 @@ def process_stat(proc: Path | str, pid: int) -> ProcessStat | None:
 
 
 def process_ids(proc: str, most: int) -> list[int]:
-    """Raises SourceAbsent without /proc, CollectorError if it cannot be listed or lists more than `most`."""
+    """Lists all PIDs. Raises SourceAbsent without /proc, CollectorError if unreadable or longer than `most`."""
     try:
         pids = [int(name) for name in os.listdir(proc) if name.isdecimal()]  # noqa: PTH208 - a Path for each process
     except FileNotFoundError as error:
@@ -84,7 +84,7 @@ def process_ids(proc: str, most: int) -> list[int]:
 
 
 def is_there(pid: int) -> bool:
-    """True if any process has this number, even one hidden from us (hidepid) or another user's."""
+    """True if a process with this PID exists, even if it is hidden (hidepid) or another user's."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

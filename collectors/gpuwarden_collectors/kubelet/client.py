@@ -1,7 +1,7 @@
-"""Asking kubelet, over its Unix socket, which containers have which devices (`PodResourcesLister` v1, in every kubelet since 1.20).
+"""Reads which containers have which devices from kubelet's Unix socket (`PodResourcesLister` v1, since 1.20).
 
-Each question is a connection of its own: kubelet makes a new socket, another inode, whenever it starts. Any number of bytes may come
-from there, so a longer answer than `ANSWER_MOST` ends the connection. The caller sets the deadline.
+Each request opens a new connection, because kubelet creates a new socket whenever it starts. An answer longer than
+`ANSWER_MOST` ends the connection. The caller sets the deadline.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from gpuwarden_collectors.kubelet.facts import PodsFacts
 from gpuwarden_collectors.kubelet.wire import METHOD, Malformed, decoded
 
 ANSWER_MOST = 4 << 20
-"""Bytes, of which gRPC's own clients take no more either. 110 pods are 12 kB."""
+"""Largest answer in bytes, as for gRPC's own clients. 110 pods are 12 kB."""
 _ELSEWHERE = 64 << 10
-"""Bytes from which on an answer is decoded in a thread: on the loop it would take more than 5 ms."""
+"""Bytes from which an answer is decoded in a thread: on the event loop it would take more than 5 ms."""
 _WINDOW = 256 << 10  # bytes that kubelet may send unread
 _KEY = "kubernetes.kubelet_socket"
 _YOUNG_FOR = 60.0
-"""Seconds since kubelet made a new socket for which it may not know its pods: it answers before it has them from the API server."""
+"""Seconds after kubelet's start in which its list may be incomplete: it answers before it has read the API server."""
 
 
 class PodsReader:
     """Reads the pods from kubelet.
 
-    Once kubelet has answered, a missing socket means that it restarts, not that the host has none, and an answer without GPUs
-    right after its start does not mean that their pods are gone.
+    Once kubelet has answered, a missing socket means that kubelet restarts, not that the host has none. An answer
+    without GPUs right after its start is ignored, because kubelet may not have its pods yet.
     """
 
     def __init__(self, socket: Path, clock: Clock = host_clock) -> None:
@@ -63,7 +63,7 @@ class PodsReader:
         return self._last
 
     def _socket_made(self) -> tuple[int, int] | None:
-        """Returns what no later socket has; its number alone may be given again."""
+        """Returns an identity of the socket: inode and ctime, because the kernel may reuse the inode."""
         try:
             status = self._socket.stat()
         except OSError:
@@ -88,7 +88,7 @@ class PodsReader:
             raise CollectorError(self._cannot(f"{error.strerror or error}; is kubelet running?")) from None
         except GRPCError as error:
             raise CollectorError(self._cannot(_meaning(error))) from None
-        except (StreamTerminatedError, ProtocolError, AssertionError) as error:  # grpclib asserts that a reply came
+        except (StreamTerminatedError, ProtocolError, AssertionError) as error:  # grpclib asserts that a reply arrived
             if channel.received > ANSWER_MOST:
                 raise CollectorError(self._cannot(f"the answer is longer than {ANSWER_MOST >> 20} MiB")) from None
             raise CollectorError(

@@ -27,6 +27,6 @@ class PodsFacts:
 
     collector: ClassVar[str] = "pods"
     containers: tuple[PodContainer, ...] = ()
-    """Those with GPUs of a device plugin."""
+    """Containers with GPUs of a device plugin."""
     claims: int = 0
-    """Containers with devices of Dynamic Resource Allocation. What these are is known to the API server alone."""
+    """Containers with devices of Dynamic Resource Allocation. Only the API server knows which devices these are."""

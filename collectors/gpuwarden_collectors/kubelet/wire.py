@@ -27,9 +27,9 @@ _SIZES = {_FIXED64: 8, _FIXED32: 4}
 _VARINT_LONGEST = 10  # bytes
 _GPU = f"{VENDOR}gpu"
 _RESOURCES = (f"{_GPU}.", f"{VENDOR}mig-")
-"""Shared GPUs and MIG instances. Other resources of NVIDIA's are network cards, or GPUs of virtual machines."""
+"""Shared GPUs and MIG instances. NVIDIA's other resources are network cards, or GPUs of virtual machines."""
 _IDS = ("GPU-", "MIG-")
-"""Ids that are GPUs' whatever their resource is called: a plugin may be configured to rename it."""
+"""Ids of GPUs under any resource name: a plugin may be configured to rename its resource."""
 
 
 class Malformed(ValueError):  # noqa: N818 - of the answer
@@ -44,7 +44,7 @@ def decoded(response: bytes) -> PodsFacts:
         name, namespace = _text(pod, 1), _text(pod, 2)
         for container in _messages(pod, 3):
             claims += any(True for _ in _messages(container, 5))
-            devices = tuple(sorted(set(_gpus(container)))[:DEVICES_MOST])  # kubelet's order is another each time
+            devices = tuple(sorted(set(_gpus(container)))[:DEVICES_MOST])  # kubelet's order varies
             if devices:
                 containers.append(
                     PodContainer(namespace=namespace, pod=name, container=_text(container, 1), devices=devices)
@@ -70,7 +70,7 @@ def _text(message: memoryview, number: int) -> str:
 
 
 def _messages(message: memoryview, wanted: int) -> Iterator[memoryview]:
-    """The values of one field, of the kinds that have a length: text, bytes, messages."""
+    """Yields the values of one length-delimited field: text, bytes, messages."""
     at, end = 0, len(message)
     while at < end:
         tag, at = _varint(message, at)

@@ -1,8 +1,8 @@
-"""Calls of NVML for one GPU, with a memory of what it does not support and the errors of the present pass.
+"""NVML calls for one GPU. Remembers which calls are unsupported, and collects the errors of the current pass.
 
-A question that is answered "not supported" is remembered and not asked again, unless it had an answer before. `GPU_IS_LOST` and `TIMEOUT` end the
-pass for this GPU at once: every further call could cost the time that the other GPUs need. Everything else that
-goes wrong is a fact of the pass, and the question is asked again in the next one.
+A call that returns "not supported" is not made again, unless it succeeded before. `GPU_IS_LOST` and `TIMEOUT` end the
+pass for this GPU at once, because further calls could use up the time of the other GPUs. Any other error is recorded
+in the facts of the pass, and the call is made again in the next pass.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NO_VALUE = {1: 0xFFFFFFFF, 2: 0xFFFFFFFFFFFFFFFF, 3: 0xFFFFFFFFFFFFFFFF}  # NVM
 
 
 class Unanswered(Exception):  # noqa: N818 - it is the answer of the GPU, and no fault of this program
-    """The GPU gives no more answers in this pass."""
+    """The GPU answers no more calls in this pass."""
 
     def __init__(self, answer: GpuAnswer) -> None:
         super().__init__(answer)
@@ -47,7 +47,7 @@ class Unanswered(Exception):  # noqa: N818 - it is the answer of the GPU, and no
 class Calls:
     """The calls of one pass on one GPU.
 
-    `reset_required` is true if some call of this pass returned that code. `errors` has what went wrong in this pass.
+    `reset_required` is true if any call of this pass returned that code. `errors` lists the failed calls.
     """
 
     def __init__(self, nvml: Any) -> None:
@@ -63,11 +63,11 @@ class Calls:
         self.reset_required = False
 
     def ask(self, function: str, *args: Any) -> Any:
-        """Returns the result of a call on this GPU, or None if there is none. Raises Unanswered."""
+        """Calls an NVML function for this GPU. Returns None if it is unsupported or fails. Raises Unanswered."""
         return self.ask_by(getattr(self.nvml, function), function, *args)
 
     def ask_by(self, make: Callable[..., Any], function: str, *args: Any) -> Any:
-        """Returns the result of a call that `make(handle, …)` makes; `function` names it. None if there is none. Raises Unanswered."""
+        """Calls `make(handle, …)`, named `function`. Returns None if it is unsupported or fails. Raises Unanswered."""
         question = (function, *args)
         if question in self._unsupported:
             return None
@@ -79,9 +79,9 @@ class Calls:
             return None
 
     def failed(self, call: str, code: int, *, answered: bool = False) -> bool:
-        """True if the GPU or driver does not support the call; notes any other failure. Raises Unanswered.
+        """True if the GPU or driver does not support the call. Records any other failure. Raises Unanswered.
 
-        A call that has `answered` before is supported, whatever the driver says now.
+        A call that has `answered` before counts as supported, even if it now returns "not supported".
         """
         if self.missed(call, code, answered=answered):
             return True
@@ -92,7 +92,7 @@ class Calls:
         return False
 
     def missed(self, call: str, code: int, *, answered: bool = False) -> bool:
-        """True if the call is not supported, as for `failed`; used where a failure says nothing about the GPU."""
+        """True if the call is not supported, as for `failed`. For calls whose failure implies nothing about the GPU."""
         if code in _UNSUPPORTED and not answered:
             return True
         self.note(call, code, error_text(self.nvml, code))
@@ -112,7 +112,7 @@ class Calls:
         except self.nvml.NVMLError as error:
             self.failed("nvmlDeviceGetFieldValues", error.value)
             return []
-        # One unpacking for all: reading members of pynvml's structures one by one costs more than the call.
+        # One unpacking for all: reading members of pynvml's structures one by one takes longer than the call.
         return [(code, kind, raw) for _, _, _, _, kind, code, raw in _FIELD_VALUE.iter_unpack(values)]
 
 

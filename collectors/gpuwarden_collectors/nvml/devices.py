@@ -1,7 +1,7 @@
-"""Whether this process may open the driver's device files at all, found out without opening them: opening runs the driver.
+"""Checks the permission to open the driver's device files without opening them, because an open runs driver code.
 
-The rules of a unit (DeviceAllow) and of the file system both count, since access(2) asks the kernel's one question for both.
-NVML itself answers a refused open with "unknown error" as often as with "no permission".
+access(2) covers both a unit's rules (DeviceAllow) and file permissions. NVML itself reports a denied open as "unknown
+error" as often as as "no permission".
 """
 
 from __future__ import annotations

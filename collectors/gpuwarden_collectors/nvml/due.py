@@ -1,7 +1,8 @@
-"""When a row of the table is to be read of one GPU: at first with all others, then in a pass of its own choice.
+"""Schedules when a row of the table of readings is read for one GPU: in the first pass, then spread over its cadence.
 
-The passes behind the first are alike: rows of one cadence are spread over it by their prices, and each GPU begins at
-another place of it, so that neither the dear rows of a GPU nor the same row of several GPUs meet in one pass.
+Rows of one cadence are spread over it in proportion to their prices, and each GPU starts at another phase. Therefore
+neither the expensive rows of a GPU nor the same row of several GPUs fall into one pass, and all later passes take
+about the same time.
 """
 
 from __future__ import annotations
@@ -14,22 +15,22 @@ from gpuwarden_collectors.nvml.readings import Cadence, Call, Field
 
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _TURNS = Cadence.HOUR
-"""So long before its day is over a row of that cadence begins to wait for its turn, which one GPU has in a pass."""
+"""Seconds before a daily row expires at which it starts to wait for its turn; each pass has a turn for one GPU."""
 
 
 def period(cadence: Cadence, interval: float) -> float:
-    """Seconds between two readings with which no value grows older than its cadence, with a pass each `interval` seconds."""
+    """Seconds between two readings so that no value outlives its cadence, with a pass every `interval` seconds."""
     early = _TURNS if cadence is Cadence.DAY else interval
     return max(cadence - early, 0.0)
 
 
 def phase_of_gpu(index: int) -> float:
-    """Returns where in a cadence this GPU begins, from 0 to 1. The GPUs are spread evenly, whatever their number."""
+    """Returns the phase of this GPU within a cadence, from 0 to 1. Any number of GPUs is spread evenly."""
     return index * _GOLDEN % 1.0
 
 
 def phases(rows: Sequence[Call | Field], first: float) -> list[float]:
-    """Returns the phase of each row within its cadence, from 0 to 1; the first of each cadence is at `first`."""
+    """Returns the phase of each row in its cadence, from 0 to 1. `first` is that of each cadence's first row."""
     result = dict.fromkeys(range(len(rows)), first)
     for cadence in Cadence:
         numbers = [number for number, row in enumerate(rows) if row.cadence is cadence]
@@ -42,8 +43,8 @@ def phases(rows: Sequence[Call | Field], first: float) -> list[float]:
 class Due:
     """The schedule of one reading.
 
-    `phase` is 0 to 1, where in its period the second reading falls. `read_at` is when it was last read, None before
-    that; `next` is when it is due.
+    `phase`, from 0 to 1, is the position of the second reading in its period. `read_at` is the time of the last
+    reading, or None; `next` is when the next one is due.
     """
 
     __slots__ = ("_period", "_phase", "next", "read_at")
@@ -58,7 +59,7 @@ class Due:
         return now >= self.next
 
     def read(self, now: float) -> None:
-        """Records a reading at `now`. A reading out of turn does not change the schedule."""
+        """Records a reading at `now`. An early reading does not change the schedule."""
         self.read_at = now
         if self.next == -math.inf:
             self.next = now + self._period * (self._phase or 1.0)

@@ -1,10 +1,9 @@
 """GPU performance monitoring (Hopper and later): metrics are averages between two samples, here those of two passes.
 
-The two sample buffers are kept and change places in each pass; nothing is allocated again. A GPU that does not support it
-is asked once.
+The two sample buffers are allocated once and swapped in each pass. A GPU without GPM support is queried once.
 
-This is telemetry and nothing else: no failure here says how a GPU is, for whatever ails it shows in the calls that are
-there for that. What failed rests for a minute, since a call that takes long to fail takes its time from those.
+GPM is only telemetry: its failures do not affect a GPU's health, which other calls determine. After a failure GPM
+pauses for a minute, because a call that fails slowly uses up the time of the other calls.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from gpuwarden_collectors.nvml.readings import GPM, GPM_OF_INSTANCES
 _SHORTEST = 0.1  # seconds between two samples (nvml.h, nvmlGpmMetricsGet)
 _REST = 60.0
 _MOST_PER_CENT = 101.0  # a share may be a little above its whole
-_MOST_MIB = 2.0**24  # of all links of a GPU in a second: several times what there is
+_MOST_MIB = 2.0**24  # per second over all links of a GPU: several times the possible maximum
 _METRIC = struct.Struct("=IId24x")  # nvmlGpmMetric_t: id, return code, value, three strings that are constants
 
 
@@ -47,7 +46,7 @@ class Gpm:
         self._request: Any = None
 
     def read(self, now: float) -> dict[str, float]:
-        """The metrics by attribute of GpuReadings; none in the first pass. Raises nothing."""
+        """Returns the metrics by attribute of GpuReadings; empty in the first pass. Raises nothing."""
         if not self._supported or self.rests(now) or (self._taken is not None and now - self._taken < _SHORTEST):
             return {}
         try:
@@ -62,7 +61,7 @@ class Gpm:
         return {}
 
     def rests(self, now: float) -> bool:
-        """True if GPM failed recently and is not asked again yet."""
+        """True while GPM pauses after a failure."""
         return now < self._rests_until
 
     def close(self) -> None:
@@ -105,7 +104,7 @@ class Gpm:
 
 
 def _plausible(name: str, value: float) -> bool:
-    """True for a possible value: after a reset between the samples the library may give any number, even NaN."""
+    """True for a plausible value: after a GPU reset between two samples the library may return any number, even NaN."""
     return 0.0 <= value <= (_MOST_MIB if name.endswith("_mib") else _MOST_PER_CENT)
 
 
@@ -144,4 +143,4 @@ class InstancesGpm:
 
 
 _Known = tuple[int, str, str]
-"""The number of a GPU instance, and the UUID and profile of its first compute instance: a number is given again."""
+"""Id of a GPU instance, and UUID and profile of its first compute instance, because ids are reused."""

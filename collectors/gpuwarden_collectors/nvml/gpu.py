@@ -1,8 +1,7 @@
-"""One GPU over many passes: its identity, how it answered, its readings.
+"""One GPU over many passes: its identity, its answer and its readings.
 
-What was learned about a GPU (what it does not support, what is not read in each pass) is forgotten when it may have
-changed: another board in the slot, another handle, MIG or its instances turned on or off, no answer at all. The pass behind
-that reads everything.
+Cached data (unsupported calls, readings with a longer cadence) is dropped when it may be outdated: another board in
+the slot, another handle, a change of MIG mode or instances, or no answer at all. The next pass reads everything.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _IDENTITY = {
 class Gpu:
     """The readings of one GPU.
 
-    With `gpm` performance is monitored, too. `interval` and `phase` are as in `Questions`.
+    `gpm` enables performance monitoring. `interval` and `phase` are as in `Questions`.
     """
 
     def __init__(self, nvml: Any, slot: str, *, interval: float, phase: float = 0.0, gpm: bool = True) -> None:
@@ -68,15 +67,15 @@ class Gpu:
         self._begin()
 
     def unanswered(self, index: int, answer: GpuAnswer, *errors: CallError) -> GpuFacts:
-        """The facts of a pass in which the GPU gave no readings: who it is, as far as that was ever known."""
+        """Returns the facts of a pass without readings: the last known identity of the GPU, and its answer."""
         return GpuFacts(slot=self.slot, index=index, answer=answer, uuid=self._uuid, errors=errors, **self._identity)
 
     def waits_for_turn(self, now: float) -> bool:
-        """True if a reading is due that takes long and is made of only one GPU in a pass."""
+        """True if a slow reading is due, of which each pass makes only one GPU's."""
         return self._questions.waits_for_turn(now)
 
     def read(self, handle: Any, index: int, now: float, *, its_turn: bool) -> GpuFacts:
-        """Reads the GPU once at `now` (CLOCK_BOOTTIME). `its_turn` allows the readings that take long."""
+        """Reads the GPU once at `now` (CLOCK_BOOTTIME). `its_turn` allows slow readings."""
         address = ctypes.cast(handle, ctypes.c_void_p).value
         if self._address not in (None, address):
             self.forget()
@@ -144,9 +143,9 @@ class Gpu:
             return "" if self._calls.failed(function, error.value) else None
 
     def _notice_mig(self, mig: tuple[int, bool]) -> None:
-        """Forgets what the GPU supports when its MIG state changes.
+        """Drops cached data when the GPU's MIG state changes.
 
-        With MIG instances a GPU does not support all that it supports without (nvml.h, nvmlDeviceGetRemappedRows).
+        With MIG instances a GPU supports fewer calls than without (nvml.h, nvmlDeviceGetRemappedRows).
         """
         if self._mig not in (None, mig):
             self.forget()

@@ -1,4 +1,4 @@
-"""The NVML library itself: which one to load, what its return codes mean, and text out of it that may be anything."""
+"""Loads the NVML library, defines its return codes, and reads its texts, which may be invalid UTF-8."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LONGEST_TEXT = 256
 
 
 class Code(IntEnum):
-    """The nvmlReturn_t values that mean something to us."""
+    """The nvmlReturn_t values that this package handles."""
 
     SUCCESS = 0
     UNINITIALIZED = 1
@@ -51,7 +51,7 @@ def open_library(options: NvmlOptions) -> Any:
 
         return SimulatedNvml(options.simulate, options.simulate_dir)
     try:
-        # pynvml asks the loader alone unless it holds a library already.
+        # pynvml only uses the dynamic loader unless a library is already set.
         pynvml.nvmlLib = load(LIBRARY, options.library)
     except OSError as error:
         raise library_absent(options.library, error) from error

@@ -1,7 +1,7 @@
-"""The NVLinks of one GPU: their states in each pass, their counters each minute, the other end of each once.
+"""The NVLinks of one GPU: reads states in each pass, counters every minute, and the remote end of each link once.
 
-Counters are asked of active links only: a link that is down may answer "not supported", which would be remembered
-when it comes up again. A counter that no active link supports is not asked again.
+Counters are read from active links only: a link that is down may answer "not supported", which would be remembered
+after it comes up again. A counter that no active link supports is not read again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Links:
         self._fields = dict(LINK_FIELDS)
         self._due = Due(period(Cadence.MINUTE, interval), (phase + 0.5) % 1.0)
         self._facts: tuple[LinkFacts, ...] = ()
-        self.sums: dict[str, int | None] = {}  # the attributes of GpuReadings that can be had by summing over the links
+        self.sums: dict[str, int | None] = {}  # attributes of GpuReadings that are sums over the links
 
     @property
     def read_at(self) -> float | None:
@@ -87,9 +87,9 @@ class Links:
                 self._read_counter(name, active)
 
     def _remote(self, link: int) -> str | None:
-        """Returns the slot of the other end, which never changes: links are wired.
+        """Returns the slot of the remote end, which never changes.
 
-        A guest sees addresses of the host, or none.
+        A virtual machine sees the host's addresses, or none.
         """
         info = self._calls.ask("nvmlDeviceGetNvLinkRemotePciInfo", link)
         if info is None:

@@ -1,4 +1,4 @@
-"""Who uses one GPU: its MIG instances and its compute processes."""
+"""The MIG instances and the compute processes of one GPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NO_INSTANCE = 0xFFFFFFFF
 
 
 def instance_id(number: int) -> int | None:
-    """A GPU or compute instance id as NVML gives it, None for its "no instance"."""
+    """Returns an instance id of NVML, or None for NVML's "no instance"."""
     return None if number == _NO_INSTANCE else number
 
 
@@ -38,7 +38,7 @@ def read_processes(calls: Calls) -> tuple[GpuProcess, ...]:
 
 
 class Instances:
-    """The compute instances of a GPU in MIG mode. Their BAR1 memory is read when it is `due`, as that of a GPU."""
+    """The compute instances of a GPU in MIG mode. Their BAR1 memory is read when `due`, like that of a GPU."""
 
     def __init__(self, calls: Calls, due: Due) -> None:
         self._calls = calls
@@ -76,7 +76,7 @@ class Instances:
 
 
 def _memory(nvml: Any, handle: Any) -> dict[str, int]:
-    """An older driver counts what is reserved among what is used, and does not say how much it is."""
+    """Reads memory in bytes. Older drivers include reserved memory in used memory, and do not report it separately."""
     for version in (MEMORY_V2, None):
         with suppress(nvml.NVMLError):
             memory = nvml.nvmlDeviceGetMemoryInfo(handle, version)

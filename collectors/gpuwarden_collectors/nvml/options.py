@@ -1,4 +1,4 @@
-"""What can be configured about reading NVML: the keys of `[collectors.nvml]`, and the two of `--simulate`."""
+"""The options of the NVML collector: the keys of `[collectors.nvml]`, and the values of `--simulate`."""
 
 from __future__ import annotations
 

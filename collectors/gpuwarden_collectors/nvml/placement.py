@@ -1,4 +1,4 @@
-"""Where a GPU is built in: its module on the baseboard, chassis, slot and NVLink domain. Read once, and again when its fabric changes."""
+"""Reads the location of a GPU (module, chassis, slot, NVLink domain) once, and again when its fabric changes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class PlacementReader:
         self._built_in = False
 
     def read(self, fabric: tuple[int | None, int | None]) -> Placement:
-        """Returns where the GPU is built in. Raises Unanswered.
+        """Returns the location of the GPU. Raises Unanswered.
 
-        `fabric` says whether the GPU is in a cluster, and its clique.
+        `fabric`: whether the GPU is in a cluster, and its clique.
         """
         if not self._built_in:
             self._known = self._read_built_in()
@@ -38,7 +38,7 @@ class PlacementReader:
         info = None if structure is None else self._fill("nvmlDeviceGetPlatformInfo", structure())
         if info is None:
             return Placement(module_id=module)
-        raw, where = bytes(info), type(info)  # the bindings take numbers of one byte for text
+        raw, where = bytes(info), type(info)  # the bindings convert one-byte numbers to text
         serial = raw[where.chassisSerialNumber.offset :][: where.chassisSerialNumber.size].split(b"\0")[0]
         return Placement(
             module_id=module,
@@ -53,9 +53,7 @@ class PlacementReader:
         return "" if info is None else str(uuid.UUID(bytes=bytes(info.clusterUuid)))
 
     def _fill(self, function: str, structure: Any) -> Any:
-        """Returns the structure that the call filled; None if it is unsupported or failed, which is no fault of the
-        GPU.
-        """
+        """Returns the structure filled by the call, or None if it is unsupported or failed. Records no error."""
         nvml = self._calls.nvml
         try:
             getattr(nvml, function)(self._calls.handle, byref(structure))

@@ -1,4 +1,4 @@
-"""The table of readings, asked of one GPU: what is due in this pass is asked, the other answers are kept."""
+"""Reads the due rows of the table of readings for one GPU, and keeps the other values."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from gpuwarden_collectors.nvml.due import Due, period, phases
 from gpuwarden_collectors.nvml.readings import CALLS, FIELDS, SINCE_LOAD, VITAL, Cadence, Call, Field
 
 Take = Callable[[Any], Mapping[str, Any]]
-"""The result of a call -> the values in it by attribute."""
+"""Converts the result of a call to its values by attribute."""
 
 
 class _Row:
-    """A row of the table: when it is due, in which pass it was last asked, whether it ever answered."""
+    """A row of the table: its schedule, the pass in which it was last read, and whether it ever returned a value."""
 
     __slots__ = ("answered", "asked", "daily", "due", "row", "trigger", "triggered")
 
@@ -31,7 +31,7 @@ class _Row:
         self.triggered = False
 
     def wanted(self, now: float, values: Mapping[str, Any], *, its_turn: bool) -> bool:
-        """True if the row is asked in this pass. May be called once in a pass.
+        """True if the row is read in this pass. Call it at most once per pass.
 
         `its_turn` allows rows of the cadence DAY.
         """
@@ -42,7 +42,7 @@ class _Row:
 
 
 class _Question(_Row):
-    """The function to call, and how to take its result apart."""
+    """The function to call, and the conversion of its result."""
 
     __slots__ = ("function", "name", "named")
     row: Call
@@ -73,17 +73,17 @@ class _FieldRow(_Row):
 
 
 def _question(row: Call | None, due: Due, nvml: Any) -> tuple[_Question, ...]:
-    """Returns the question of a row, or of its second choice if the bindings lack its function; none if they lack both."""
+    """Returns the call of a row, or of its `otherwise` if the bindings lack the function; empty if they lack both."""
     while row is not None and isinstance(row.function, str) and not hasattr(nvml, row.function):
         row = row.otherwise
     return () if row is None else (_Question(row, due, nvml),)
 
 
 class Questions:
-    """All questions to one GPU, by cadence.
+    """All rows of the table for one GPU.
 
-    `values` has the answers by attribute of GpuReadings, None where the last answer was an error. `interval` is the
-    time in seconds from pass to pass; `phase` is 0 to 1, where this GPU begins within a cadence (`due`).
+    `values` has the values by attribute of GpuReadings; None if the last call failed. `interval` is the time between
+    two passes in seconds; `phase`, from 0 to 1, is this GPU's position within a cadence (`due`).
     """
 
     def __init__(self, calls: Calls, interval: float, phase: float) -> None:
@@ -102,10 +102,10 @@ class Questions:
         self.values: dict[str, Any] = {}
 
     def ask(self, now: float, *, its_turn: bool) -> bool:
-        """Asks every question that is due; rows of the cadence DAY wait until it is the turn of this GPU.
+        """Reads every row that is due; rows of the cadence DAY only if `its_turn`.
 
-        Asks all questions, and returns True, if earlier answers may no longer hold: the GPU asks for a reset, asked for
-        one in the previous pass, or its counters began again. Raises Unanswered, also if no vital question is answered.
+        Reads all rows and returns True if earlier values may be outdated: the GPU requires a reset, required one in the
+        previous pass, or its counters restarted. Raises Unanswered, also if no vital row returns a value.
         """
         self._passes += 1
         self._its_turn = its_turn
@@ -128,7 +128,7 @@ class Questions:
 
     @property
     def read_at(self) -> dict[str, float]:
-        """Returns when the values were read that are not read in each pass, to the millisecond."""
+        """Returns when values with a cadence were read, in seconds, rounded to milliseconds."""
         return self._read_at.copy()
 
     def _all_at_once(self) -> None:
@@ -144,11 +144,11 @@ class Questions:
         self._ask_fields(now)
 
     def _ask(self, questions: list[_Question], now: float) -> int:
-        """Asks the questions and returns the number of answers."""
+        """Makes the calls and returns the number of successful ones."""
         values, calls, handle, answers = self.values, self._calls, self._calls.handle, 0
         nvml_error, passes, its_turn = calls.nvml.NVMLError, self._passes, self._its_turn
         unsupported = []
-        for question in questions:  # grows on the way, see `otherwise`
+        for question in questions:  # grows during the loop, see `otherwise`
             if question.asked == passes or not question.wanted(now, values, its_turn=its_turn):
                 continue
             question.asked = passes
@@ -158,7 +158,7 @@ class Questions:
             except nvml_error as error:
                 self._keep(row, dict.fromkeys(row.into), now)
                 if question.daily:
-                    question.due.put_off(now + Cadence.MINUTE)  # others wait for their turn, and it takes long
+                    question.due.put_off(now + Cadence.MINUTE)  # the call is slow, and other GPUs wait
                 if calls.failed(question.name, error.value, answered=question.answered):
                     unsupported.append(question)
                     questions.extend(_question(row.otherwise, question.due, calls.nvml))

@@ -1,11 +1,10 @@
-"""NVML's lists of the processes on a GPU, also of a library whose records are longer than those of nvml.h, or that is older.
+"""Reads NVML's lists of processes on a GPU, including those of libraries whose records differ from nvml.h.
 
-The first drivers of R535 (535.54, 535.86) gave the records of the functions `_v3` a fifth member, which later ones took back under
-the same name (XuehaiPan/nvitop#79 and #88, gpuopenanalytics/pynvml#50). Read by the header, the first process is right, and of the
-others one has a part of another's memory as its PID. Such a library has functions of confidential computing, as R535 introduced
-them, and lacks the function to which the member was moved.
-
-Drivers before R510 have the functions `_v2` alone, whose records are those of `_v3` (wookayin/gpustat#138).
+The first R535 drivers (535.54, 535.86) added a fifth member to the records of the `_v3` functions; later ones removed
+it under the same name (XuehaiPan/nvitop#79 and #88, gpuopenanalytics/pynvml#50). If such a list is read with the
+header's records, only the first process is correct, and other PIDs are parts of memory sizes. These libraries are
+detected by having R535's confidential computing functions, but not the function to which the member was moved.
+Drivers before R510 only have the `_v2` functions, with the records of `_v3` (wookayin/gpustat#138).
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any
 _OF_R535, _MOVED_TO = "nvmlDeviceGetConfComputeMemSizeInfo", "nvmlDeviceGetRunningProcessDetailList"
 _SUCCESS, _INSUFFICIENT_SIZE = 0, 7  # nvmlReturn_t
 _SPARE = 16
-"""Records for processes that begin between the two calls."""
+"""Additional records, for processes that start between the two calls."""
 
 
 class _LongRecord(ctypes.Structure):

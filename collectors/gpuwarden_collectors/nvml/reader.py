@@ -1,9 +1,9 @@
 """One pass over all GPUs through NVML.
 
-The device list and every handle are resolved again in each pass, so that lost, vanished and renumbered GPUs are seen;
-what is known of a GPU belongs to its slot, not to its index. Each GPU is read for itself: whatever goes wrong with
-one is a fact of that one. A GPU at which a process hung is read last, once the others were reported, or not at all. NVML as a whole may be unusable (no driver, a library that does not fit it): that is a fact
-too, and initialisation is tried again in the next pass.
+Each pass reads the device list and all handles again, so that lost, missing and renumbered GPUs are detected; cached
+data belongs to a GPU's slot, not to its index. Each GPU is read separately: its errors only affect its own facts. A GPU
+at which an earlier process hung is read last, after the others were reported, or not at all. If NVML as a whole is
+unusable (no driver, a library of another version), that is a fact, too, and the next pass initialises it again.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from gpuwarden_collectors.nvml.xid_events import Session, XidEvents
 from gpuwarden_collectors.worker.hung import Hung
 from gpuwarden_collectors.worker.in_flight import Page
 
-if TYPE_CHECKING:  # 0.6 MiB that the worker does without
+if TYPE_CHECKING:  # saves the worker 0.6 MiB
     from pathlib import Path
 
 _MOST_GPUS = 64
-_ALL = -1  # the part of the reading time that is of no one GPU
-_SECOND_OPINION = 60.0  # seconds after which a process whose library never fitted the driver asks to be replaced
+_ALL = -1  # the reading time that belongs to no single GPU
+_SECOND_OPINION = 60.0  # seconds after which a process whose library never matched the driver requests a replacement
 _ANSWERS: dict[int, GpuAnswer] = {
     Code.GPU_IS_LOST: GpuAnswer.LOST,
     Code.RESET_REQUIRED: GpuAnswer.RESET_REQUIRED,
@@ -53,11 +53,11 @@ _Located = tuple[Any, str, CallError | None]
 
 
 class NvmlReader:
-    """`connect`, `read` and `close` belong to one thread; `events` blocks another.
+    """Reads all GPUs. Call `connect`, `read` and `close` from one thread; `events` blocks a second thread.
 
-    `clock`: seconds of CLOCK_BOOTTIME, by which is read what is not read in each pass. `spent`: the library in this process
-    does not fit the driver, and only a new process can load the one that was installed meanwhile. `page`: where the call in flight
-    is written, with its GPU.
+    `clock` returns seconds of CLOCK_BOOTTIME, for the schedule of readings. `spent` is true if the loaded library does
+    not match the driver, and only a new process can load the newly installed one. `page`: shared memory to which each
+    call in progress is written, with its GPU.
     """
 
     def __init__(
@@ -73,21 +73,21 @@ class NvmlReader:
         self._clock = clock
         self._stamp = stamp
         self.page = Page()
-        self._bindings: Any = None  # for the thread of events, whose calls are not written down
+        self._bindings: Any = None  # for the event thread, whose calls are not recorded
         self._nvml: Any = None
-        # Held by a thread that needs NVML to stay initialised, or that initialises it or shuts it down.
+        # Held by a thread that initialises NVML, shuts it down, or needs it to stay initialised.
         self._library = threading.Lock()
         self._session: Session | None = None
         self._versions: dict[str, Any] = {}
         self._gpus: dict[str, Gpu] = {}
-        self._slots: list[str] = []  # by index, as of the last pass; empty where the GPU never gave it
+        self._slots: list[str] = []  # by index, as of the last pass; empty if the GPU never reported it
         self._time = ReadingTime()
-        self._turn: int = 0  # the index of the GPU that comes first where only one gets a turn
-        self._replace_at: float | None = None  # from when on a library that does not fit makes us spent
+        self._turn: int = 0  # index of the first candidate for slow readings, which one GPU per pass makes
+        self._replace_at: float | None = None  # time from which a mismatched library makes this process spent
         self.spent = False
 
     def connect(self) -> None:
-        """Loads and initialises NVML. Raises SourceAbsent if there is no library; an absent driver is no error."""
+        """Loads and initialises NVML. Raises SourceAbsent without a library; a missing driver is not an error here."""
         self.close()
         self._bindings = open_library(self._options)
         self._nvml = Watched(self._bindings, self.page)
@@ -95,13 +95,13 @@ class NvmlReader:
             self._initialise()
 
     def read(self) -> NvmlFacts:
-        """Reads all GPUs once. Raises no NVML error; raises SourceAbsent as `connect` does if that was never called."""
+        """Reads all GPUs once; connects first if necessary. Raises SourceAbsent as `connect` does, no NVML error."""
         return self.read_around((), lambda _: None)
 
     def read_around(self, hung: Sequence[Hung], partial: Callable[[NvmlFacts], None]) -> NvmlFacts:
         """Reads all GPUs as `read` does, but those in `hung` last or not at all.
 
-        `partial` gets the facts of the other GPUs before each of these.
+        Before it reads one of these, it passes the facts of the other GPUs to `partial`.
         """
         self.page.part()
         self._time = ReadingTime()
@@ -124,11 +124,11 @@ class NvmlReader:
             )
         if _strange(gpus) and (facts := self._refused("unknown error, of some GPUs")):
             return facts
-        self._replace_at = 0.0  # it fits; if that ends, another library was installed
+        self._replace_at = 0.0  # versions match; a later mismatch means that another library was installed
         return NvmlFacts(gpus=gpus, simulated=simulated, read_seconds=self._time.total(), **self._versions)
 
     def _refused(self, error: str) -> NvmlFacts | None:
-        """The facts of the pass where this user may not open the devices: then no error of NVML is about the GPUs."""
+        """Returns facts with NO_PERMISSION if this user may not open the device files, which explains NVML's error."""
         paths = () if self._options.simulate else devices.refused(self._dev)
         if not paths:
             return None
@@ -138,15 +138,15 @@ class NvmlReader:
     def _misfit_lasts(self) -> bool:
         """True if a new process should replace this one because library and driver do not match.
 
-        At once for a library that matched before; else after a delay, so that a new process that finds the same is not
-        replaced in each pass.
+        At once for a library that matched before. Otherwise after a delay: a new process with the same mismatch would
+        be replaced in each pass.
         """
         if self._replace_at is None:
             self._replace_at = self._clock() + _SECOND_OPINION
         return self._clock() >= self._replace_at
 
     def events(self, emit: Callable[[XidEvent], None], stop: threading.Event) -> None:
-        """Follows NVML's Xid events until `stop`; blocks and never raises. Delivers only events from now on."""
+        """Emits NVML's Xid events from now on, until `stop`. Blocks and never raises."""
         XidEvents(lambda: self._session, self._library, emit, self._stamp).follow(stop)
 
     def close(self) -> None:
@@ -181,9 +181,9 @@ class NvmlReader:
             return ""
 
     def _read_gpus(self, hung: Sequence[Hung], partial: Callable[[tuple[GpuFacts, ...]], None]) -> tuple[GpuFacts, ...]:
-        """Raises NVMLError if the library cannot even count."""
+        """Reads all GPUs. Raises NVMLError if the library cannot count them."""
         count = min(self._nvml.nvmlDeviceGetCount(), _MOST_GPUS)
-        avoided = {each.number: each for each in hung if each.total == count}  # another count, other indices
+        avoided = {each.number: each for each in hung if each.total == count}  # otherwise indices may have shifted
         self._time.add(_ALL)
         located = [self._locate(index, count) for index in range(count) if index not in avoided]
         handles = _with_avoided(located, avoided)
@@ -216,7 +216,7 @@ class NvmlReader:
         return _by_index(facts)
 
     def _hung_gpu(self, slot: str, hung: Hung) -> GpuFacts:
-        """The facts of a GPU that is not read now, since a process that read it hung."""
+        """Returns the facts of a GPU that is not read, because a process that read it hung."""
         error = CallError(call=hung.call, code=0, text=f"no answer for {hung.seconds} s")
         gpu = self._gpus.get(slot)
         if gpu is None:
@@ -235,7 +235,7 @@ class NvmlReader:
         return None
 
     def _locate(self, index: int, count: int) -> _Located:
-        """The handle and slot of the GPU with this index, or what went wrong."""
+        """Returns the handle and slot of the GPU with this index, or the error."""
         located = self._handle(index, count)
         self._time.add(index)
         return located
@@ -255,7 +255,7 @@ class NvmlReader:
             return handle, "", CallError(call=call, code=0, text=bounded(str(error)))
 
     def _name_slots(self, located: list[str]) -> list[str]:
-        """Slots by index. A GPU that does not say where it is keeps its last slot if none can have been renumbered."""
+        """Returns slots by index. A GPU that does not report its slot keeps it, if no index can have shifted."""
         if len(located) != len(self._slots):
             return located
         return [slot or (last if last not in located else "") for slot, last in zip(located, self._slots, strict=True)]
@@ -282,7 +282,7 @@ class NvmlReader:
             )
 
     def _remember(self, slots: list[str], handles: list[Any]) -> None:
-        """Keep what the next pass and the event thread need; forget GPUs that are no longer listed."""
+        """Stores data for the next pass and the event thread; drops GPUs that are no longer listed."""
         for slot in self._gpus.keys() - set(slots):
             self._gpus.pop(slot).close()
         self._slots = slots
@@ -303,12 +303,12 @@ def _with_error(facts: GpuFacts, text: str) -> GpuFacts:
 
 
 def _nameless(index: int) -> str:
-    """Returns the name of the part for a GPU whose slot is not known."""
+    """Returns a name for a GPU whose slot is unknown."""
     return f"GPU {index}"
 
 
 def _with_avoided(located: Sequence[_Located], avoided: Mapping[int, Hung]) -> list[_Located]:
-    """Merges by index the located GPUs and those that were avoided, which keep their slots."""
+    """Merges located and avoided GPUs by index; avoided GPUs keep their slots."""
     rest = iter(located)
     return [
         (None, "" if avoided[index].part == _nameless(index) else avoided[index].part, None)
@@ -323,6 +323,6 @@ def _by_index(facts: Mapping[str, GpuFacts]) -> tuple[GpuFacts, ...]:
 
 
 def _strange(gpus: Collection[GpuFacts]) -> bool:
-    """True if some GPU answers with nothing but unknown errors, and none with a definite error that would be lost."""
+    """True if a GPU returns only unknown errors, and no GPU a specific error, which must not be replaced."""
     answers = {gpu.answer for gpu in gpus}
     return GpuAnswer.UNKNOWN in answers and answers <= {GpuAnswer.OK, GpuAnswer.UNKNOWN}

@@ -1,7 +1,7 @@
-"""How long the driver kept the thread that reads: all time but that in which the thread was ready to run and had no processor.
+"""Measures how long the reading thread spends in the driver: elapsed time without the time it waits for a CPU.
 
-A host whose processors are taken, or a control group over its quota, thus makes no driver slow. Waiting in the driver counts, work in
-it too; Python's own share of a pass is some milliseconds.
+Therefore a busy host or an exhausted CPU quota does not make the driver look slow. Both waiting and computing in the
+driver count; Python's share of a pass is some milliseconds.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import os
 import time
 
 _SCHEDULER = "/proc/thread-self/schedstat"
-"""proc_pid_schedstat: ns on a processor, ns ready without one, time slices. A kernel without it counts all time."""
+"""schedstat: ns on a CPU, ns waiting for a CPU, number of time slices. Without it, all time counts."""
 
 
 class ReadingTime:
     """The reading time of one pass, from its start; belongs to one thread.
 
-    It asks the scheduler at each part, which costs 5 µs: what short parts waited is no time of a long one after them.
+    It reads schedstat after each part, which takes 5 µs, so that waiting in one part does not count for another.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
-"""How NVML gives each attribute of `GpuReadings`: one row each, a call or a field value, how often it is read and what it costs.
+"""The table of readings: a row for each attribute of `GpuReadings`, with its NVML call or field, cadence and price.
 
-Numbers are those of the vendor's header (nvml.h 13.5): field ids are its `NVML_FI_DEV_*`, arguments its
-enums. Field values that are due are read together, in one call per GPU; a call answers for itself. Not in the table,
-for they need memory between passes: the NVLink sums (`links`) and the GPM metrics (`gpm`).
+Numbers come from the vendor's header (nvml.h 13.5): field ids are `NVML_FI_DEV_*`, arguments are its enums. All due
+field values are read in one call per GPU; each other row is one call. NVLink sums (`links`) and GPM metrics (`gpm`)
+are not in the table, because they keep state between passes.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 from gpuwarden_collectors.dataclass import dataclass
 
 Special = Callable[[Any, Any], Any]
-"""(the library, a device handle) -> what the call gave. Raises the library's NVMLError."""
+"""A function of the library and a device handle, which returns the result. Raises the library's NVMLError."""
 
 
 class Cadence(IntEnum):
-    """Seconds that an answer may grow old before it is read again; PASS: it is read in each pass."""
+    """Maximum age in seconds of a value; PASS: it is read in each pass."""
 
     PASS = 0
     MINUTE = 60
@@ -33,9 +33,9 @@ PASS, MINUTE, SETTING, HOUR, DAY = Cadence
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """A reason to read a row whatever its cadence: while it `holds` of the readings of a pass, and in the pass behind the last such.
+    """A condition that makes a row due in each pass while it `holds` for the pass's readings, and in the pass after.
 
-    `text` says when, for the documentation.
+    `text` describes the condition, for the documentation.
     """
 
     text: str
@@ -43,17 +43,17 @@ class Trigger:
 
 
 LITTLE, SOME = 0.03, 0.165
-"""Milliseconds of CPU in the driver: the most that was measured of most calls; the mean of those that cost 0.15 to 0.18."""
+"""Milliseconds of CPU in the driver: the maximum of most calls; the mean of those that take 0.15 to 0.18."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
     """A function of pynvml and the attributes that it fills.
 
-    `parts`: empty, the result is the value; `[]`, the result is a sequence in the order of `into`; else the names of
-    the result's members in that order. Values above `most` are documented as invalid. `otherwise` is asked in its
-    place once the driver says that it does not support this one. `price`: milliseconds of CPU on an H100 (driver
-    580.159.04), where it is supported; what is not costs nothing.
+    `parts`: if empty, the result is the value; if `[]`, the result is a sequence in the order of `into`; otherwise the
+    names of the result's members in that order. Values above `most` are documented as invalid. `otherwise` replaces
+    this call once the driver does not support it. `price`: milliseconds of CPU on an H100 (driver 580.159.04) if the
+    call is supported; an unsupported call costs nothing.
     """
 
     function: str | Special
@@ -71,7 +71,7 @@ class Call:
 class Field:
     """A field value. `kind` overrides the value type that the driver declares; the rest as in `Call`.
 
-    Most cost nothing beyond the one call for all that are due.
+    Most cost nothing in addition to the one call for all due fields.
     """
 
     into: str
@@ -86,7 +86,7 @@ class Field:
 
 ALL_LINKS = 0xFFFFFFFF  # scope of an NVLink field: the sum over the links
 UNSIGNED_INT = 1  # nvmlValueType_t
-TOO_HOT = 200  # °C; the driver means "no value" (dcgm: fields 140 and 150 are blanked above it)
+TOO_HOT = 200  # °C; above it, the driver means "no value" (as DCGM does for fields 140 and 150)
 MEMORY_V2 = 0x02000028  # NVML_STRUCT_VERSION(Memory, 2)
 UNREPAIRABLE_V1 = 0x01000008  # NVML_STRUCT_VERSION of a structure of two words
 VGPU_FEATURE = 1  # NVML_GRID_LICENSE_FEATURE_CODE_VGPU
@@ -106,7 +106,7 @@ NEAR = 15  # °C
 
 
 def _near_the_limit(now: Mapping[str, Any]) -> bool:
-    """True if the temperature is near its limit or either is unknown: the margin may then be the only sign of heat."""
+    """True if the temperature is near its limit, or either is unknown: then the margin may be the only sign of heat."""
     temperature, limit = now.get("temperature"), now.get("temperature_gpu_max")
     return temperature is None or limit is None or temperature >= limit - NEAR
 
@@ -145,7 +145,7 @@ def _inforom_valid(nvml: Any, handle: Any) -> int:
 
 
 def _vgpu_license(nvml: Any, handle: Any) -> int:
-    """1 if a vGPU license is active; 0 also where no such license is wanted (dcgm: field 526)."""
+    """Returns 1 if a vGPU license is active; 0 also if none is needed (dcgm: field 526)."""
     license_of = nvml.nvmlDeviceGetGridLicensableFeatures(handle)
     if not license_of.isGridLicenseSupported:
         return 0
@@ -154,7 +154,7 @@ def _vgpu_license(nvml: Any, handle: Any) -> int:
 
 
 def _memory_unrepairable(nvml: Any, handle: Any) -> int:
-    """The structure of nvml.h 13.5 is the flag alone; that of the bindings begins with a version, so that theirs reads 0 for ever."""
+    """Reads the flag without pynvml's structure, which has a version that nvml.h 13.5 lacks, and always reads 0."""
     function = nvml._nvmlGetFunctionPointer("nvmlDeviceGetUnrepairableMemoryFlag_v1")  # noqa: SLF001 - see above
     words = (c_uint * 2)(UNREPAIRABLE_V1, 0)
     if code := function(handle, byref(words)):
@@ -163,7 +163,7 @@ def _memory_unrepairable(nvml: Any, handle: Any) -> int:
 
 
 VITAL: tuple[Call, ...] = (
-    # Every GPU that works answers at least one of these; when none is answered, the GPU is not asked anything else.
+    # Every working GPU answers at least one of these calls; if none succeeds, no other call is made for the GPU.
     Call("nvmlDeviceGetTemperatureV", ("temperature",), (0,), most=TOO_HOT,
          otherwise=Call("nvmlDeviceGetTemperature", ("temperature",), (0,), most=TOO_HOT)),
     Call("nvmlDeviceGetMemoryInfo", ("memory_total_bytes", "memory_reserved_bytes", "memory_free_bytes", "memory_used_bytes"),
@@ -189,7 +189,7 @@ CALLS: tuple[Call, ...] = (
     Call("nvmlDeviceGetClockInfo", ("clock_sm_mhz",), (1,)),
     Call("nvmlDeviceGetClockInfo", ("clock_memory_mhz",), (2,)),
     Call("nvmlDeviceGetMaxClockInfo", ("clock_sm_max_mhz",), (1,), cadence=HOUR, price=1.29),
-    # Deprecated, and not answered by all drivers; prices here and below that nobody measured are the dearer of the two usual ones.
+    # Deprecated, and unsupported by some drivers. Unmeasured prices, here and below, are the higher usual one.
     Call("nvmlDeviceGetApplicationsClock", ("clock_sm_application_mhz",), (1,), cadence=SETTING, price=SOME),
     Call("nvmlDeviceGetApplicationsClock", ("clock_memory_application_mhz",), (2,), cadence=SETTING, price=SOME),
     Call("nvmlDeviceGetCurrentClocksEventReasons", ("clock_event_reasons",),
@@ -201,7 +201,7 @@ CALLS: tuple[Call, ...] = (
          (), "bar1Total bar1Free bar1Used", MINUTE, SOME),
 
     Call("nvmlDeviceGetEccMode", ("ecc_mode", "ecc_mode_pending"), (), "[]", SETTING, SOME),
-    # Only where uncorrectable errors are decides anything; of the others the sums, two fields, are read in each pass.
+    # Only uncorrectable errors are read by location; for corrected errors the sums, two fields, are read in each pass.
     *(Call("nvmlDeviceGetMemoryErrorCounter", (f"ecc_{error}_{lifetime}_{location}",), (error_type, counter_type, number),
            cadence=PASS if (error, lifetime) == ("uncorrected", "volatile") else MINUTE)
       for error_type, error in enumerate(("corrected", "uncorrected"))
@@ -290,8 +290,8 @@ SINCE_LOAD = (
     "violation_power_ns", "violation_sync_boost_ns", "violation_low_utilization_ns", "slowdown_sw_thermal_ns",
     "ecc_corrected_volatile", "ecc_uncorrected_volatile", "nvlink_replay_errors", "nvlink_recovery_errors",
 )  # fmt: skip
-"""Counters read in each pass that begin again with the driver or with a reset of the GPU: where one of them went back between
-two passes, nothing that was read before is true any more."""
+"""Counters read in each pass that restart when the driver loads or the GPU is reset: if one decreased between two
+passes, all earlier values may be outdated."""
 
 GPM: dict[str, int] = {
     # nvmlGpmMetricId_t; per cent, and MiB/s for the throughputs
@@ -306,7 +306,7 @@ GPM: dict[str, int] = {
     "gpm_nvlink_rx_mib": 60,
 }
 GPM_OF_INSTANCES = {
-    # the others are of the GPU as a whole (dcgm: entity level of fields 1001-1005, 1009-1012)
+    # the others only exist for the whole GPU (dcgm: entity level of fields 1001-1005, 1009-1012)
     name: number
     for name, number in GPM.items()
     if not name.endswith("_mib")
@@ -334,8 +334,8 @@ LINK_COUNTERS: dict[str, int] = {
 }
 
 LINK_SUMS: dict[str, str] = {
-    # Attribute of GpuReadings: what is summed over the links. The first three the driver gives per link only; the
-    # others it sums itself when the scope is ALL_LINKS (dcgm does that, nvml.h does not promise it).
+    # Attribute of GpuReadings: the link counter to sum. The driver reports the first three per link only; it sums the
+    # others itself if the scope is ALL_LINKS (DCGM relies on that, nvml.h does not document it).
     "nvlink_dl_replay_errors": "replay_errors",
     "nvlink_dl_recovery_errors": "recovery_errors",
     "nvlink_dl_crc_errors": "dl_crc_errors",

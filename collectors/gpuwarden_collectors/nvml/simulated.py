@@ -1,7 +1,7 @@
-"""Simulated GPUs behind the functions of pynvml that the sweep uses: the same names, structures and exceptions.
+"""Simulated GPUs with the interface of pynvml, as far as the collector uses it.
 
-Constants, structures and exceptions are pynvml's own. Functions in the table of readings answer from the state of
-the simulated GPU by that table; the others are here. A function that is neither answers "not supported".
+Constants, structures and exceptions are pynvml's own. Functions in the table of readings return the state of the
+simulated GPU; other functions are defined here. Any other function returns "not supported".
 """
 # ruff: noqa: N802 - the names are NVML's
 
@@ -31,14 +31,14 @@ from gpuwarden_collectors.nvml.simulated_gpu import (
     simulated_uuid,
 )
 
-_LOOK = 1.0  # seconds after which the faults are read again, whatever was reported of their file
+_LOOK = 1.0  # seconds after which the faults file is read again even without an inotify event
 _ANY = 0xFFFFFFFF
 
 _ROWS: dict[tuple[Any, ...], Call] = {(row.function, *row.args): row for row in (*VITAL, *CALLS)}
 _FUNCTIONS = frozenset(row.function for row in _ROWS.values())
 _FIELD_NAMES = {field.id: field.into for field in FIELDS}
 _LINK_FIELD_NAMES = {number: name for name, number in LINK_FIELDS.items()}
-_SWITCHES = ("05", "06", "85", "86")  # buses of what links lead to
+_SWITCHES = ("05", "06", "85", "86")  # PCI buses of the devices at the other ends of links
 _LINK_COUNTER_NAMES = {number: name for name, number in LINK_COUNTERS.items()}
 _GPM_NAMES = {number: name for name, number in GPM.items()}
 
@@ -138,11 +138,11 @@ class SimulatedNvml:
         return SimpleNamespace(isGridLicenseSupported=0)
 
     def nvmlDeviceGetSramEccErrorStatus(self, handle: Any, status: Any) -> None:
-        # What byref() gave: the structure behind it can be reached only so.
+        # The only access to the structure behind a byref() argument.
         status._obj.bThresholdExceeded = self._gpu(handle).values["sram_threshold_exceeded"]  # noqa: SLF001
 
     def _nvmlGetFunctionPointer(self, _: str) -> Any:
-        """Returns the one function that is called without its binding: the flag for memory beyond repair."""
+        """Returns the only function that is called without its binding: the flag for unrepairable memory."""
 
         def get(handle: Any, words: Any) -> int:
             words._obj[0] = self._gpu(handle).values["memory_unrepairable"]  # noqa: SLF001 - as above
@@ -241,7 +241,7 @@ class SimulatedNvml:
         return _fail(pynvml.NVML_ERROR_TIMEOUT)
 
     def _happens(self, name: str, gpus: Container[int | None]) -> Fault | None:
-        """Returns an injected fault of these GPUs that happens once and has not yet; from now on it has."""
+        """Returns a pending one-time fault of these GPUs, and marks it as happened; None without one."""
         for fault in self._faults():
             if fault.name == name and fault.gpu in gpus and first_time(self._directory, fault):
                 return fault
@@ -256,7 +256,7 @@ class SimulatedNvml:
         return [gpu for gpu in self._gpus if gpu.listed]
 
     def _apply_faults(self) -> None:
-        """Make the GPUs as they are now, faults and all. Raises NVMLError for a fault of the driver."""
+        """Computes the present state of the GPUs, with all faults. Raises NVMLError for a driver fault."""
         now, faults = self._clock(), self._faults()
         gpus = [simulated_gpu(number, now) for number in range(self._count)]
         for fault in faults:
@@ -268,7 +268,7 @@ class SimulatedNvml:
         self._gpus = gpus
 
     def _gpu(self, handle: Any, *, identify: bool = False) -> SimulatedGpu:
-        """The GPU of a handle. `identify`: for a call that returns its identity. Raises NVMLError as its faults say."""
+        """Returns the GPU of a handle. `identify`: the call reads its identity. Raises the NVMLError of its faults."""
         number = _number(handle)
         gpu = self._gpus[number]
         if gpu.stall:
@@ -279,7 +279,7 @@ class SimulatedNvml:
         return gpu
 
     def _stall(self, number: int) -> None:
-        """Waits until the fault is cleared, if ever."""
+        """Blocks until the fault is cleared."""
         with closing(FileChanges(faults_file(self._directory))) as changes:
             while stall := self._gpus[number].stall:
                 if stall == "crash" and self._happens("crash", {number}):
@@ -300,7 +300,7 @@ class SimulatedNvml:
         return gpu.links[link]
 
     def _answer(self, function: str, handle: Any, *args: int) -> Any:
-        """Returns the answer of a function that the table of readings names."""
+        """Returns the result of a function in the table of readings."""
         gpu = self._gpu(handle)
         row = _ROWS.get((function, *args))
         values = [gpu.values.get(name) for name in row.into] if row else [None]
@@ -326,7 +326,7 @@ def _not_supported(*_: Any) -> NoReturn:
 
 
 def _handle(number: int | None) -> Any:
-    """A device handle that is never dereferenced: its address is the number of the GPU, and one."""
+    """A device handle that is never dereferenced: its address is the number of the GPU plus one."""
     return ctypes.cast(ctypes.c_void_p((number or 0) + 1), pynvml.c_nvmlDevice_t)
 
 
@@ -338,7 +338,7 @@ _IGNORE = 1  # SIG_IGN
 
 
 def _handle_term(disposition: int) -> int:
-    """Set what SIGTERM does, as C would: Python's own function works in the main thread only. Returns what it did."""
+    """Sets the disposition of SIGTERM by libc: Python's works only in the main thread. Returns the old one."""
     libc_signal = ctypes.CDLL(None).signal
     libc_signal.restype = ctypes.c_void_p
     return libc_signal(int(signal.SIGTERM), ctypes.c_void_p(disposition)) or 0

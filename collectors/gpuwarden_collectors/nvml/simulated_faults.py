@@ -1,8 +1,8 @@
 """Faults for simulated GPUs: one table of what can be injected, and the file that holds them.
 
-`gpuwarden inject` puts faults into `faults.json` in the folder of the simulation; the simulated library reads it in
-each pass. A fault holds until it is cleared, except those that happen once (an Xid, a crash): they take themselves
-out of the file when they happen, under a lock, since two processes write it.
+`gpuwarden inject` writes faults to `faults.json` in the simulation's folder; the simulated library reads it in each
+pass. A fault persists until it is cleared. One-time faults (an Xid, a crash) are removed from the file when they
+happen, under a lock, because two processes write it.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Fault:
 class FaultKind:
     """A kind of fault.
 
-    `parameter` names the number that may follow (if `default` is given) or must follow. `driver_error` makes NVML fail
-    as a whole.
+    `parameter` names the number that follows the fault; it is optional if `default` is set. `driver_error` makes every
+    NVML call fail.
     """
 
     help: str
@@ -81,7 +81,7 @@ def _grow(per_second: float, *names: str) -> Effect:
     return lambda gpu, _number, age: _add(*names)(gpu, 1 + int(per_second * age), age)
 
 
-_IDLE = 0x1  # nvmlClocksEventReasonGpuIdle: a GPU that something else slows down is at work
+_IDLE = 0x1  # nvmlClocksEventReasonGpuIdle: not set together with another slowdown
 
 
 def _slow_clock(reasons: int, clock: int) -> Effect:
@@ -172,7 +172,7 @@ FAULTS: dict[str, FaultKind] = {
 
 
 def parse_fault(arguments: Sequence[str], gpu: int | None) -> Fault:
-    """The fault that `arguments` mean, as given on the command line. Raises ValueError that says what can be given."""
+    """Parses the fault from command-line arguments. Raises ValueError with the allowed values."""
     name, *rest = arguments or ("",)
     kind = FAULTS.get(name)
     if kind is None:
@@ -199,7 +199,7 @@ def _number(name: str, kind: FaultKind, argument: str | None) -> int | None:
 
 
 def add(faults: Iterable[Fault], fault: Fault, at: float) -> tuple[Fault, ...]:
-    """Returns `faults` with one more, injected `at`; the same one again starts over.
+    """Returns `faults` with one more, injected `at`; an identical fault is restarted.
 
     Raises ValueError when there are too many.
     """
@@ -213,7 +213,7 @@ def add(faults: Iterable[Fault], fault: Fault, at: float) -> tuple[Fault, ...]:
 def brought_by(fault: Fault) -> tuple[Fault, ...]:
     """Returns the faults that follow from this one.
 
-    The driver reports Xid 79 as it gives up a GPU, which is lost from then on.
+    When the driver reports Xid 79, the GPU is lost from then on.
     """
     return (Fault("lost", fault.gpu),) if (fault.name, fault.number) == ("xid", _FALLEN_OFF_THE_BUS) else ()
 
@@ -228,7 +228,7 @@ def faults_file(directory: Path) -> Path:
 
 
 def load(directory: Path) -> tuple[Fault, ...]:
-    """The faults that hold; none if there is no file. Raises ValueError for a file that is not gpuwarden's, OSError."""
+    """Returns the active faults; empty without a file. Raises OSError, or ValueError for an invalid file."""
     try:
         with faults_file(directory).open("rb") as file:
             data = file.read(_MOST_BYTES + 1)
@@ -242,14 +242,14 @@ def load(directory: Path) -> tuple[Fault, ...]:
 
 
 def save(directory: Path, faults: Iterable[Fault]) -> None:
-    """Replace the file at once and whole. Raises OSError."""
+    """Replaces the file atomically. Raises OSError."""
     new = directory / "faults.json.new"
     new.write_text(json.dumps({"faults": [asdict(fault) for fault in faults]}), encoding="utf-8")
     new.replace(faults_file(directory))
 
 
 def update(directory: Path, change: Callable[[tuple[Fault, ...]], tuple[Fault, ...]]) -> tuple[Fault, ...]:
-    """Load, change, save, under a lock. Returns what was saved. Raises as `load` and `save` and `change` do."""
+    """Loads, changes and saves the faults under a lock; returns them. Raises as `load`, `save` and `change` do."""
     with (directory / "faults.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         faults = change(load(directory))
@@ -271,7 +271,7 @@ def first_time(directory: Path, fault: Fault) -> bool:
 
 
 class FaultsFile:
-    """The faults as of the last read, read again only when the file is another one."""
+    """Caches the faults, and reads the file again only after it was replaced."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -287,5 +287,5 @@ class FaultsFile:
         except FileNotFoundError:
             self._faults, self._seen = (), None
         except (OSError, ValueError):
-            pass  # what was injected before still holds
+            pass  # keeps the faults read before
         return self._faults

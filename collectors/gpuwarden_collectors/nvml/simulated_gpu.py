@@ -1,8 +1,7 @@
-"""A believable H100 that does not exist: its state is a function of (number, time), so that any process at any time
-sees one and the same machine.
+"""A simulated H100. Its state is a function of (number, time), so that all processes see the same machine.
 
-The GPUs share one job after another: 25 minutes of work, 5 of pause. Temperature follows the load with a lag,
-counters are the exact integrals of what moves them since time 0, and every few hours a bit of memory is corrected.
+All GPUs run the same sequence of jobs: 25 minutes of work, 5 of pause. Temperature follows the load with a lag,
+counters are exact integrals since time 0, and every few hours one memory error is corrected.
 """
 
 from __future__ import annotations
@@ -59,11 +58,11 @@ _LINK_ZERO = ("crc_flit_errors", "crc_data_errors", "replay_errors", "recovery_e
 
 @dataclass(slots=True)
 class SimulatedGpu:
-    """One GPU at one instant, before or after faults were put into it.
+    """One GPU at one instant, before or after faults are applied.
 
-    `values`: by attribute of GpuReadings; what is missing is not supported. `error`: the nvmlReturn of every call but
-    those in `identified`, if not 0. `stall`: what a call does in place of returning. `delay`: seconds that reading
-    this GPU takes longer.
+    `values`: by attribute of GpuReadings; missing ones are unsupported. `error`: if not 0, the nvmlReturn of every call
+    (for `identified`, except those that read its identity). `stall`: what a call does instead of returning. `delay`:
+    additional seconds for reading this GPU.
     """
 
     number: int
@@ -151,7 +150,7 @@ def _warmth(now: float) -> float:
 
 
 def _fraction(number: int, now: float, quantity: str) -> float:
-    """A number from 0 to 1, another one each second, the same for the same arguments."""
+    """A pseudo-random number from 0 to 1, which changes every second and is the same for the same arguments."""
     return zlib.crc32(f"{number} {int(now)} {quantity}".encode()) / 0xFFFFFFFF
 
 

@@ -1,4 +1,4 @@
-"""The library as the reader calls it: the name of each function is written down before it is called."""
+"""A wrapper of the NVML bindings that records the name of each function before it calls it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from gpuwarden_collectors.worker.in_flight import Page, call_label
 
 
 class Watched:
-    """All attributes of the bindings. Only the thread that reads may call through this: one call is in flight at a time.
+    """Has all attributes of the bindings. Only the reading thread may use it: one call is in progress at a time.
 
-    What was asked for once is an attribute of this object from then on, so that a call costs one function and 64 copied bytes more.
+    Attributes are cached, so a call costs one additional function call and a copy of 64 bytes.
     """
 
     def __init__(self, nvml: Any, page: Page) -> None:

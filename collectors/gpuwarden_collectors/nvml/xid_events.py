@@ -1,7 +1,7 @@
-"""NVML's own stream of Xids, the second source beside the kernel log.
+"""NVML's own stream of Xids, a second source in addition to the kernel log.
 
-An event set knows the GPUs that were registered with it, so it is made again whenever the sweep finds a GPU more or
-initialises NVML again: the sweep publishes a new `Session`, and the loop here compares.
+An event set only covers the GPUs registered with it. Therefore a new one is created whenever the reader finds another
+GPU or initialises NVML again: the reader publishes a new `Session`, and the loop here compares it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gpuwarden_collectors.nvml.library import Code, read_text
 from gpuwarden_collectors.nvml.mig import instance_id
 
 _WAIT_MS = 750
-"""How late `stop` may be noticed: an event ends the wait at once, and each end of it costs 0.1 ms of CPU (2.7 ms for 20 of them, by the schedstat of the thread)."""
+"""Most ms until `stop` takes effect. An event ends the wait at once; each wait costs 0.1 ms of CPU (by schedstat)."""
 _IDLE = 0.1  # seconds between checks while NVML is not initialised
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # seconds after an error, doubling
 _XID_CRITICAL = 0x8  # nvmlEventTypeXidCriticalError
@@ -32,9 +32,9 @@ _XID_UNKNOWN = 999  # nvml.h, nvmlEventData_t: an Xid whose number the library d
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Session:
-    """An initialised library and the (handle, slot) of its GPUs. Another session, another event set.
+    """An initialised library and the (handle, slot) of its GPUs. Each session needs its own event set.
 
-    `initialisation` shows whether two sessions are of one nvmlInit: an event set does not outlive it.
+    `initialisation` identifies the nvmlInit call: an event set is only valid until nvmlShutdown.
     """
 
     nvml: Any
@@ -43,7 +43,7 @@ class Session:
 
 
 class XidEvents:
-    """Emits the Xids of whatever `session` gives. `library` is held while NVML must stay initialised."""
+    """Emits the Xids of the session that `session` returns. Holds `library` while NVML must stay initialised."""
 
     def __init__(
         self,
@@ -101,13 +101,13 @@ class XidEvents:
 def _register(session: Session) -> Any:
     events = session.nvml.nvmlEventSetCreate()
     for handle, _ in session.devices:
-        with suppress(session.nvml.NVMLError):  # lost, or without events: the others still have theirs
+        with suppress(session.nvml.NVMLError):  # the GPU is lost or does not support events: continue with the others
             session.nvml.nvmlDeviceRegisterEvents(handle, _XID_CRITICAL, events)
     return events
 
 
 def _wait(nvml: Any, events: Any) -> Any:
-    """Returns the next event, or None if none came in time. Raises NVMLError for anything else."""
+    """Returns the next Xid event, or None if none arrived in time. Raises NVMLError for other errors."""
     try:
         event = nvml.nvmlEventSetWait_v2(events, _WAIT_MS)
     except nvml.NVMLError as error:

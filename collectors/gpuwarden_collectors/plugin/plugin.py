@@ -1,13 +1,13 @@
-"""Site checks: any executable with the exit codes of Nagios, each run again and again at its own interval.
+"""Site checks: executables with Nagios exit codes, each run periodically at its own interval.
 
-0 is ok, 1 a warning, 2 a failure, everything else unknown, as is a run that does not end in time. A site whose script
-says otherwise (NHC exits 1 for a bad node) names its own codes. The first line on stdout is the message, without what
-follows a `|` (Nagios' performance data); a script that writes only to stderr is read, too.
+0 is ok, 1 a warning, 2 a failure; any other code and a timeout are unknown. Other codes can be configured (NHC exits
+with 1 for a bad node). The message is the first line on stdout, up to a `|` (Nagios performance data), or of stderr
+if stdout is empty.
 
-The first runs are spread over some seconds, and every interval is some per cent longer or shorter, so that the nodes of
-a fleet that was booted together do not ask the same file server all at once.
+The first runs are spread over some seconds, and every interval varies by some per cent, so that nodes booted together
+do not access a file server at the same moment.
 
-How one run is kept within bounds is in `run.py`; how another process runs it in `service.py`.
+`run.py` makes one run and limits it; `service.py` lets another process run it.
 """
 
 from __future__ import annotations
@@ -33,18 +33,19 @@ _MISSED = 3  # intervals without a run after which the last result no longer cou
 
 
 def plugin_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns the environment of a site check: where programs and Slurm are, and nothing that names the daemon.
+    """Returns the environment of a site check: PATH and Slurm's variables, but none of the daemon's.
 
-    Above all it lacks NOTIFY_SOCKET: a child that has it notifies systemd in the daemon's name.
+    NOTIFY_SOCKET in particular is removed: with it a child could notify systemd in the daemon's name.
     """
     passed = {name: value for name, value in environment.items() if name in _PASSED_ON or name.startswith("SLURM")}
     return {"PATH": os.defpath, **passed}
 
 
 class PluginRunner:
-    """Runs all of `plugins`, by name, never more than `limit` at a time and never two runs of the same one.
+    """Runs the checks `plugins` (by name), at most `limit` at a time and never the same one twice at a time.
 
-    `dice` gives numbers from 0 to 1 for the spread of the runs. `runner`: the socket of the service that runs them, if it is not this process.
+    `dice` returns random numbers from 0 to 1, for the jitter. `runner`: socket of the service that runs the checks;
+    empty: this process.
     """
 
     def __init__(
@@ -67,9 +68,9 @@ class PluginRunner:
         self._left: dict[str, Process] = {}
 
     async def run(self, deliver: Callable[[Observation[PluginFacts]], None]) -> None:
-        """Runs all checks again and again until cancelled, which kills those that are running.
+        """Runs all checks periodically until cancelled, which kills the running ones.
 
-        After each run `deliver` gets the newest results of all checks.
+        Calls `deliver` with the newest results of all checks after each run.
         """
         async with asyncio.TaskGroup() as group:
             for name, check in self._plugins.items():

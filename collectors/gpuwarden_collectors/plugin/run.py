@@ -1,13 +1,13 @@
-"""One run of a foreign program: started, read, and ended whatever it does, without ever blocking the loop.
+"""Runs an untrusted program: starts it, reads its output and ends it, without blocking the event loop.
 
-The program leads a session and a process group of its own, and the whole group ends with it: SIGKILL for what it left
-behind when it ends by itself; SIGTERM and, some seconds later, SIGKILL when its time is up, and then for the whole session.
-Both are killed before their leader is reaped, for only until then can the number not be another process's. A process that
-escapes into a session of its own is no longer waited for, whatever it holds open. Where everything is to end with the run, it is found by a
-variable of the environment that all descendants inherit, and killed: all but what clears its environment.
+The program leads its own session and process group. When it exits, SIGKILL ends the rest of its group. On a timeout
+the group gets SIGTERM and, some seconds later, SIGKILL, as does the whole session. Both happen before the leader is
+reaped, because its PID cannot be reused until then. A process that escapes into another session is not waited for,
+even if it holds a pipe open. With `whole`, such processes are found by an inherited environment variable and killed,
+except those that clear their environment.
 
-It is started by way of `/bin/sh -c 'exec "$0" "$@"'`: a program on a dead file system then hangs the new process in its
-exec and not the daemon, which waits for the exec of what it starts. That shell does not parse the command.
+The program is started by `/bin/sh -c 'exec "$0" "$@"'`: if its file system is dead, the new process hangs in exec and
+not the daemon, which waits for the exec of its child. This shell does not parse the command.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from gpuwarden_collectors.host_files import read_bytes
 _START = ("/bin/sh", "-c", 'exec "$0" "$@"')
 _KEPT = 4096  # bytes of each stream
 _CHUNK = 65536
-_DRAIN_PAUSE = 0.01  # seconds between two chunks that are only dropped: a flood costs the loop less than 1 %
-_POLL = (0.005, 0.1)  # seconds between two checks of the process: soon at first, then seldom
+_DRAIN_PAUSE = 0.01  # seconds between two discarded chunks: excessive output costs the event loop less than 1 %
+_POLL = (0.005, 0.1)  # shortest and longest seconds between two checks of the process
 _TERM_GRACE = 2.0
 _KILL_GRACE = 2.0
 _MARK = "GPUWARDEN_RUN"
 _SEARCHES = 3
-"""Times that what escaped is looked for: what is killed may have started another one meanwhile."""
+"""Number of searches for escaped processes: a killed one may have started another meanwhile."""
 _SEARCHED_WITHIN = 2.0
-"""Seconds for all searches. An environment is read under a lock of its process's, which another one may hold for long."""
+"""Seconds for all searches. Reading an environment takes a lock of the process, which may be held for long."""
 _ENVIRONMENT_MOST = 128 << 10  # bytes
 _unreaped: list[subprocess.Popen[bytes]] = []
-"""What had not ended when its run was over, or was given up: the next start reaps those that have ended since."""
+"""Processes that outlived their run: each start reaps those that have exited since."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
     """The result of one run.
 
-    If `exit_code` is None the program did not end by itself, and `error` says why. With `left` it could not be ended at
-    all.
+    If `exit_code` is None, the program did not exit by itself, and `error` is the reason. `left` is the process if it
+    could not be killed.
     """
 
     exit_code: int | None
@@ -59,7 +59,7 @@ class Run:
 
 
 class _Stream:
-    """The first bytes of a pipe; the rest is read and dropped, at a pace that leaves the loop its turns."""
+    """Keeps the first bytes of a pipe; reads and discards the rest slowly enough not to load the event loop."""
 
     def __init__(self, pipe: IO[bytes], most: int) -> None:
         self._loop = asyncio.get_running_loop()
@@ -81,7 +81,7 @@ class _Stream:
             self._loop.call_later(_DRAIN_PAUSE, self._listen)
 
     def _read(self) -> bool:
-        """Reads a piece of the stream. False at its end."""
+        """Reads a chunk of the stream. False at its end."""
         try:
             data = os.read(self._pipe.fileno(), _CHUNK)
         except BlockingIOError:
@@ -90,7 +90,7 @@ class _Stream:
         return bool(data)
 
     def close(self) -> None:
-        """Takes what is there already, and reads no more."""
+        """Reads the available data, then closes the pipe."""
         if not self._pipe.closed:
             self._read()
             self._loop.remove_reader(self._pipe.fileno())
@@ -99,7 +99,7 @@ class _Stream:
 
 @contextlib.contextmanager
 def _input(standard_input: bytes | int) -> Iterator[int]:
-    """An open file; or one in memory, which, unlike a pipe, never blocks its writer."""
+    """Yields a descriptor for the standard input. Bytes go into a memory file, which unlike a pipe never blocks."""
     if isinstance(standard_input, int) or not standard_input:
         yield subprocess.DEVNULL if isinstance(standard_input, bytes) else standard_input
         return
@@ -112,7 +112,7 @@ def _input(standard_input: bytes | int) -> Iterator[int]:
 class Process:
     """A started program. Raises OSError if not even the shell can be started.
 
-    `standard_input` is its content, or an open file to be that.
+    `standard_input` is its content, or an open descriptor.
     """
 
     def __init__(
@@ -143,12 +143,12 @@ class Process:
         return self._process.pid
 
     async def ended(self, within: float) -> bool:
-        """True if the process ends within `within` seconds. It is not reaped yet."""
+        """True if the process exits within `within` seconds. Does not reap it."""
         if self.gone():
             return True
         try:
             handle = os.pidfd_open(self.pid)
-        except OSError:  # before Linux 5.3; or no descriptor is left
+        except OSError:  # Linux before 5.3, or out of descriptors
             return await self._polled(within)
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
         loop.add_reader(handle, ended.set)
@@ -183,13 +183,13 @@ class Process:
             os.killpg(self.pid, number)
 
     def kill_session(self) -> None:
-        """Kills every process of the session, including groups of their own, as a shell with job control creates."""
+        """Kills every process of the session, in all process groups, as a shell with job control creates them."""
         for pid in _members(self.pid):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
 
     def reap(self) -> int | None:
-        """Returns the exit code, negative for a signal; None if the process could not be ended. Reads nothing more."""
+        """Closes the pipes. Returns the exit code, negative for a signal, or None if the process cannot be killed."""
         self.stdout.close()
         self.stderr.close()
         code = self._process.poll()
@@ -208,10 +208,10 @@ async def run(
     left: Callable[[Process], object] | None = None,
     whole: bool = False,
 ) -> Run:
-    """The program's exit code and the first `kept` bytes of what it wrote. Takes at most `timeout` and a few seconds.
+    """Runs a program; returns its exit code and `kept` bytes of its output. Takes `timeout` plus some seconds.
 
-    Raises nothing for what the program does. If the task is cancelled, the group is killed first. `left` gets a process that could
-    not be ended, then too. `whole`: what it left in sessions of its own ends, too.
+    Never raises because of the program. If the task is cancelled, the group is killed first. `left` is called with a
+    process that cannot be killed, also after a cancellation. `whole`: kill processes in other sessions, too.
     """
     mark = secrets.token_hex(16) if whole else ""
     try:
@@ -249,7 +249,7 @@ async def run(
 
 
 async def _end_escaped(mark: str) -> None:
-    """Kills what inherited the mark. Takes _SEARCHED_WITHIN at most, also if the task is cancelled: then it is not waited for."""
+    """Kills the processes that inherited the mark, within _SEARCHED_WITHIN. Continues if the task is cancelled."""
     loop, done = asyncio.get_running_loop(), asyncio.Event()
 
     def search() -> None:
@@ -287,7 +287,7 @@ def _killed(variable: bytes, proc: str = "/proc") -> int:
 
 
 def _members(session: int, proc: str = "/proc") -> Iterator[int]:
-    """The processes of a session, by the sixth field of /proc/PID/stat (proc(5)), which never blocks its reader."""
+    """Yields the processes of a session, by the sixth field of /proc/PID/stat (proc(5)). Reading it never blocks."""
     for name in filter(str.isdecimal, os.listdir(proc)):  # noqa: PTH208 - a Path for each process costs more than the call
         with contextlib.suppress(OSError, IndexError):
             fields = read_bytes(f"{proc}/{name}/stat").rpartition(b") ")[2].split()

@@ -1,9 +1,9 @@
-r"""Site checks that another process runs: the daemon sends the name, the other process decides what runs. The daemon's `site_check.py` is the other end.
+r"""Client for site checks that another process runs (`site_check.py`): the daemon only sends the name of a check.
 
     nhc\n  ->  {"exit_code": 0, "stdout": "…", "stderr": "…", "error": ""}
 
-One question a connection. It is answered once the check has ended, and given up with the connection. Bytes are in JSON as the
-characters of Latin-1.
+One request per connection. The answer follows when the check has ended; closing the connection cancels the check. JSON
+texts contain bytes as Latin-1 characters.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 
 from gpuwarden_collectors.plugin.run import Run
 
-_ANSWER_MOST = 128 << 10  # bytes: two streams of 4 KiB, each byte up to six characters, and what it is called
+_ANSWER_MOST = 128 << 10  # bytes: two streams of 4 KiB, each byte up to six characters, and the keys
 _SLACK = 15.0
-"""Seconds beyond the check's own timeout: for its start, and for ending what does not end."""
+"""Seconds in addition to the check's timeout, for starting and killing it."""
 
 
 def packed(done: Run) -> bytes:
