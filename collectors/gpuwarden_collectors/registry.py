@@ -1,4 +1,4 @@
-"""The collectors of the host beside its GPUs: the only list of them."""
+"""The list of host collectors, which read everything except GPUs."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from gpuwarden_collectors.host_collectors import infiniband, memory, processes, 
 from gpuwarden_collectors.spec import AnySpec
 
 HOST_COLLECTORS: tuple[AnySpec, ...] = (infiniband.SPEC, storage.SPEC, memory.SPEC, processes.SPEC, services.SPEC)
-"""They are shown and read in this order."""
+"""All host collectors, in the order in which they are read and shown."""

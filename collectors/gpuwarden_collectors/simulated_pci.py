@@ -1,7 +1,7 @@
-"""A sysfs tree for PCI functions that do not exist: what `PciCollector` reads under `--simulate` and in tests.
+"""Writes a simulated sysfs tree of PCI functions, which `PciCollector` reads under `--simulate` and in tests.
 
-Each state of a function is a folder of its own, filled before the link in `bus/pci/devices` is swung to it by one
-rename: what the link leads to is always whole, and a reader that notices that it was swung reads again.
+Each state of a function is a separate folder, which is filled before one rename redirects the link in
+`bus/pci/devices` to it. The target of the link is always complete, and a reader detects the change and reads again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def h100(slot: str) -> PciDevice:
 
 
 def write_tree(root: Path, devices: Sequence[PciDevice]) -> None:
-    """Makes `root` a sysfs with exactly these functions. Slots as in sysfs; one at a time, each whole or not there."""
+    """Makes `root` a sysfs with exactly these functions. Changes one at a time, each atomically."""
     links = _links(root)
     links.mkdir(parents=True, exist_ok=True)
     for device in devices:
@@ -48,10 +48,10 @@ def write_tree(root: Path, devices: Sequence[PciDevice]) -> None:
 
 
 def write_device(root: Path, device: PciDevice) -> None:
-    """Puts a function into the tree of `write_tree`, or replaces what is in its slot.
+    """Adds a function to the tree of `write_tree`, or replaces the one in its slot.
 
-    What is None is written as the kernel says it: link unknown, attribute missing. `responds=False` is a
-    configuration space of all ones.
+    None is written in the kernel's way: an unknown link, a missing attribute. `responds=False` is a configuration
+    space of all ones.
     """
     link = _links(root) / device.slot
     states = root / "devices" / device.slot
@@ -68,7 +68,7 @@ def write_device(root: Path, device: PciDevice) -> None:
 
 
 def remove_device(root: Path, slot: str) -> None:
-    """Takes a function off the bus, as surprise removal does. Nothing happens if it is not there."""
+    """Removes a function, like a surprise removal. No-op if it does not exist."""
     (_links(root) / slot).unlink(missing_ok=True)
 
 

@@ -1,6 +1,7 @@
-"""How a collector of the host is declared: once, below its reader. `registry.py` has all declarations.
+"""The declaration of a host collector, below its reader. `registry.py` lists all declarations.
 
-Table of the configuration, thread, staleness, state in the view, form in a trace, metrics and row of the docs follow from it.
+Configuration table, thread, staleness, state in the view, encoding in a trace, metrics and documentation derive from
+it.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ Options = TypeVar("Options", bound=PolledOptions)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """Where a collector reads."""
+    """The paths and the clock for a collector."""
 
     proc: Path
     """Where proc is mounted."""
     sysfs: Path
     """Where sysfs is mounted."""
     root: Path | None = None
-    """Where the host's root is mounted, if this process is in a container; `proc` is the host's then."""
+    """Where the host's root is mounted, if this process runs in a container; `proc` is then the host's."""
     clock: Clock
-    """The time by which it reads."""
+    """The clock of the facts."""
 
 
 class Reader(Protocol[Found_co]):
-    """Called in a thread of its own, never twice at a time."""
+    """Reads a source. Called in its own thread, never concurrently."""
 
     def read(self) -> Found_co:
         """Reads the source once. Raises SourceAbsent if it does not exist, CollectorError if it cannot be read."""
@@ -41,26 +42,26 @@ class Reader(Protocol[Found_co]):
 
 @runtime_checkable
 class Closing(Protocol):
-    """A reader that has something to end."""
+    """A reader that must be closed."""
 
     def close(self) -> None:
-        """Ends what the reader has open. Called in a thread, once, after the last pass."""
+        """Releases the reader's resources. Called once, in a thread, after the last pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectorSpec(Generic[Facts, Options]):
-    """A collector of the host, named as its facts are."""
+    """A host collector, with the name of its facts."""
 
     facts: type[Facts]
     """The class of the facts of a pass."""
     options: type[Options]
     """Its table `[collectors.NAME]`."""
     reader: Callable[[Host, Options], Reader[Facts]]
-    """Makes what reads."""
+    """Creates the reader."""
     source: str
-    """What is read, for people."""
+    """Description of the source, for the documentation."""
     limits: str = "a thread with a deadline"
-    """What bounds a pass, for people."""
+    """Description of what limits a pass, for the documentation."""
 
     @property
     def name(self) -> str:

@@ -1,10 +1,10 @@
-"""How often something may be done: the one implementation for requests, events and announcements."""
+"""A token bucket, for the rates of requests, events and announcements."""
 
 from __future__ import annotations
 
 
 class TokenBucket:
-    """Allows `burst` at once, and one more each `interval` seconds; 0: always. `now` is any clock in seconds that only goes forward."""
+    """Allows `burst` actions at once and one more every `interval` seconds; 0: no limit. `now`: a monotonic clock."""
 
     def __init__(self, burst: int, interval: float, now: float) -> None:
         self._burst = self._left = float(burst)
@@ -12,7 +12,7 @@ class TokenBucket:
         self._filled = now
 
     def wait(self, now: float) -> float:
-        """Takes one and returns 0, or takes none and returns the seconds until there is one."""
+        """Takes a token and returns 0, or takes none and returns the seconds until one is available."""
         if not self._interval:
             return 0.0
         self._left = min(self._burst, self._left + (now - self._filled) / self._interval)

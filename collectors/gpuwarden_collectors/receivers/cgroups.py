@@ -1,7 +1,7 @@
-"""Whose a process is, from its control groups: a job's of Slurm, or a container's. `places.py` has the places that count.
+"""Finds the Slurm job or the container of a process from its control groups. `places.py` has the valid paths.
 
-Of containers in a container the outermost counts: that is the one which this host started. What Slurm put into a group of a job is
-the job's, be it in a container or around one.
+Of nested containers the outermost counts, because this host started it. A process in a job's group belongs to the job,
+whether the group is inside a container or around it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from gpuwarden_collectors.slurm.jobs_cgroup import NO_JOB, job_cgroup_in
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The place of a process in the control groups.
+    """The job or container of a process, from its control groups.
 
-    `job` is Slurm's number of the job, or the SLUID where the tree has only that. `owner` is the job's user, if the
-    tree says it. `step` and `task` are as Slurm names them: 0, batch, extern, interactive; 0, special.
+    `job` is Slurm's job number; if the path has only the SLUID, `sluid` is set. `owner` is the job's user, if the path
+    contains it. `step` and `task` are Slurm's names: 0, batch, extern, interactive; 0, special.
     """
 
     job: int | None = None

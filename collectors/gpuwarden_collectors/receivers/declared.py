@@ -1,6 +1,6 @@
-"""What a process declares: its command line, and the environment that it was started with.
+"""The declarations of a process: its command line and its initial environment.
 
-A program can replace both, and write anything there. To read them takes the process's memory lock: see timed_reads.py.
+A program can overwrite both with anything. Reading them takes the process's memory lock: see timed_reads.py.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from gpuwarden_collectors.host_files import printable
 from gpuwarden_collectors.receivers.facts import NOTHING, SIGNALS
 
 ENVIRON_MOST = 1 << 20
-"""Bytes. A kernel allows 2 MiB by default, 128 KiB for one variable; what lies beyond is as if it were not there."""
+"""Bytes read of an environment. The kernel's default limit is 2 MiB, 128 KiB per variable. The rest is ignored."""
 NODES_MOST = 4096
-"""Bytes of a list of nodes; of those of a job that has 800, no two of them in a row, it is as long."""
+"""Longest list of nodes in bytes: enough for 800 nodes of which no two are consecutive."""
 COMMAND_MOST = 4096
 """Bytes, of which the first few arguments are used."""
 
@@ -30,12 +30,12 @@ _HOSTLIST = re.compile(r"(?!.*[0-9]{20})(?:[A-Za-z0-9_.,-]|\[[0-9,-]+\])+")
 _FOLDER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")  # as gpuwarden_job names its folder of acknowledgements
 
 Identity = tuple[str, str, str]
-"""Where a rank's number comes from, that number, and its number on this host. Its helpers inherit it."""
+"""Source of a rank's number, the number, and its local number on this host. Its helpers inherit all three."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declarations:
-    """What one process declares."""
+    """The declarations of one process."""
 
     command: tuple[str, ...] = ()
     """The first arguments of its command line."""
@@ -48,7 +48,7 @@ class Declarations:
     step: str = ""
     """Slurm's step; empty outside of Slurm."""
     step_nodes: str = ""
-    """The nodes of that step as Slurm writes them; empty if not declared, and where the list is longer than NODES_MOST."""
+    """The nodes of that step as Slurm writes them; empty if not declared or longer than NODES_MOST."""
     task: str = ""
     """dstack's name of the job; empty outside of dstack."""
     folder: str = ""
@@ -67,7 +67,7 @@ UNREAD = Declarations()
 def declared_signal(text: str) -> str:
     """Returns one of SIGNALS, NOTHING, or "" for an empty text.
 
-    A signal that the daemon may not send counts as NOTHING: the user did not ask for another one.
+    A signal that the daemon may not send counts as NOTHING, because the user requested no other.
     """
     name = text.strip().upper().removeprefix("SIG")
     if not name:
@@ -91,7 +91,7 @@ def command_in(data: bytes) -> tuple[str, ...]:
 def declarations_in(environ: bytes, cmdline: bytes) -> Declarations:
     """Parses the content of `environ` and `cmdline`, cut to ENVIRON_MOST and COMMAND_MOST. Raises nothing."""
     if len(environ) >= ENVIRON_MOST:
-        environ = environ[: environ.rfind(b"\0") + 1]  # what was cut off says something else than it did
+        environ = environ[: environ.rfind(b"\0") + 1]  # drops the truncated last variable
     variables = _Variables(b"\0" + environ)
     step = variables.number(b"SLURM_STEP_ID")
     job = variables.number(b"SLURM_JOB_ID") or variables.number(b"SLURM_JOBID")
@@ -113,7 +113,7 @@ def declarations_in(environ: bytes, cmdline: bytes) -> Declarations:
 
 
 class _Variables:
-    """An environment, searched rather than parsed: a few names are wanted of tens of thousands. The first counts."""
+    """An environment, searched for a few of its many variables and not parsed. The first occurrence counts."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -130,13 +130,13 @@ class _Variables:
         return self.raw(name)[:1024].decode("utf-8", "replace")
 
     def nodes(self, name: bytes) -> str:
-        """Returns a list of nodes, or "" for another text or one longer than NODES_MOST, whose end counts too."""
+        """Returns a list of nodes, or "" if it is invalid or longer than NODES_MOST, since all of it is needed."""
         value = self.raw(name)
         text = value.decode("utf-8", "replace") if len(value) <= NODES_MOST else ""
         return text if _HOSTLIST.fullmatch(text) else ""
 
     def number(self, name: bytes) -> str:
-        """Returns a number as text, or "" for anything else, such as Slurm's ten-digit numbers for no step of tasks."""
+        """Returns a number as text, or "" for anything else, such as Slurm's ten-digit ids of special steps."""
         text = self.text(name)
         return text if text.isascii() and _NUMBER.fullmatch(text) else ""
 

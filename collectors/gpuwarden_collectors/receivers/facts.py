@@ -1,4 +1,4 @@
-"""What on this host can be signalled before the machine ends: jobs, containers and unmanaged processes, with the processes of each."""
+"""Facts about what can be signalled before the machine ends: jobs, containers, unmanaged processes."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from enum import StrEnum
 from gpuwarden_collectors.dataclass import dataclass
 
 SIGNALS = ("TERM", "USR1", "USR2", "HUP")
-"""The only signals that are ever sent to a job, whatever it asks for."""
+"""The only signals that are ever sent to a job."""
 NOTHING = "NONE"
-"""The declaration of a job that wants no signal."""
+"""Declared by a job that must not be signalled."""
 
 
 class Role(StrEnum):
-    """What a process is to its job. Only a rank is ever signalled."""
+    """The role of a process in its job. Only ranks are signalled."""
 
     RANK = "rank"
     HELPER = "helper"  # started by a rank: it loads data, or writes a checkpoint
     LAUNCHER = "launcher"  # starts ranks, and kills them soon after it is signalled itself
     SHELL = "shell"
-    SERVICE = "service"  # of the host or of the container, or of CUDA: MPS, DCGM, sshd, slurmstepd
+    SERVICE = "service"  # a service of the host, the container or CUDA: MPS, DCGM, sshd, slurmstepd
 
 
 class Kind(StrEnum):
@@ -30,7 +30,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receiver:
-    """A process of a job. `pid` and `started` identify it for good."""
+    """A process of a job. `pid` and `started` identify it uniquely."""
 
     pid: int
     """Process number."""
@@ -41,7 +41,7 @@ class Receiver:
     name: str
     """Its name, as the kernel has it."""
     role: Role
-    """What it is to its job."""
+    """Its role in the job."""
     catches: frozenset[str] = frozenset()
     """Those of SIGNALS for which it has a handler now (SigCgt) that does more than to end it."""
     declared: str = ""
@@ -57,26 +57,26 @@ class Receiver:
     gpu: bool = False
     """True if it holds a GPU."""
     stuck: bool = False
-    """True if it sleeps where no signal reaches it, and its environment and command line were never read."""
+    """True if it is in uninterruptible sleep, and its environment and command line were never read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalJob:
-    """What runs on this host under one name."""
+    """The processes of one job, container or tree on this host."""
 
     kind: Kind
-    """What holds its processes together."""
+    """How its processes were grouped."""
     id: str
     """Slurm's number of the job, dstack's or the runtime's name of the container, or a process number."""
     uid: int | None
-    """The job's user; of a container, its first rank's. None while its processes are several users' and Slurm does not say whose it is."""
+    """The job's user; for a container, its first rank's. None if it has several and Slurm names none."""
     name: str = ""
     """Its name for people: GPUWARDEN_JOB, Slurm's or the container's name."""
     folder: str = ""
-    """Name under which its ranks find their folder of acknowledgements, which they choose; empty if they have none."""
+    """Name of its folder of acknowledgements, chosen by its ranks; empty if they have none."""
     declared: str = ""
     """As in Receiver, from the container's label."""
     elsewhere: bool = False
-    """True if by its ranks' environment it has more ranks or nodes than are here."""
+    """True if its ranks' environment shows more ranks or nodes than this host has."""
     processes: tuple[Receiver, ...] = ()
     """Its processes."""

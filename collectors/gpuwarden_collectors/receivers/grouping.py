@@ -1,7 +1,8 @@
-"""Which processes of the host belong together: those of a job, of a container, or of a tree that holds a GPU.
+"""Groups the processes of the host by job, by container, or by process tree that holds a GPU.
 
-In the order of trust: control group, slurmd's list, and, of what holds a GPU, its environment. Slurm alone says whose a job is: by
-its answer, by the folder of version 1 that has the user's number, or by what it placed in the job, if that is one user's.
+Sources in the order of trust: control group, slurmd's list, and, for GPU processes, the environment. Only Slurm
+determines the user of a job: by its answer, by a cgroup v1 folder with the uid, or by the processes that it placed in
+the job, if they have one user.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from gpuwarden_collectors.slurm.own_pids import own_pids
 
 _STEPD = "slurmstepd"
 _NO_TASK = "special"
-"""The folder of version 2 for what has none of a task: all tasks of a step, where cgroup.conf constrains nothing (seen with 26.05.3)."""
+"""The cgroup v2 folder of processes without a task's folder: all tasks if cgroup.conf constrains nothing (26.05.3)."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ProcessGroup:
-    """Processes that belong together: of a job of Slurm's, by its number or its SLUID, of a container, or below `root`.
+    """The processes of a Slurm job (by number or SLUID), of a container, or of the tree below `root`.
 
-    `owner`: the job's user; None if Slurm does not say it.
+    `owner`: the job's user; None if Slurm does not report it.
     """
 
     job: int | None = None
@@ -43,7 +44,7 @@ class ProcessGroup:
 
     @property
     def user(self) -> int | None:
-        """The only user of its processes, None if there are several. Root has processes in the jobs of others, too."""
+        """The only user of its processes, or None. Ignores root, which has processes in other users' jobs."""
         users = {member.process.uid for member in self.members.values()} - {0} or {0}
         return users.pop() if len(users) == 1 else None
 
@@ -51,7 +52,7 @@ class ProcessGroup:
 class Gathering:
     """One scan.
 
-    `gpu_pids` hold a GPU, `slurm_pids` is slurmd's list, `owners` has the users of jobs as the controller knows them.
+    `gpu_pids` hold a GPU, `slurm_pids` is slurmd's list, `owners` maps jobs to users as reported by the controller.
     """
 
     def __init__(
@@ -135,7 +136,7 @@ class Gathering:
                 answer = read[pid]
                 member.declarations, member.stuck = answer or UNREAD, answer is None
                 if pid in self._listed and member.declarations.job not in (None, pgroup.job):
-                    del pgroup.members[pid]  # the number is another process's by now
+                    del pgroup.members[pid]  # the PID was reused
 
     def _joined(self, process_groups: Iterable[ProcessGroup]) -> Iterator[ProcessGroup]:
         """Yields all processes of a job together: those that Slurm placed in it, and those that credibly name it
@@ -150,7 +151,7 @@ class Gathering:
                 job.members |= pgroup.members
             elif (number := self._claimed(pgroup)) is not None:
                 claiming.setdefault(number, []).append(pgroup)
-            elif not pgroup.sluid:  # whose number is not known: Slurm could not be reached
+            elif not pgroup.sluid:  # otherwise the job's number is unknown, because Slurm could not be reached
                 yield pgroup
         for number, job in jobs.items():
             job.owner = self._owners.get(number, job.user if job.owner is None else job.owner)
@@ -159,7 +160,7 @@ class Gathering:
         yield from jobs.values()
 
     def _placed(self, pgroup: ProcessGroup) -> int | None:
-        """Returns the job that Slurm put these processes into."""
+        """Returns the job in which Slurm placed these processes."""
         if pgroup.job is not None or pgroup.container:
             return pgroup.job
         return next((self._slurm_pids[pid].job for pid in pgroup.members if pid in self._slurm_pids), None)
@@ -177,8 +178,8 @@ class Gathering:
     ) -> Iterator[ProcessGroup]:
         """Adds to the job the processes of its user, and yields the others.
 
-        Anybody can write a number into an environment. While Slurm does not say whose the job is, the number is
-        believed if only one user names it; that user counts as the owner only if it is root.
+        Any user can write a job number into an environment. Without the job's user from Slurm, the number is accepted
+        if only one user claims it; that user counts as the owner only if it is root.
         """
         job = jobs.get(number)
         owner = self._owners.get(number) if job is None else job.owner
@@ -187,7 +188,7 @@ class Gathering:
             if alone if owner is None else pgroup.user == owner:
                 owner = 0 if owner is None and pgroup.user == 0 else owner
                 jobs.setdefault(number, ProcessGroup(job=number, owner=owner)).members.update(pgroup.members)
-            elif pgroup.sluid:  # it is some job's, and its ranks are found as those of any process
+            elif pgroup.sluid:  # of an unknown job: its ranks are found as in a process tree
                 yield ProcessGroup(root=pgroup.oldest_first()[0].process.pid, members=pgroup.members)
             else:
                 yield pgroup

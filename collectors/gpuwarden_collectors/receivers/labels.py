@@ -1,8 +1,8 @@
-"""What a container runtime says of a container, by the API that Docker and Podman have in common, over its Unix socket.
+"""Reads container labels from the API that Docker and Podman share, over the runtime's Unix socket.
 
-Asked for with HTTP/1.0, so that the answer ends with the connection. A runtime that hangs, as Docker does when its disk is
-full, costs one wait and is then left alone for a while: labels are a convenience, and nothing of them is an error. It is asked in a thread,
-so that an answer which nobody waits for any more counts when it comes.
+Requests use HTTP/1.0, so that the answer ends with the connection. A runtime that hangs, as Docker does when its disk
+is full, costs one wait and then is not queried for a while. Labels are optional, so no failure here is an error. A
+thread makes the requests, so that a late answer is still stored.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from gpuwarden_collectors.receivers.declared import declared_signal, folder_name
 SIGNAL_LABEL = "gpuwarden.signal"
 STALL_LABEL = "gpuwarden.stall"
 DSTACK_LABEL = "ai.dstack.shim.task-id"
-"""dstack's name of the job, which the job has in DSTACK_JOB_ID."""
+"""Label with dstack's job id, which the job itself has in DSTACK_JOB_ID."""
 PATIENCE = 1.0
-"""Seconds for all containers of one scan."""
+"""Seconds that one scan waits for the labels of all containers."""
 LATE = 10.0
-"""Seconds within which an answer still counts, of all containers that are asked for together."""
+"""Seconds within which all answers of one thread must arrive."""
 QUIET = 10.0
-"""Seconds for which a runtime that failed is not asked."""
+"""Seconds for which a runtime is not queried after a failure."""
 
 _ANSWER_MOST = 1 << 20  # bytes; 5 to 20 KiB are usual
 _KEPT_MOST = 4096
@@ -50,7 +50,7 @@ UNLABELLED = ContainerLabels()
 class Labels:
     """Container labels from the runtime that listens at `path`.
 
-    A container's labels never change, so that the runtime is asked once for each.
+    A container's labels never change, so each container is queried once.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Labels:
     def of(self, containers: Iterable[str]) -> Mapping[str, ContainerLabels]:
         """Returns the labels by container id. Raises nothing.
 
-        A container that the runtime does not know, or has not returned yet, has none.
+        A container that is unknown to the runtime, or not answered yet, has no labels.
         """
         wanted = list(containers)
         if len(self._known) > _KEPT_MOST:
@@ -81,7 +81,7 @@ class Labels:
         is_asking = self._asking is not None and self._asking.is_alive()
         if unknown and not is_asking and self._clock() >= self._failed + QUIET:
             self._asking = threading.Thread(target=self._learn, args=(unknown,), name="labels", daemon=True)
-            with suppress(RuntimeError):  # no thread could be started: the next scan asks
+            with suppress(RuntimeError):  # no thread could be started: the next scan retries
                 self._asking.start()
                 self._asking.join(self._patience)
         return {name: self._known.get(name, UNLABELLED) for name in wanted}
@@ -97,7 +97,7 @@ class Labels:
 
 
 def _ask(path: Path, container: str, left: Callable[[], float]) -> bytes:
-    """The body of the answer, empty for a container that is not known there. Raises OSError."""
+    """Returns the body of the answer, empty for a container unknown to the runtime. Raises OSError."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as talk:
         talk.settimeout(max(left(), 0.001))
         talk.connect(str(path))
@@ -118,7 +118,7 @@ def _ask(path: Path, container: str, left: Callable[[], float]) -> bytes:
 
 
 def _labels(body: bytes) -> ContainerLabels:
-    """Raises ConnectionError for what is no answer of a runtime, or not all of one."""
+    """Parses the labels. Raises ConnectionError for an invalid or incomplete answer."""
     try:
         document = json.loads(body or b"{}")
     except (ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""What a process is by the name of its program. What is not in these tables is judged by its position in the tree (roles.py)."""
+"""The role of a process by the name of its program. For other programs the position in the tree decides (roles.py)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TABLE: Mapping[Role, str] = {
         tensorboard
     """,
 }
-"""Launchers are also those that only start one other program, wait for it, and pass on or act upon what they catch."""
+"""Launchers include programs that only start one other program, wait for it, and forward or handle signals."""
 
 _MODULES: Mapping[Role, str] = {
     Role.LAUNCHER: """
@@ -47,7 +47,7 @@ _RAY_WORKER = "ray::"
 """What Ray calls its workers: `ray::IDLE`, then `ray::RayTrainWorker.run`."""
 
 _PROGRAMS = {name: role for role, names in _TABLE.items() for name in names.split()}
-_CUT = {name[:15]: role for name, role in _PROGRAMS.items()}  # the kernel keeps so much of a name
+_CUT = {name[:15]: role for name, role in _PROGRAMS.items()}  # the kernel truncates names to 15 bytes
 _BY_MODULE = {name: role for role, names in _MODULES.items() for name in names.split()}
 _PYTHON = re.compile(r"(?:python|pypy|pythonw)[0-9.]*t?d?")
 _OTHER_INTERPRETERS = ("perl", "ruby", "node")
@@ -55,9 +55,9 @@ _TAKE_A_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
 
 def named(name: str, command: Sequence[str]) -> Role | None:
-    """Returns the role by the command line, or None if it is not known.
+    """Returns the role by the command line, or None if it is unknown.
 
-    The name that the kernel has for the process counts only where the command line is not conclusive.
+    The kernel's name of the process counts only if the command line is inconclusive.
     """
     program = _base(command[0]) if command else ""
     if _PYTHON.fullmatch(program):
@@ -76,7 +76,7 @@ def ends_by(name: str) -> frozenset[str]:
 
 
 def _python(arguments: Sequence[str]) -> Role | None:
-    """The options of the interpreter, then a module, a file, or nothing that has a name."""
+    """Returns the role of a Python process, by its module or script; None if it has neither."""
     rest = iter(arguments)
     for argument in rest:
         if argument == "-m":

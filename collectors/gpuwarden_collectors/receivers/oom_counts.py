@@ -1,9 +1,10 @@
-"""How many processes of a control group the kernel has killed for want of memory: its own count.
+"""Reads the kernel's count of OOM kills in a control group.
 
-    v2    memory.events       oom_kill, with all that is below (Linux 4.13; of a kill by another's limit or the node's, too)
-    v1    memory.oom_control  oom_kill, of this folder alone (Linux 4.13): those of a job's steps are added up, and kept when they go
+    v2    memory.events       oom_kill, of the whole subtree (Linux 4.13), also kills by another group's or the node's limit
+    v1    memory.oom_control  oom_kill, of this folder only (Linux 4.13): counts of a job's steps are summed, and kept
+                              after their folders are removed
 
-A kill right before its folder is removed is in no count: the kernel's line has it. Read in a thread that can be left behind.
+A kill right before its folder is removed is not counted; the kernel log has it. Reads are made in a thread: they may hang.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from gpuwarden_collectors.host_files import read_text
 from gpuwarden_collectors.receivers.timed_reads import TimedReads
 
 FOLDERS_MOST = 256
-"""Folders of one group of version 1 that are read."""
+"""Most folders read of one cgroup v1 group."""
 _DEEP = 3
 _COUNT = re.compile(r"^oom_kill (\d{1,18})$", re.MULTILINE | re.ASCII)
 
@@ -45,14 +46,14 @@ class OomCounts:
         self._reads: TimedReads[str, dict[str, int]] = TimedReads()
 
     def read(self, counts: list[OomCount]) -> None:
-        """Raises nothing: what hangs or cannot be read stays as it was."""
+        """Updates the counts. Raises nothing: a count that hangs or cannot be read stays unchanged."""
         answers = self._reads.all(_counted, [count.folder for count in counts])
         for count in counts:
             count.take(answers.get(count.folder, {}))
 
 
 def _counted(folder: str) -> dict[str, int]:
-    """Returns the counts of a folder, and in version 1 of those below it, by folder."""
+    """Returns counts by folder: of this folder, and for version 1 of those below it."""
     if (count := _count(f"{folder}/memory.events")) is not None:
         return {folder: count}
     counts: dict[str, int] = {}

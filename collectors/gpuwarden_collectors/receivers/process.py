@@ -1,6 +1,6 @@
-"""One process, as far as reading it waits for nothing: neither its memory lock nor anything of the driver's.
+"""Reads those facts about a process that never block: without its memory lock, and without the driver.
 
-All is read through one handle on its folder, which stays with that process when its number is given to another.
+All files are opened through one handle on its folder, which stays valid for this process if its PID is reused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gpuwarden_collectors.receivers.facts import SIGNALS
 
 _BITS = {name: 1 << (getattr(signal, f"SIG{name}") - 1) for name in SIGNALS}
 _ANY = sum(_BITS.values())
-_PAGE = 16 << 10  # bytes; with more of them Python takes its time to make room for what mostly is one KiB
+_PAGE = 16 << 10  # bytes; allocating more is slow, and most files have 1 KiB
 _STATUS_MOST = 16 << 10  # bytes; what is needed comes before the lists of processors and memory nodes
 
 
@@ -26,8 +26,8 @@ _STATUS_MOST = 16 << 10  # bytes; what is needed comes before the lists of proce
 class Process:
     """One process.
 
-    `started` is in ticks since boot. `uid` is the real one, that of its owner. `catches` has those of SIGNALS that it
-    handles now. `program` changes with each exec, and nothing else can be read from it.
+    `started` is in ticks since boot. `uid` is the real uid. `catches` has the SIGNALS that it currently handles.
+    `program` is an opaque value that changes with each exec.
     """
 
     pid: int
@@ -52,7 +52,7 @@ def opened(proc: str, pid: int) -> Iterator[int]:
 def read(folder: int | None, name: str, most: int) -> bytes:
     """Reads up to `most` bytes. Raises OSError.
 
-    A read that brings less than it could is the last one, for all files that are read here.
+    For all files read here, a short read is the last one.
     """
     file = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
     try:
@@ -68,7 +68,7 @@ def read(folder: int | None, name: str, most: int) -> bytes:
 
 
 def stat(folder: int) -> ProcessStat:
-    """Raises OSError; ValueError for a line of another form."""
+    """Reads its line of state. Raises OSError; ValueError for a line of another form."""
     return parse_stat(read(folder, "stat", 4096))
 
 
@@ -90,7 +90,7 @@ def process(folder: int) -> Process | None:
 
 
 def _program(line: ProcessStat) -> tuple[bytes, ...]:
-    shown = any(address != b"0" for address in line.addresses)  # hidden from who is not root
+    shown = any(address != b"0" for address in line.addresses)  # only visible to root
     return line.addresses if shown else (line.name,)
 
 

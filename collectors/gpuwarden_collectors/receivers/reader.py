@@ -1,4 +1,4 @@
-"""What can be signalled before this machine ends: the jobs of this host, and the role of each of their processes."""
+"""Finds what can be signalled before this machine ends: the jobs of this host, and the roles of their processes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _ORDER = tuple(Kind)
 class ReceiversReader:
     """Reads `<proc>/PID`; one scan takes some tens of milliseconds with 2,000 processes. Not thread-safe.
 
-    `containers` is asked for their labels. `patience` is the time in seconds after which a process that cannot be read
-    is given up.
+    `containers` provides container labels. `patience` is the time in seconds after which a hung read of a process is
+    abandoned.
     """
 
     def __init__(
@@ -43,10 +43,10 @@ class ReceiversReader:
         slurm_pids: Mapping[int, ListedPid] | None = None,
         owners: Mapping[int, int] | None = None,
     ) -> tuple[LocalJob, ...]:
-        """All jobs of Slurm's, and what else has a rank or holds a GPU: containers, and trees of processes.
+        """Returns all Slurm jobs, and the containers and process trees that have a rank or hold a GPU.
 
-        `gpu_pids` hold a GPU. `slurm_pids` is what slurmd lists, `owners` the user of each job as the controller has it, as far as
-        anybody asked them. Raises SourceAbsent without /proc, CollectorError if it cannot be listed.
+        `gpu_pids` hold a GPU. `slurm_pids` is slurmd's list, and `owners` maps jobs to users, if Slurm was queried.
+        Raises SourceAbsent without /proc, CollectorError if it cannot be listed.
         """
         process_groups = Gathering(self._scanner, frozenset(gpu_pids), slurm_pids or {}, owners or {}).process_groups()
         with_roles = [(pgroup, roles(pgroup.members, pgroup.owner)) for pgroup in process_groups]
@@ -66,7 +66,7 @@ def _jobs(
     process_groups: Sequence[tuple[ProcessGroup, Mapping[int, Role]]], labels: Mapping[str, ContainerLabels]
 ) -> Iterator[LocalJob]:
     taken: set[str] = set()
-    # A label was set by the runtime: it wins over an environment, should two declare the same name.
+    # If two groups declare the same name, a label wins over an environment, because the runtime set it.
     for pgroup, named in sorted(process_groups, key=lambda pair: not labels.get(pair[0].container, UNLABELLED).task):
         label = labels.get(pgroup.container, UNLABELLED)
         first = sorted(pgroup.oldest_first(), key=lambda member: named[member.process.pid] is not Role.RANK)
@@ -94,7 +94,7 @@ def _first(texts: Iterator[str]) -> str:
 
 
 def _has_others(ranks: Iterable[Member]) -> bool:
-    """True if some of the job's ranks or nodes are elsewhere, according to the ranks here."""
+    """True if the ranks' environment shows ranks or nodes of the job on other hosts."""
     here = list(ranks)
     return any(rank.declarations.nodes > 1 or rank.declarations.world > len(here) for rank in here)
 

@@ -1,13 +1,13 @@
 """The role of each process in its job, from its name, from what it declares, and from its position in the tree.
 
-A rank is the topmost process that is no shell, launcher or service and that shows that it does the work: it
-holds a GPU, it has a rank's number, it declares a signal, or slurmstepd started it, directly or through shells and launchers.
-What is below a rank with the same identity is its helper: data loaders and writers of checkpoints inherit the environment of
-a rank, its handlers too if they were forked. Launchers of unknown names are recognised by their shape: they hold no GPU, and below
-them are other identities than their own, or processes that hold GPUs and catch signals.
+A rank is the topmost process that is not a shell, launcher or service and that shows signs of work: it holds a GPU,
+has a rank number, declares a signal, or was started by slurmstepd, directly or through shells and launchers. A process
+below a rank with the same identity is its helper: data loaders and checkpoint writers inherit a rank's environment, and
+its signal handlers if they were forked. Unknown launchers are detected by structure: they hold no GPU, and their
+descendants have other identities, or hold GPUs and catch signals.
 
-Where that leaves several in one place, those that hold a GPU are the ranks. A process of another user than the job's
-(sudo) is none of it. What was left by its parent is judged by its environment, and is no rank beside one of the same identity.
+If several candidates remain for one rank, those that hold a GPU are the ranks. Processes of other users (sudo) are
+ignored. Orphans are judged by their environment, and are not ranks if another process has the same identity.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _PASSED = (Role.SHELL, Role.LAUNCHER, Role.SERVICE)
 class Member:
     """A process of a job.
 
-    `step`, `leader` and `stuck` are as in Receiver. `task` is its task's name in slurmd or the control group; `number`
-    is its rank according to slurmd.
+    `step`, `leader` and `stuck` are as in Receiver. `task` is its task's name from slurmd or the control group;
+    `number` is its rank from slurmd.
     """
 
     process: Process
@@ -45,7 +45,7 @@ class Member:
     def identity(self) -> Identity | None:
         """Returns the declared identity; Slurm's numbers count only in steps of tasks.
 
-        They are set in batch scripts and interactive sessions too, where they mean nothing.
+        Batch scripts and interactive sessions have them, too, without meaning.
         """
         declared = self.declarations.identity
         return None if declared and declared[0].startswith("SLURM_") and not self.step.isdecimal() else declared
@@ -53,7 +53,7 @@ class Member:
 
 @dataclass(slots=True)
 class _Below:
-    """The identities of all processes below one: at most two, enough to know whether there is one besides its own."""
+    """The identities of all descendants of a process, at most two: enough to detect another one than its own."""
 
     identities: set[Identity] = field(default_factory=set)
     first: bool = False  # the first rank of this host
@@ -74,7 +74,7 @@ Members = Mapping[int, Member]
 
 
 def roles(members: Members, owner: int | None = None) -> dict[int, Role]:
-    """The role of each member, by its number. `owner`: the only user whose processes count, if that is known."""
+    """Returns the role of each member by PID. `owner`: the only user whose processes count, or None if unknown."""
     order = list(_top_down(members))
     below = {pid: _Below() for pid in order}
     for pid in reversed(order):
@@ -96,8 +96,8 @@ def roles(members: Members, owner: int | None = None) -> dict[int, Role]:
 class _Context:
     """The surroundings of a process.
 
-    `root` is the topmost process of its tree. `led` is true if slurmstepd started it, or a shell or launcher above it,
-    for the job. `rank` is the rank that it is or that is above it.
+    `root` is the topmost process of its tree. `led` is true if slurmstepd started it, or started a shell or launcher
+    above it. `rank` is the process itself or the rank above it.
     """
 
     root: int
@@ -108,14 +108,14 @@ class _Context:
 def _top_down(members: Members) -> Iterator[int]:
     """Yields parents before their children.
 
-    Processes whose numbers changed hands during the scan could form a circle, which is cut anywhere.
+    PIDs reused during the scan could form a cycle, which is cut at an arbitrary process.
     """
     children: dict[int, list[int]] = {}
     for pid, member in members.items():
         children.setdefault(member.process.parent, []).append(pid)
     seen: set[int] = set()
     todo = [*members, *(pid for pid, member in members.items() if member.process.parent not in members)]
-    while todo:  # from the end: the trees first, then what no tree has
+    while todo:  # from the end: trees first, then processes of cycles
         pid = todo.pop()
         if pid not in seen:
             seen.add(pid)
@@ -160,7 +160,7 @@ def _context(member: Member, role: Role, above: _Context | None) -> _Context:
 
 
 def _settle(members: Members, by_pid: dict[int, Role], contexts: Mapping[int, _Context]) -> None:
-    """Reduces several ranks in one place to those that hold a GPU, or else to those that are not orphans.
+    """Reduces several candidates for one rank to those that hold a GPU, or else to those that are not orphans.
 
     The others become helpers.
     """
@@ -180,5 +180,5 @@ def _settle(members: Members, by_pid: dict[int, Role], contexts: Mapping[int, _C
 
 
 def _accompanies(member: Member) -> bool:
-    """True if the process runs in the batch script beside steps that do the work, and shows no work of its own."""
+    """True if the process belongs to the batch script, while steps do the work, and shows no signs of work itself."""
     return member.step in ("batch", "interactive") and not member.gpu and member.identity is None

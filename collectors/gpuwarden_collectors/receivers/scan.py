@@ -1,7 +1,7 @@
-"""What is read of a host's processes: of all of them their control groups, of those that count the rest.
+"""Scans the host's processes: reads the control groups of all, and further facts about the relevant ones.
 
-On a host with 2,000 processes the first takes about 20 ms. What a process declares is read once for each program that
-it executes, so that what it writes over it later counts no more, and what a thread of it blocks later is known already.
+Control groups take about 20 ms on a host with 2,000 processes. Declarations are read once per executed program, so a
+process that overwrites them later, or whose memory lock is held later, does not matter.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from gpuwarden_collectors.receivers.timed_reads import TimedReads
 from gpuwarden_collectors.receivers.unmanaged import ProcessNode
 
 READ_MOST = 1024
-"""Processes of one job whose environment is read, the first ones: ranks are older than their helpers."""
+"""Most processes of one job whose environment is read, oldest first, because ranks are older than their helpers."""
 READ_BYTES_MOST = 16 << 20
-"""Bytes of environments of one job that are read in one scan: users fill them, and other users' jobs wait meanwhile."""
+"""Most bytes of environments read for one job in one scan, so that a user cannot delay the other jobs."""
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _GROUPS_MOST = 64 << 10  # bytes; a host has a dozen v1 hierarchies
 _GONE = (OSError, ValueError)
 
 Key = tuple[int, int, tuple[bytes, ...]]
-"""A process, from one exec to the next."""
+"""Identifies a process between two execs."""
 
 
 class Scanner:
@@ -61,7 +61,7 @@ class Scanner:
         self._pids: list[int] = []
 
     def groups(self) -> dict[int, Group]:
-        """A new scan: who is in a job of Slurm's or in a container. Raises SourceAbsent without /proc, CollectorError."""
+        """Starts a scan; returns the processes in Slurm jobs or containers. Raises SourceAbsent, CollectorError."""
         self._began = self._clock().boottime * _TICKS
         self._folders = RootFolders(Path(self._proc))
         self._pids = process_ids(self._proc, self._max_processes)
@@ -74,7 +74,7 @@ class Scanner:
         return by_pid
 
     def _group(self, pid: int, by_text: dict[bytes, Group]) -> Group:
-        """Returns the group of a process. Most processes share theirs with others, so that each text is parsed once."""
+        """Returns the group of a process. Many processes have the same text, so each text is parsed once."""
         try:
             text = read(None, f"{self._proc}/{pid}/cgroup", _GROUPS_MOST)
         except OSError:
@@ -85,7 +85,7 @@ class Scanner:
         return by_text[text]
 
     def process(self, pid: int, group: Group = OUTSIDE) -> Process | None:
-        """Reads a process; returns None if it is gone, or if its number is now that of a process outside `group`."""
+        """Reads a process; returns None if it is gone, or if its PID was reused outside `group`."""
         try:
             with opened(self._proc, pid) as folder:
                 candidate = process(folder)
@@ -108,16 +108,16 @@ class Scanner:
         return None if line.over else ProcessNode(pid, line.parent, line.name.decode("utf-8", "replace"))
 
     def read_declarations(self, jobs: Iterable[Iterable[Process]]) -> dict[int, Declarations | None]:
-        """Returns what each process of each job declares, or None where it cannot be read now.
+        """Returns the declarations of each process by PID, or None for one that cannot be read now.
 
-        `jobs` lists the processes of each job in the order in which they count.
+        `jobs` lists the processes of each job in the order of their importance.
         """
         every = [[_key(process) for process in job] for job in jobs]
         alive = {key for job in every for key in job}
         self._declarations = {key: value for key, value in self._declarations.items() if key in alive}
         for job in every:
             self._read(job[:READ_MOST])
-        self._read(key for job in every for key in job[:READ_MOST])  # who is in D state is so for a moment, mostly
+        self._read(key for job in every for key in job[:READ_MOST])  # again: a D state is mostly short
         return {
             key[0]: self._declarations.get(key, None if index < READ_MOST else UNREAD)
             for job in every
@@ -136,11 +136,13 @@ class _Reader:
     def __init__(self, proc: str) -> None:
         self._proc = proc
         self._left = READ_BYTES_MOST
-        self._known: dict[bytes, Declarations] = {}  # by its environment, which a rank's helpers inherit as it is
+        self._known: dict[bytes, Declarations] = {}  # by environment, which helpers inherit unchanged from a rank
 
     def read(self, key: Key) -> Declarations | None:
-        """UNREAD of one that is gone; None if it is in D state at this moment, if enough was read, or if we may not read what
-        it says: which signal it wants, or that it wants none, is not known then. Can hang.
+        """Reads the declarations of a process; returns UNREAD if it is gone. May hang.
+
+        Returns None if it is in D state, if the byte limit is reached, or if permission is denied: then it is unknown
+        which signal the process accepts.
         """
         if self._left <= 0:
             return None

@@ -1,8 +1,9 @@
-"""Reads that may never come back, done by threads that can be left behind.
+"""Makes reads that may hang for ever, in threads that can be abandoned.
 
-The command line and the environment of a process are read under its memory lock. While one of its threads holds that in the
-kernel and waits there (for a driver, for a dead file server), the reader waits too, and nothing but the end of this daemon
-ends that. Reading the states of all threads first would cost more than the reading, and settle nothing.
+The command line and the environment of a process are read under its memory lock. While one of its threads holds the
+lock in the kernel (waiting for a driver or a dead file server), the reader blocks, too, and only the exit of this
+daemon ends that. Checking the states of all threads first would take longer than the read, and would not exclude a
+hang.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, TypeVar
 
 PATIENCE = 1.0
-"""Seconds without any progress until a read counts as hung. It takes microseconds, or, of what is swapped out, a few milliseconds.
+"""Seconds without progress after which a read counts as hung. A read takes microseconds, or milliseconds from swap.
 
-With each read that hangs already the next one is given less, so that all of them together cost a few seconds.
+Each further hung read shortens the time of the next, so that all together cost a few seconds.
 """
 LEFT_BEHIND_MOST = 64
-"""Threads that hang at the same time; with so many nothing is read until one comes back."""
+"""Most hung threads at a time; with that many, nothing is read until one returns."""
 
 Item = TypeVar("Item", bound=Hashable)
 Answer = TypeVar("Answer")
@@ -33,7 +34,7 @@ class TimedReads(Generic[Item, Answer]):
         self._left_behind: dict[Item, threading.Thread] = {}
 
     def all(self, function: Callable[[Item], Answer], items: Iterable[Item]) -> dict[Item, Answer]:
-        """Returns the answers; those that hang, now or since earlier, are missing. Raises what `function` raises."""
+        """Returns the answers, without those of hung items. Raises what `function` raises."""
         hanging = self._left_behind = {item: thread for item, thread in self._left_behind.items() if thread.is_alive()}
         turn = _Turn(function, deque(item for item in items if item not in hanging), {})
         while turn.todo and len(hanging) < self._most:
@@ -47,7 +48,7 @@ class TimedReads(Generic[Item, Answer]):
         return turn.answers
 
     def _wait(self, turn: _Turn[Item, Answer]) -> None:
-        """Waits until the turn is complete or makes no progress."""
+        """Waits until the turn is complete or makes no more progress."""
         before = -1
         while turn.thread.is_alive() and before != len(turn.todo):
             before = len(turn.todo)
@@ -55,7 +56,7 @@ class TimedReads(Generic[Item, Answer]):
 
 
 class _Turn(Generic[Item, Answer]):
-    """Takes items until there are none, or until it was given up."""
+    """One thread that processes items until none are left, or until it is abandoned."""
 
     def __init__(self, function: Callable[[Item], Answer], todo: deque[Item], answers: dict[Item, Answer]) -> None:
         self.thread = threading.Thread(target=self._run, name="timed-read", daemon=True)

@@ -1,7 +1,8 @@
-"""Processes that hold a GPU in no control group of a job or container: each with those of its tree that belong to it.
+"""Groups processes that hold a GPU outside of jobs and containers with the processes of their tree.
 
-The tree begins below what only gives people access: a service, a process of another user, a shell that nothing but shells
-started. It holds what leads down to those with a GPU, and all that is below these: launchers, ranks and their helpers.
+The tree begins below processes that only provide access: a service, a process of another user, a shell started only by
+shells. It contains the ancestors of GPU processes down from there, and all their descendants: launchers, ranks,
+helpers.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def trees(
 ) -> dict[int, set[int]]:
     """Returns the processes of each tree, by its topmost process.
 
-    `nodes` lacks all processes that belong elsewhere, so that a tree ends there, upwards and downwards.
+    `nodes` omits processes of other groups, so that a tree ends there in both directions.
     """
     tree = _Trees(nodes, uid_of)
     by_root: dict[int, set[int]] = {}
@@ -39,7 +40,7 @@ def trees(
     for root, pids in by_root.items():
         by_root[root] = (
             pids - taken
-        )  # numbers that change hands during the scan can make a circle, which has several topmost
+        )  # PIDs reused during the scan can form a cycle, which has several topmost processes
         taken |= pids
     return {root: pids for root, pids in by_root.items() if pids}
 

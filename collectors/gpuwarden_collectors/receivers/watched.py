@@ -1,7 +1,8 @@
-"""Containers with GPUs that have opted in to `job_stalled`, by GPUWARDEN_STALL=watch in the environment of what uses a GPU, as a pod's
-spec sets it, or by the label `gpuwarden.stall=watch`, where a runtime with Docker's API has labels.
+"""Reads the containers with GPUs that have opted in to `job_stalled`.
 
-Only processes that have a GPU open are read, as those of Slurm's jobs are: a control group each, and once an environment.
+They opt in by GPUWARDEN_STALL=watch in the environment of a GPU process, as set in a pod's spec, or by the label
+`gpuwarden.stall=watch` of a runtime with Docker's API. Only processes with an open GPU are read: the control group of
+each, and its environment once.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _SHOWN = 12  # digits of an id, as the runtimes' own lists have them
 class WatchedReader:
     """Reads the containers with GPUs.
 
-    `pids` are the processes that have a GPU open, as NVML last listed them. If `labels` is None, no runtime is asked.
+    `pids` returns the processes with an open GPU, from NVML's last list. If `labels` is None, no runtime is queried.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class WatchedReader:
         self._known: dict[tuple[int, float], tuple[str, bool, int | None]] = {}
 
     def read(self) -> ContainersFacts:
-        """Raises nothing: what cannot be read has not opted in."""
+        """Reads the containers. Raises nothing: an unreadable process has not opted in."""
         users = [user for pid in sorted(self._pids())[:PROCESSES_MAX] if (user := process(self._proc, pid))]
         self._cpu.read(users, self._clock().boottime)
         folders = RootFolders(self._proc)
@@ -63,7 +64,7 @@ class WatchedReader:
     def _of(self, user: Process, folders: RootFolders) -> tuple[str, bool, int | None] | None:
         """Returns the process's container, whether it opts in, and its rank.
 
-        Returns None outside of containers, and while the process cannot be read safely.
+        Returns None outside of containers, and while reading the process could block.
         """
         if (membership := self._known.get((user.pid, user.started))) is not None:
             return membership

@@ -1,4 +1,4 @@
-"""Facts about containers with GPUs whose owner wants to be warned when they stall."""
+"""Facts about containers with GPUs that have opted in to `job_stalled`."""
 
 from __future__ import annotations
 

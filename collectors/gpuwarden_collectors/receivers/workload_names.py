@@ -1,15 +1,15 @@
-"""What a process with a GPU is part of: its name, and the control group that it shares with others of that name.
+"""Names the workload of a process with a GPU, and finds the workload's control group.
 
-| name | of |
+| name | workload |
 |---|---|
 | `slurm/7` | a job by its control group; where the tree has no number, or Slurm has no control groups, by what the collector `jobs` found |
 | `pod/namespace/name` | a pod by its control group; kubelet's folders of logs have its name, else `pod/<uid>` |
 | `container/0123456789ab` | a container of no pod, by its control group |
 | `session/4711` | all others, by the leader of their session |
 
-Only places that root alone can make count (`places.py`): who names a folder of his own like a container's is in his session. Processes of
-root's outside of jobs, containers and pods are none: what root runs on a host are its services, as nv-hostengine, the fabric manager
-and gpuwarden itself with its tests.
+Only paths that only root can create count (`places.py`): a user's own folder with a container's name belongs to the
+user's session. Processes of root outside of jobs, containers and pods are no workloads: they are services of the host,
+such as nv-hostengine, the fabric manager and gpuwarden itself with its tests.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from gpuwarden_collectors.process_stat import ProcessStat, process_stat
 from gpuwarden_collectors.slurm.jobs_cgroup import slurm_place
 
 SESSION = "session/"
-"""Before the number of a session in its name."""
+"""Prefix of a session's name."""
 _GROUPS_MAX = 64 << 10  # bytes
-_FAMILY = 16  # generations that are asked for us
+_FAMILY = 16  # most ancestors that are compared with this process
 POD_LOGS = Path("var/log/pods")
 """kubelet's folders of logs, one for each pod of this node: `<namespace>_<name>_<uid>`."""
 _PODS_MOST = 4096
@@ -39,9 +39,9 @@ _POD_FOLDER = re.compile(r"(?P<namespace>[a-z0-9-]{1,63})_(?P<name>[a-z0-9.-]{1,
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """What one process is part of.
+    """The workload of one process.
 
-    `folder`: where the control group that they share is on this host; None where it has none, or it cannot be seen from here.
+    `folder`: path of the workload's control group on this host; None without one, or if it is not visible here.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Member:
 def member(
     proc: Path, stat: ProcessStat, folders: RootFolders, jobs: Mapping[int, int], pods: Mapping[str, str]
 ) -> Member | None:
-    """Returns None for processes of root's that are none of these, for our own, and for what is gone."""
+    """Returns the workload, or None for root's other processes, for gpuwarden's own, and for exited ones."""
     try:
         uid = (proc / str(stat.pid)).stat().st_uid
         group_lines = list(lines(read_text(proc / str(stat.pid) / "cgroup", _GROUPS_MAX)))
@@ -78,7 +78,7 @@ def member(
 
 
 def pod_names(root: Path) -> dict[str, str]:
-    """Returns `namespace/name` by UID, of the pods that have logs on this host; empty without kubelet."""
+    """Maps pod UIDs to `namespace/name`, for pods with logs on this host; empty without kubelet."""
     try:
         with os.scandir(root / POD_LOGS) as entries:
             matches = [_POD_FOLDER.fullmatch(entry.name) for entry, _ in zip(entries, range(_PODS_MOST), strict=False)]
@@ -91,7 +91,7 @@ _Placed = tuple[GroupLine, Member]
 
 
 def _placed(line: GroupLine, folders: RootFolders, pods: Mapping[str, str]) -> _Placed | None:
-    """Returns what the path of one hierarchy shows; the name is empty where it is a job's without a number."""
+    """Returns the workload shown by the path of one hierarchy; the name is empty for a job without a number."""
     if (slurm := slurm_place(line, folders)) is not None:
         name = "" if slurm.job is None else f"slurm/{slurm.job}"
         return _at(line, Member(name, 0, slurm.owner), slurm.end, folders)
@@ -112,7 +112,7 @@ def _at(line: GroupLine, workload: Member, end: int, folders: RootFolders) -> _P
 
 
 def _worth(placed: _Placed) -> tuple[bool, bool, int]:
-    """Sorts the hierarchy that counts memory first: that of version 1 with this controller, else version 2."""
+    """Sort key that prefers the hierarchy with memory counters: the v1 one with this controller, else version 2."""
     line, workload = placed
     controllers = line.controllers.split(",")
     return (
@@ -123,7 +123,7 @@ def _worth(placed: _Placed) -> tuple[bool, bool, int]:
 
 
 def _ours(proc: Path, stat: ProcessStat) -> bool:
-    """True for this process and what it started."""
+    """True for this process and its descendants."""
     ancestor: ProcessStat | None = stat
     for _ in range(_FAMILY):
         if ancestor is None or ancestor.pid <= 1:
@@ -135,7 +135,7 @@ def _ours(proc: Path, stat: ProcessStat) -> bool:
 
 
 def only(uids: Iterable[int]) -> int | None:
-    """The user of these, root only where there is no other; None while they are several users'."""
+    """Returns the only uid, ignoring root unless there is no other; None for several uids."""
     distinct = set(uids)
     others = distinct - {0} or distinct
     return others.pop() if len(others) == 1 else None

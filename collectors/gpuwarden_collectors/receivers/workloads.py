@@ -1,10 +1,10 @@
-"""What runs on the GPUs, from its first process with a GPU open until all of it is gone. `workload_names.py` says what belongs together.
+"""Tracks the workloads on the GPUs, from the first process with an open GPU to the end; grouped by `workload_names.py`.
 
-A job, container or pod is gone with its control group, or another of the same name in its place; a session, and what has no control group that
-can be seen, with the last process of it that had a GPU open: what the same shell starts on a GPU later is another one. While NVML does
-not answer, the processes that it last listed count as long as they live.
+A job, container or pod ends when its control group is removed or replaced. A session, or a workload without a visible
+control group, ends with its last process that had a GPU open; what the same shell starts later is a new workload. While
+NVML does not answer, the processes that it last listed count as long as they live.
 
-Only processes with a GPU open are read: their line of state each time, their control groups once.
+Only processes with an open GPU are read: their stat line in each pass, their control groups once.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from gpuwarden_collectors.receivers.workloads_facts import Workload, WorkloadPro
 
 PROCESSES_MAX, WORKLOADS_MAX = 4096, 256
 SESSIONS_MAX = 64
-"""Sessions of one user, of those that are there and again of those that are gone: each may begin as many as he wants, and displaces no other's."""
+"""Most sessions of one user among the current ones, and among the ended ones, so that no user displaces another's."""
 KEPT_FOR = 60.0
-"""Seconds for which what is gone is still reported."""
+"""Seconds for which an ended workload is still reported."""
 _FIRST_MOST = 64
-"""Processes of a control group that are asked when they began."""
+"""Most processes of a control group whose start time is read."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 _Key = tuple[int, int]
-"""A process: its number, and its start in ticks."""
+"""PID and start time in ticks."""
 
 
 @dataclass(slots=True)
 class _Known:
-    """A workload that is or was there. `inode` is that of its folder."""
+    """A current or ended workload. `inode` is that of its cgroup folder."""
 
     member: Member
     started: float
@@ -54,10 +54,10 @@ class _Known:
 
 
 class WorkloadsReader:
-    """Reads what runs on the GPUs.
+    """Reads the workloads on the GPUs.
 
-    `users`: the GPUs that each process has open, as NVML last listed them, by its number; None while NVML does not answer. `jobs`: the
-    number of the job that the collector `jobs` found for a process. `root`: where the host's root is.
+    `users` returns the open GPUs of each process by PID, from NVML's last list, or None while NVML does not answer.
+    `jobs` returns the job numbers that the collector `jobs` found, by PID. `root`: where the host's root is mounted.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class WorkloadsReader:
         self._left_out = 0
 
     def read(self) -> WorkloadsFacts:
-        """Raises nothing: what cannot be read is not there."""
+        """Reads the workloads. Raises nothing: processes that cannot be read are skipped."""
         now = self._clock().boottime
         self._left_out = 0
         users = self._users()
@@ -124,7 +124,7 @@ class WorkloadsReader:
             tracked.open[key] = WorkloadProcess(pid=stat.pid, uid=of.uid, slots=tuple(sorted(users[stat.pid])))
 
     def _identify(self, stats: list[ProcessStat]) -> None:
-        """Finds out what each process is part of, once; a job without control groups again, until it is known."""
+        """Determines the workload of each process once; of a job without control groups again until it is known."""
         before, jobs = self._members, self._jobs()
         self._members = {}
         folders: RootFolders | None = None
@@ -153,7 +153,7 @@ class WorkloadsReader:
         )
 
     def _starts(self, folder: str | None) -> list[float]:
-        """Returns when processes right in the control group began: a container's first process has no GPU open, perhaps."""
+        """Returns start times of the control group's processes: a container's first process may have no GPU open."""
         if folder is None:
             return []
         try:
@@ -177,7 +177,7 @@ class WorkloadsReader:
 
 
 def _newest(gone: list[_Known]) -> list[_Known]:
-    """Return those that are still reported, in their order, which is the oldest first."""
+    """Return the ended workloads that are still reported, oldest first."""
     sessions: Counter[int] = Counter()
     kept = []
     for tracked in reversed(gone):
@@ -189,7 +189,7 @@ def _newest(gone: list[_Known]) -> list[_Known]:
 
 
 def _inode(folder: str | None) -> int:
-    """Returns the number of a folder, which no other has while it is there; -1 if it is gone."""
+    """Returns the inode of a folder, which is unique while the folder exists; -1 if it is gone."""
     try:
         return -1 if folder is None else os.lstat(folder).st_ino
     except OSError:

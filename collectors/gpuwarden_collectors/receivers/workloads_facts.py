@@ -1,4 +1,4 @@
-"""Facts about what runs on the GPUs: jobs of Slurm, containers, pods, and sessions that no scheduler placed."""
+"""Facts about the workloads on the GPUs: Slurm jobs, containers, pods, and sessions without a scheduler."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ class WorkloadProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """Processes with GPUs that belong together, from the first one on until all of it is gone. With `started` the name is unique."""
+    """A workload that uses GPUs, from its first process to its end. `name` and `started` together are unique."""
 
     name: str
-    """`slurm/7`, `container/0123456789ab`, `pod/namespace/name` (`pod/<uid>` where no folder of logs names the pod), `session/4711`."""
+    """`slurm/7`, `container/0123456789ab`, `pod/namespace/name` (`pod/<uid>` if it has no logs), `session/4711`."""
     also: tuple[str, ...] = ()
     """Other names of a pod: `pod/<uid>`, and its containers as `container/0123456789ab`."""
     uid: int | None = None
-    """Its user; None if its processes are several users'. Root counts only where there is no other."""
+    """Its user; None if its processes have several users. Root counts only if there is no other."""
     started: float = 0.0
-    """When its first process that is known began, seconds of CLOCK_BOOTTIME."""
+    """Start time of its first known process, seconds of CLOCK_BOOTTIME."""
     ended: float | None = None
-    """When it was found gone, seconds of CLOCK_BOOTTIME; None while it is there. It is reported for a minute more."""
+    """When its end was detected, seconds of CLOCK_BOOTTIME; None while it runs. Reported for one more minute."""
     slots: tuple[str, ...] = ()
     """PCI addresses of the GPUs that it has or had open."""
     processes: tuple[WorkloadProcess, ...] = ()
-    """Those that have a GPU open now."""
+    """Its processes that currently have a GPU open."""
     group: str = ""
-    """Path of its control group, as this process sees it; empty of a session, and where it has none."""
+    """Path of its control group, as this process sees it; empty for a session, or without one."""
     oom_kills: int | None = None
-    """Processes of its control group that the kernel killed for want of memory since it began; None where that cannot be read."""
+    """OOM kills in its control group since its start; None if they cannot be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,1 +1,1 @@
-"""Slurm through its command line, which is the same from 22.05 on; its JSON is not, and its REST service cannot drain there."""
+"""Slurm by its commands, which are stable since 22.05, unlike its JSON; its REST service could not drain in 22.05."""

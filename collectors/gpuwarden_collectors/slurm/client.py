@@ -1,7 +1,7 @@
-"""Calls of Slurm's commands: bounded in time, number and size, in an environment in which they always say the same.
+"""Runs Slurm's commands, with limits on time, number and output, in an environment that makes their output stable.
 
-A command that finds no controller takes 9 s to say so, one whose controller hangs 10 s or what MessageTimeout is. What
-was cut short may still be done later by the controller: read the state before repeating a change.
+A command fails after 9 s if no controller is found, and after MessageTimeout (10 s by default) if the controller
+hangs. The controller may still carry out a change that timed out: read the state before repeating it.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _KEPT_VARIABLES = (
     "SLURM_SACK_SOCKET",
 )
 _PATH = (
-    "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # a unit of systemd has it, a hook of Slurm's not
+    "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # set for a systemd unit, but not for a Slurm hook
 )
 
 
 def slurm_environment(inherited: Mapping[str, str], conf: Path | None = None) -> dict[str, str]:
     """Returns the environment of Slurm's commands.
 
-    It has the variables that locate Slurm, but none that changes what a command asks or how it answers.
+    It keeps the variables that locate Slurm, but none that changes a command's request or output.
     """
     kept = {k: v for k, v in inherited.items() if not k.startswith(_VARIABLES) or k in _KEPT_VARIABLES}
     if conf is not None:
@@ -56,7 +56,7 @@ def slurm_environment(inherited: Mapping[str, str], conf: Path | None = None) ->
 
 
 Key = tuple[Precedence, tuple[str, ...]]
-"""A question: who asks, and the command."""
+"""A request: its precedence and the command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +67,11 @@ class Commands:
     precedence: Precedence
 
     async def ask(self, undone: str, *command: str) -> str:
-        """Returns the command's output. Callers that ask the same meanwhile share one call and its output.
+        """Returns the command's output. Concurrent callers with the same command share one call.
 
         Raises SlurmError, which begins with `undone`, such as "cannot read node n1".
         """
-        key = self.precedence, command  # none shares a call that waits behind others, or gives way
+        key = self.precedence, command  # only calls of one precedence are shared: others may wait longer or give way
         return await asyncio.shield(self.client.in_flight.get(key) or self.client.begin(key, undone))
 
     async def change(
@@ -82,12 +82,12 @@ class Commands:
         held: int | None = None,
         still: Callable[[], bool] | None = None,
     ) -> str:
-        """Changes something and returns the command's output; later questions are asked anew.
+        """Makes a change and returns the command's output. Later requests do not share earlier answers.
 
-        The command keeps `record`, an open record of `CommandRecords`. It holds `held`, an open file such as a lock,
-        until it ends, even if this process ends first. `still` is called right before the command starts, once it is
-        its turn; if it returns False, nothing is started. Raises SlurmError; after Unreachable the change may still
-        happen, and CalledOff means that `still` returned False.
+        The command writes to `record`, an open record of `CommandRecords`. It keeps `held`, an open file such as a
+        lock, open until it exits, even if this process exits first. `still` is called right before the command starts;
+        if it returns False, nothing is started, and CalledOff is raised. Raises SlurmError; after Unreachable the
+        change may still happen.
         """
         try:
             return await self.client.call(
@@ -97,16 +97,16 @@ class Commands:
             self.client.in_flight.clear()
 
     async def node_name(self, *, again: bool = False) -> str:
-        """Slurm's name of this host; with `again` as slurm.conf has it now. Raises SlurmError."""
+        """Slurm's name of this host; `again` reads slurm.conf again. Raises SlurmError."""
         return await (self.client.node.find_again(self) if again else self.client.node.find(self))
 
 
 class SlurmClient:
-    """The Slurm client of a daemon. It bounds the calls of all parts together; each part has its own `Commands` of it.
+    """The daemon's Slurm client. It limits the calls of all parts together; each part has its own `Commands`.
 
-    If `conf` is None, Slurm's own search for it applies. `folder` is that of the programs, None for PATH. `timeout` is
-    the time in seconds for a call. `node` is Slurm's name of this host; if it is empty it is found by `hostname`, this
-    machine's.
+    If `conf` is None, Slurm searches for slurm.conf itself. `folder` contains the programs; None for PATH. `timeout`
+    is the time limit of a call in seconds. `node` is Slurm's name of this host; if empty, it is looked up by
+    `hostname`.
     """
 
     def __init__(
@@ -130,12 +130,12 @@ class SlurmClient:
         self._timeout = timeout
         self._turns = Turns()
         self.in_flight: dict[Key, asyncio.Task[str]] = {}
-        """Questions without an answer that may be shared: none that was begun before a change."""
+        """Unanswered requests that may be shared; cleared by each change."""
         self._tasks: set[asyncio.Task[str]] = set()
         self._left: list[Process] = []
 
     def begin(self, key: Key, undone: str) -> asyncio.Task[str]:
-        """Starts a question, which others may share from now on."""
+        """Starts a request that others may share."""
         task = self.in_flight[key] = asyncio.create_task(self.call(key[0], undone, key[1], question=True))
         self._tasks.add(task)
         task.add_done_callback(lambda done: self._answered(key, done))
@@ -152,7 +152,7 @@ class SlurmClient:
         held: int | None = None,
         still: Callable[[], bool] | None = None,
     ) -> str:
-        """Returns the output of a command, once it is its turn. Raises SlurmError."""
+        """Waits for a turn, runs a command and returns its output. Raises SlurmError."""
         done = None
         while done is None:
             async with self._turns.turn(precedence, question=question) as turn:
@@ -163,7 +163,7 @@ class SlurmClient:
         return _answer(undone, " ".join(command[:2]), done)
 
     async def close(self) -> None:
-        """Ends the commands that are running. Leaves one that cannot be ended."""
+        """Kills the running commands. Leaves one that cannot be killed."""
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
@@ -174,7 +174,7 @@ class SlurmClient:
         if self.in_flight.get(key) is task:
             del self.in_flight[key]
         if not task.cancelled():
-            task.exception()  # no caller may be waiting for it any more
+            task.exception()  # marks it as retrieved: its callers may be gone
 
     async def _run(self, command: tuple[str, ...], turn: Turn, record: int | None, held: int | None) -> Run | None:
         """Runs one command; returns None if it gave way to another call."""
@@ -203,7 +203,7 @@ class SlurmClient:
             raise
 
     def _refuse_beside_left(self, undone: str, most: int) -> None:
-        """Raises Unreachable where `most` programs cannot be ended: another one would most likely not end either."""
+        """Raises Unreachable if `most` programs hang: another one would most likely hang, too."""
         self._left = [process for process in self._left if not process.gone()]
         if len(self._left) >= most:
             raise Unreachable(
@@ -228,4 +228,4 @@ def _answer(undone: str, command: str, done: Run) -> str:
     return answer
 
 
-_NOT_STARTED = 127  # of the shell: there is no such program
+_NOT_STARTED = 127  # exit status of the shell: no such program

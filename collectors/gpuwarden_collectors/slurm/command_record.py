@@ -1,15 +1,15 @@
-"""What became of a command whose daemon was killed: it keeps a record of itself.
+"""Records the outcome of a command, even if the daemon is killed before the command ends.
 
-A file of its own is the standard input of the command, which writes `begun` to it, and then its exit status. The file is locked from
-before the command is started until its daemon has the outcome, or is dead, and the command has ended: it outlives a daemon that
-is killed, for it leads a session of its own (systemd: KillMode=process).
+The standard input of the command is a record file, to which it writes `begun` and its exit status. The file is locked
+from before the start until the command has exited and the daemon has read the outcome or is dead. The command survives
+a killed daemon, because it leads its own session (systemd: KillMode=process).
 
     file                  the command
     locked                is running, or about to
-    none                  not known: no record could be made, or it was of another boot
+    none                  unknown: no record could be created, or it was of another boot
     ready                 was not started
     ready, begun 0        succeeded
-    anything else         not known
+    anything else         unknown
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from pathlib import Path
 
 from gpuwarden_collectors.slurm.departing_facts import CommandOutcome
 
-KEPT = 86_400.0  # seconds; long after what waits for an outcome is over
-_READY = "ready"  # with it the file has the memory for the rest: on a full file system the command can write it
+KEPT = 86_400.0  # seconds; no reader needs an outcome for that long
+_READY = "ready"  # allocates the page, so that the command can write the rest on a full file system
 _BEGUN = f"{_READY} begun"
 _MOST = 64  # bytes
 RECORDED = (
@@ -33,18 +33,18 @@ RECORDED = (
     "-c",
     'printf " begun" >&0; "$0" "$@" </dev/null; status=$?; printf " $status" >&0; exit $status',
 )
-"""Before a command: runs it, and keeps the record that is its standard input."""
+"""Prefix of a command that runs it and writes the record on its standard input."""
 
 
 def of_several(record: int) -> None:
-    """Marks the record as void: several commands run, and whether all of them succeeded is not known."""
+    """Marks the record as unknown, because it covers several commands."""
     os.write(record, b" several commands")
 
 
 class CommandRecords:
     """The records of commands.
 
-    `folder` belongs to this boot and is writable by the daemon's user alone; it is created when it is needed.
+    `folder` belongs to this boot and is writable only by the daemon's user; it is created when needed.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -52,7 +52,7 @@ class CommandRecords:
 
     @contextlib.contextmanager
     def begin(self, *purpose: str) -> Iterator[int | None]:
-        """Opens a new record before the command is started; returns None where that fails. Raises nothing."""
+        """Opens a new record before the command starts; yields None if that fails. Raises nothing."""
         file = self._open_new(purpose)
         try:
             yield file
@@ -99,7 +99,7 @@ class CommandRecords:
         return self._folder / hashlib.sha256("\0".join(purpose).encode()).hexdigest()[:32]
 
     def _forget_old(self) -> None:
-        """Delete what is older than KEPT. Raises OSError if the folder cannot be read."""
+        """Delete records older than KEPT. Raises OSError if the folder cannot be read."""
         with os.scandir(self._folder) as entries:
             for entry in entries:
                 if entry.stat(follow_symlinks=False).st_mtime < time.time() - KEPT:

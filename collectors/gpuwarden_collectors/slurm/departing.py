@@ -1,7 +1,7 @@
-"""The jobs of a node that is about to end, as the controller and slurmd report them: one call for all of them.
+"""Reads the jobs of a node that is about to end, from the controller and slurmd, with one call for all of them.
 
-The controller's answer holds all jobs of the cluster and is cut down to the node's here; nothing of this is asked while no end is
-near. Each call takes about 10 ms on a quiet controller, and ends with the time that `Commands` gives it at the latest.
+The controller's answer contains all jobs of the cluster, and the command filters it. Nothing here is queried unless the
+node is about to end. Each call takes about 10 ms on an idle controller, and has the time limit of `Commands`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ async def read_jobs(commands: Commands, node: str) -> dict[int, SlurmJob]:
 
 
 async def read_job(commands: Commands, job: SlurmJob) -> SlurmJob | None:
-    """Reads the same job again, which may be pending by now; returns None if it has ended. Raises SlurmError."""
+    """Reads a job again, which may be pending meanwhile; returns None if it has ended. Raises SlurmError."""
     token = secrets.token_hex(8)
     try:
         text = await commands.ask(f"cannot read job {job.called}", *_squeue(token), f"--jobs={job.called}")
@@ -46,13 +46,13 @@ async def read_job(commands: Commands, job: SlurmJob) -> SlurmJob | None:
 
 
 async def read_steps(commands: Commands, job: SlurmJob) -> tuple[str, ...]:
-    """The names of its steps that run on any of its nodes: numbers, and Slurm's own such as batch, which lasts as long as the
-    script; parts of a step as `departing_text.steps` has them. None at all: it has none. Raises SlurmError, also where the
-    controller does not know the job, or not any more.
+    """Returns the names of a job's running steps on all nodes: numbers, and names such as batch, which lasts as long as
+    the script; parts of a step as in `departing_text.steps`. Raises SlurmError, also if the controller does not have
+    the job.
 
-    From 24.05 on a node of the job can manage its numbered steps (`sbatch --stepmgr`, enable_stepmgr). squeue, which asks for those of
-    all jobs, lists none of them; asked for one job, Slurm's client asks that node. While that does not answer, they are missing without a
-    word (src/api/job_step_info.c, _get_stepmgr_steps): see `manages_steps`.
+    From 24.05 on a node of the job can manage its numbered steps (`sbatch --stepmgr`, enable_stepmgr). squeue does not
+    list these; `scontrol show step` for one job queries that node. While the node does not answer, the steps are
+    missing without an error (src/api/job_step_info.c, _get_stepmgr_steps): see `manages_steps`.
     """
     undone = f"cannot read the steps of job {job.called}"
     try:
@@ -65,7 +65,7 @@ async def read_steps(commands: Commands, job: SlurmJob) -> tuple[str, ...]:
 
 
 async def manages_steps(commands: Commands, job: SlurmJob) -> bool:
-    """True if a node of the job, not the controller, knows its numbered steps. Raises SlurmError."""
+    """True if a node of the job, and not the controller, manages its numbered steps. Raises SlurmError."""
     undone = f"cannot read who manages the steps of job {job.called}"
     text = await commands.ask(undone, "scontrol", "--local", "--all", "show", "job", job.in_steps)
     return "StepMgrEnabled=Yes" in text
@@ -76,12 +76,12 @@ def _squeue(token: str) -> tuple[str, ...]:
 
 
 async def listpids(commands: Commands, node: str) -> dict[int, ListedPid]:
-    """The processes of all steps here, by process number. From slurmd's folder, whether the controller answers or not.
+    """Returns the processes of all steps on this node, by PID. Reads slurmd's spool; needs no controller.
 
     Raises SlurmError.
     """
     undone = f"cannot list the processes of jobs on {node}"
-    for attempt in (1, 2):  # a step that ends meanwhile fails the whole list
+    for attempt in (1, 2):  # a step that ends meanwhile makes the whole call fail
         try:
             return departing_text.listed_pids(await commands.ask(undone, "scontrol", "listpids", "*", node))
         except SlurmError as error:
@@ -93,9 +93,9 @@ async def listpids(commands: Commands, node: str) -> dict[int, ListedPid]:
 
 
 async def signals_whole_trees(commands: Commands, conf: Path | None = None) -> bool | None:
-    """True if a signal for a step reaches all its processes, False if only its task leaders, None if that is not known.
+    """True if a signal for a step reaches all its processes, False if only its task leaders, None if unknown.
 
-    cgroup.conf lies beside `conf`, the slurm.conf of this host. The answer holds until slurmd is restarted. Raises
+    cgroup.conf is in the folder of `conf`, this host's slurm.conf. The answer is valid until slurmd restarts. Raises
     SlurmError.
     """
     config = await commands.ask("cannot read how Slurm tracks processes", "scontrol", "show", "config")
@@ -103,7 +103,7 @@ async def signals_whole_trees(commands: Commands, conf: Path | None = None) -> b
 
 
 def _cgroup_conf(conf: Path | None) -> str | None:
-    """Returns the content of cgroup.conf; "", slurmd's defaults, if there is none beside slurm.conf."""
+    """Returns the content of cgroup.conf; "" (slurmd's defaults) if the folder of slurm.conf has none."""
     if conf is None or not conf.exists():
         return None
     try:

@@ -1,4 +1,4 @@
-"""What the controller says of a job whose node is about to go."""
+"""Facts about a job whose node is about to end, from the controller."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gpuwarden_collectors.dataclass import dataclass
 
 
 class CommandOutcome(StrEnum):
-    """What the record of a command says (`command_record`)."""
+    """The outcome of a command, from its record (`command_record`)."""
 
     RUNNING = "running"
     NOT_STARTED = "not_started"
@@ -27,9 +27,9 @@ class SlurmJob:
     state: str
     """Slurm's state, in lower case."""
     nodes: str
-    """Its host list as Slurm writes it."""
+    """Its nodes, as a host list."""
     node_count: int
-    """How many nodes these are."""
+    """Number of its nodes."""
     partition: str = ""
     """Its partition."""
     batch: bool = False
@@ -39,15 +39,15 @@ class SlurmJob:
     requeue: bool = False
     """True if it may be requeued."""
     restarts: int = 0
-    """How often it was requeued."""
+    """Number of requeues."""
     started: float = 0.0
-    """When this run of it began, Unix time by the controller's clock."""
+    """Start of its current run, Unix time by the controller's clock."""
     comment: str = ""
     """The user's comment."""
     admin_comment: str | None = None
     """The administrators' comment; None where it was not requested."""
     called: str = ""
-    """The only name by which Slurm's commands mean this job and no other: 12, 7_3 of an array, 9+1 of a heterogeneous job; the plain number of an array's last task means them all."""
+    """Its unambiguous name in Slurm's commands: 12, 7_3 (array), 9+1 (heterogeneous). A number may mean an array."""
     name: str = ""
     """Name of the job."""
     pinned: str = ""
@@ -60,7 +60,7 @@ class SlurmJob:
 
     @property
     def in_steps(self) -> str:
-        """Its name in those of its steps: a plain number for a part of a heterogeneous job, JOB_TASK for an array's."""
+        """Its name in names of its steps: a plain number for a heterogeneous component, JOB_TASK for an array task."""
         return self.called if "_" in self.called else str(self.id)
 
     @property
@@ -76,8 +76,10 @@ class ListedPid:
     job: int
     """Number of the job."""
     step: str
-    """A number, batch, extern or interactive; 0+1 is the second part of a step started in parts (`srun a : b`), which no signal of Slurm's reaches by a name."""
+    """A number, batch, extern or interactive. 0+1 is the second part of `srun a : b`; Slurm cannot signal it by
+    name.
+    """
     local: int | None = None
-    """Its number on this node; None for what no slurmstepd started itself (no task leader)."""
+    """Its number on this node; None for a process that is not a task leader (not started by slurmstepd)."""
     rank: int | None = None
-    """Its number in the step; None as `local`."""
+    """Its number in the step; None in the same case."""

@@ -1,7 +1,7 @@
-"""What Slurm's commands print of jobs that are to be signalled and requeued, as text that is the same from 22.05 to 26.05.
+"""Parses the output of Slurm's commands about jobs to be signalled and requeued; the same from 22.05 to 26.05.
 
-`squeue --Format` takes any text behind a field's width. A separator that is drawn for each question parts the fields, for the
-name and the comment of a job are its user's and may hold anything, separators of other questions and line breaks included.
+`squeue --Format` accepts any text after a field's width. A random separator for each call delimits the fields, because
+users can put anything into a job's name and comment, including separators of earlier calls and line breaks.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ _FIELDS = (
     "Comment",
 )
 _NOTHING = ("", "(null)", "n/a", "N/A", "None", "Unknown")
-_LONGEST_TEXT = 4096  # characters of what users write
+_LONGEST_TEXT = 4096  # characters of a text set by users
 _LONGEST_LIST = 65_536  # characters: a list of 8,000 nodes of odd names
 _LINES_MAX = 100_000
 _STEP = re.compile(r"\d{1,10}(\+\d{1,10})?|[a-z]{1,16}")
 _STEP_ID = re.compile(r"^StepId=(?=\S{1,64} UserId=)", re.MULTILINE)
 _TREES = {"proctrack/linuxproc": True, "proctrack/pgid": True}
-"""Process tracking that hands a signal for a step to all its processes; proctrack/cgroup, to the leaders of its tasks, unless SignalChildrenProcesses is set."""
+"""Process tracking that signals all processes of a step; proctrack/cgroup needs SignalChildrenProcesses for that."""
 _CHILDREN_SIGNALLED_FROM = (23, 11)
 _SIGNALS_CHILDREN = re.compile(r"^\s*SignalChildrenProcesses\s*=\s*\"?(\w+)", re.MULTILINE | re.IGNORECASE)
 _INCLUDE = re.compile(r"^\s*Include\s", re.MULTILINE | re.IGNORECASE)
 
 
 def job_format(token: str) -> str:
-    """Returns the argument of `squeue --Format`; `token`, which cannot be guessed, separates the fields."""
+    """Returns the argument of `squeue --Format`; the random `token` separates the fields."""
     between, end = _marks(token)
     return ",".join(f"{name}:0{between}" for name in _FIELDS[:-1]) + f",{_FIELDS[-1]}:0{end}"
 
@@ -79,7 +79,7 @@ def _job(record: dict[str, str]) -> SlurmJob:
         nodes=_text(record["NodeList"], _LONGEST_LIST),
         node_count=_number(record, "NumNodes"),
         partition=_text(record["Partition"]),
-        batch=_number(record, "BatchFlag") > 0,  # it counts launches: 2 once a prolog has refused it (seen with 25.11)
+        batch=_number(record, "BatchFlag") > 0,  # counts launches: 2 after a prolog refused the job (seen with 25.11)
         batch_host=_text(record["BatchHost"]),
         requeue=record["Requeue"] == "1",
         restarts=_number(record, "RestartCnt"),
@@ -104,7 +104,7 @@ def _is_number(text: str) -> bool:
 
 
 def _time(text: str) -> float:
-    """Unix time of a text, which SLURM_TIME_FORMAT=%s makes seconds; 0 for a job without a start yet."""
+    """Unix time of a text (seconds by SLURM_TIME_FORMAT=%s); 0 for a job that has not started."""
     return float(text) if _is_number(text) else 0.0
 
 
@@ -116,7 +116,7 @@ def _text(value: str, longest: int = _LONGEST_TEXT) -> str:
 def listed_pids(text: str) -> dict[int, ListedPid]:
     """Parses `scontrol listpids` (PID JOBID STEPID LOCALID GLOBALID) by PID; skips lines of another form.
 
-    A PID of -1 stands for a step without processes.
+    A PID of -1 means a step without processes.
     """
     by_pid = {}
     for line in text.splitlines()[:_LINES_MAX]:
@@ -128,10 +128,12 @@ def listed_pids(text: str) -> dict[int, ListedPid]:
 
 
 def steps(text: str, job: str) -> tuple[str, ...]:
-    """Parses `scontrol --oneliner show step`, whose lines begin with such as StepId=7.0, 7.batch or 7_3.0, for the steps of `job`.
+    """Parses `scontrol --oneliner show step`, whose lines begin with such as StepId=7.0, 7.batch or 7_3.0, for the
+    steps of `job`.
 
-    Parts of a step are there several times. Of an array's last task the answer has the steps of all tasks. Raises OddAnswer, also for what
-    precedes the first step; what follows may be the rest of a step's name, in which its user can write line breaks.
+    Parts of a step occur several times. For the last task of an array the output has the steps of all tasks. Raises
+    OddAnswer, also for text before the first step; text after it may belong to a step's name, which may contain line
+    breaks.
     """
     before, *shown = _STEP_ID.split(text)
     own_steps = list[str]()
@@ -147,10 +149,10 @@ def steps(text: str, job: str) -> tuple[str, ...]:
 
 
 def whole_trees(config: str, cgroup_conf: str | None) -> bool | None:
-    """True if a signal for a step reaches all its processes; None if that is not known.
+    """True if a signal for a step reaches all its processes; None if unknown.
 
-    `config` is `scontrol show config`, which shows all but SignalChildrenProcesses; `cgroup_conf` is None if that file
-    is not at hand.
+    `config` is the output of `scontrol show config`, which lacks SignalChildrenProcesses. `cgroup_conf` is the content
+    of that file, or None.
     """
     settings = dict(re.findall(r"^(ProctrackType|SLURM_VERSION)\s*=\s*(\S+)", config, re.MULTILINE))
     if settings.get("ProctrackType") != "proctrack/cgroup":

@@ -1,13 +1,13 @@
 """Errors of a call: the cause, and what an operator can do.
 
-    SlurmError          anything that may be otherwise in a minute; what timed out may still be done later
+    SlurmError          any transient error; a call that timed out may still take effect later
       Unreachable       the controller, munge or the program did not answer
-      OddAnswer         an answer that makes no sense to us
-      CalledOff         it was not to be done any more when its turn came: nothing was begun
-    Refused             a no that stays a no until a person changes something
+      OddAnswer         an unexpected answer
+      CalledOff         the call was no longer wanted when its turn came; nothing was started
+    Refused             a permanent refusal, until a person changes something
       UnknownNode
 
-Slurm's commands exit with 1 for all of these: the meaning is only in their output.
+Slurm's commands exit with 1 for all of these; only their output distinguishes them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import re
 from gpuwarden_collectors.base import CollectorError
 
 TIMEOUT = 15.0
-"""Seconds for a call, unless configured; after it Slurm is Unreachable."""
+"""Default time limit of a call in seconds; after it Slurm is Unreachable."""
 _LONGEST_TEXT = 300
 
 
@@ -70,7 +70,7 @@ _MEANINGS: tuple[tuple[str, type[SlurmError], str], ...] = (
     (r"configuration|[Cc]onfig", Unreachable, _CONF),
     (r"Unable to contact|timed out|[Cc]onnect|Zero Bytes|standby", Unreachable, _CONTROLLER),
 )
-"""The first that is found in the text. Read in the sources of 22.05 to 26.05 (slurm_errno.c), seen on 22.05."""
+"""The first match in the text counts. From the sources of 22.05 to 26.05 (slurm_errno.c), and tested on 22.05."""
 
 
 def failure(undone: str, command: str, output: str) -> SlurmError:
@@ -86,6 +86,6 @@ def failure(undone: str, command: str, output: str) -> SlurmError:
 
 
 def one_line(output: str) -> str:
-    """Returns the end of the output, where a command says how it ended; control characters become blanks."""
+    """Returns the end of the output, where commands report errors; control characters become blanks."""
     text = " ".join("".join(c if c.isprintable() else " " for c in output).split())
     return text if len(text) <= _LONGEST_TEXT else f"…{text[-_LONGEST_TEXT:]}"

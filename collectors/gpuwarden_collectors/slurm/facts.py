@@ -1,4 +1,4 @@
-"""Nodes as Slurm reports them: its terms in lower case, and no judgement."""
+"""Facts about nodes in Slurm's terms, in lower case. No verdicts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class NodeFacts:
     base: str
     """One of idle, mixed, allocated, down, error, future, unknown."""
     flags: frozenset[str] = frozenset()
-    """All that follows the base state (drain, maint, reboot …)."""
+    """The flags after the base state (drain, maint, reboot …)."""
     reason: str = ""
     """Text of the reason; empty if there is none."""
     reason_at: float | None = None
@@ -46,7 +46,7 @@ class NodeFacts:
 
     @property
     def is_out(self) -> bool:
-        """True if the node is down, drained or failing, whoever did it: it gets no new job."""
+        """True if the node is down, drained or failing, for any reason, and gets no new jobs."""
         return self.is_down or not self.flags.isdisjoint(("drain", "fail"))
 
     @property
@@ -55,7 +55,7 @@ class NodeFacts:
 
     @property
     def says_jobs(self) -> bool:
-        """True if the state names jobs that run, and none that ends."""
+        """True if the state shows running jobs and no completing one."""
         return self.base in ("mixed", "allocated") and "completing" not in self.flags
 
     @property

@@ -1,4 +1,4 @@
-"""The nodes that a list of Slurm's names. Pure."""
+"""Parses Slurm's host lists. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _RANGES = re.compile(r"\[(\d*)[^\]]*\]?")
 
 
 def first_host(hostlist: str) -> str:
-    """Returns the first node of a list, which may be cut off anywhere behind it."""
+    """Returns the first node of a list, which may be truncated after it."""
     return _RANGES.sub(r"\1", hostlist).partition(",")[0]
 
 

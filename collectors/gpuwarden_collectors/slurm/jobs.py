@@ -1,8 +1,8 @@
-"""The jobs on this node and the processes of theirs that have a GPU open.
+"""Reads the jobs on this node, and their processes that have a GPU open.
 
-What is on this host is asked first and costs the controller nothing: the notes of prolog and epilog, the control groups,
-slurmd (`scontrol listpids`), the environment of processes. The controller is asked only for what these leave open, at most
-`questions` times in four hours, and how a job ended whose first node this is (`jobs_end.py`).
+Local sources come first, at no cost for the controller: the notes of prolog and epilog, control groups, slurmd
+(`scontrol listpids`), environments of processes. The controller is only queried for what is still missing, at most
+`questions` times in four hours, and for the end of a job whose first node this is (`jobs_end.py`).
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from gpuwarden_collectors.slurm.jobs_register import registered
 
 PROCESSES_MAX = 4096
 SETTLED_AFTER = 300.0
-"""Seconds after its end for which a job is remembered, and for longer only while a process of it holds a GPU."""
+"""Seconds for which an ended job is remembered; longer only while one of its processes holds a GPU."""
 DOUBTED_AFTER = 6 * HOUR
-"""After this time without a sign of a job it is asked for, lest one whose epilog never ran stays for ever."""
+"""Seconds without a trace of a job after which the controller is queried: its epilog may never have run."""
 
 
 class JobsReader:
     """Reads the jobs on this host.
 
-    `pids` are the processes that have a GPU open, as NVML last listed them. Prolog and epilog write to `register`.
-    gres.conf lies beside `conf`, slurm.conf; without that there is no Slurm here. If `ask` is None, only what is on
-    this host is read.
+    `pids` returns the processes with an open GPU, from NVML's last list. Prolog and epilog write to `register`. `conf`
+    is slurm.conf, with gres.conf in the same folder; if it is missing, the host has no Slurm. If `ask` is None, only
+    local sources are read.
     """
 
     def __init__(
@@ -58,16 +58,16 @@ class JobsReader:
         self._controller = Controller(node, ask, questions)
         self._ends = Ends(ask)
         self._listed: dict[int, Job] = {}
-        self._seen: dict[int, float] = {}  # job: when there was last a sign of it
-        self._over: dict[int, Job] = {}  # notes that are still there of jobs that are over
+        self._seen: dict[int, float] = {}  # by job: when it was last seen
+        self._over: dict[int, Job] = {}  # existing notes of jobs that have ended
         self._cpu = CpuTimes()
 
     def is_called(self, node: str) -> None:
-        """Sets Slurm's name of this host where it was not known from the start."""
+        """Sets Slurm's name of this host if it was unknown at the start."""
         self._node = self._controller.node = node
 
     def read(self) -> JobsFacts:
-        """Raises SourceAbsent on a host without Slurm."""
+        """Reads the jobs. Raises SourceAbsent on a host without Slurm."""
         if not self._conf.exists():
             raise SourceAbsent(f"no Slurm on this host: {self._conf} does not exist; slurm.conf says where it is")
         at = self._clock()
@@ -92,9 +92,9 @@ class JobsReader:
         )
 
     def _marked(self, job: Job, users: Sequence[Process]) -> Job:
-        """Returns the job with `watched` narrowed to batch jobs whose user did not decline the judgement.
+        """Returns the job, with `watched` only for batch jobs that have not opted out of `job_stalled`.
 
-        One of its processes must show that it is a batch job; the refusal may be in any process or in the job's
+        A process must show that it is a batch job. The opt-out may be in the environment of any process or in the job's
         comment.
         """
         claims = [claim for user in users if (claim := self._owners.claim_of(user)) is not None and claim.job == job.id]
@@ -104,13 +104,13 @@ class JobsReader:
         return job if watched is job.watched else replace(job, watched=watched)
 
     def _noted(self, now: float) -> dict[int, Job]:
-        """The jobs of the notes, but not those that were found to be over, until one of that number starts or ends again."""
+        """Returns the jobs in the notes, except those known to have ended, unless their note has changed."""
         notes = registered(self._register, now)
         self._over = {number: note for number, note in self._over.items() if notes.get(number) == note}
         return {number: note for number, note in notes.items() if number not in self._over}
 
     def _add_from_process(self, user: Process, users: Sequence[Process], jobs: dict[int, Job]) -> None:
-        """The job that a process belongs to, as far as the process shows it; the GPUs in the prolog's note win."""
+        """Adds the job of a process, if the process shows it. GPUs in the prolog's note take precedence."""
         number = self._owners.job_of(user)
         if number is None:
             return

@@ -1,7 +1,7 @@
-"""Who cancelled a job: Slurm's accounting alone has it (`sacct`, of slurmdbd); the controller forgets it.
+"""Finds who cancelled a job. Only Slurm's accounting (`sacct`, slurmdbd) stores that, not the controller.
 
-It is asked of a job of this node that the controller calls cancelled. Where it does not answer, as on a site without slurmdbd, it is not
-asked again for an hour.
+It is queried for jobs of this node that the controller reports as cancelled. If it does not answer, as on a site
+without slurmdbd, it is not queried for an hour.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ _CANCELLED = re.compile(r"(?P<uid>\d{1,10})\|CANCELLED by (?P<by>\d{1,10})\n?", 
 
 
 def cancelled_by(text: str, uid: int | None) -> int | None:
-    """Parses `sacct -XnP -o UID,State` of one job. None if it names nobody, or the job is of another user than `uid`."""
+    """Parses `sacct -XnP -o UID,State` of one job. None if it names no user, or the job's user is not `uid`."""
     match = _CANCELLED.fullmatch(text)
     return int(match["by"]) if match and uid in (None, int(match["uid"])) else None
 
 
 class Accounting:
-    """Asks who cancelled jobs. If `ask` is None, nobody is asked."""
+    """Queries accounting for who cancelled jobs; does nothing if `ask` is None."""
 
     def __init__(self, ask: Ask | None) -> None:
         self._ask = ask
         self._again = float("-inf")
 
     def cancelled_by(self, job: Job, now: float) -> int | None:
-        """The number of the user who cancelled it; None if that is not known. `now`: seconds of CLOCK_BOOTTIME."""
+        """Returns the uid of the user who cancelled the job, or None. `now`: seconds of CLOCK_BOOTTIME."""
         if self._ask is None or now < self._again:
             return None
         try:

@@ -1,8 +1,8 @@
-"""Which job a process belongs to, from where Slurm put it in the tree of control groups (`places.py`).
+"""Finds the job of a process from its control group (`places.py`).
 
-Where the tree has only the SLUID of a job, its number has to come from the prolog's note or from a process in there. A slurmd in a
-container has its groups below the container's own. Names at other places mean nothing, nor do those in folders that are not root's, up
-to the job's own (`control_groups.py`): what is below a job's folder its user may have made.
+If the path has only the SLUID of a job, its number comes from the prolog's note or from one of its processes. The
+groups of a slurmd in a container are below the container's. Other paths are ignored, and so are folders down to the
+job's that do not belong to root (`control_groups.py`); the job's user may have created those below.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from gpuwarden_collectors.host_files import read_text
 from gpuwarden_collectors.places import SlurmPlace, container_at, place_begins, slurm_at
 
 _STEP = re.compile(r"/step_([^/\s]{1,32})(?:/(?:user/)?task_([^/\s]{1,32}))?")
-_INNER = "/container/"  # crun's folder within a scope, of what runs in it
+_INNER = "/container/"  # crun's folder for the processes of a scope
 _LINES_MAX = 64 * 1024  # bytes; a host has a dozen v1 hierarchies
 
 
 @dataclass(frozen=True, slots=True)
 class JobCgroup:
-    """The place of a process in Slurm's control groups.
+    """The job, step and task of a process, from Slurm's control groups.
 
-    `job` is its number, or None where the tree has only its SLUID. `owner` is the job's user, if the tree says it.
-    `step` and `task` are as Slurm names them: 0, batch, extern, interactive; 0, special.
+    `job` is None if the path has only the SLUID. `owner` is the job's user, if the path contains it. `step` and `task`
+    are Slurm's names: 0, batch, extern, interactive; 0, special.
     """
 
     job: int | None = None
@@ -39,14 +39,14 @@ NO_JOB = JobCgroup()
 
 
 def job_cgroup_in(text: str, folders: RootFolders) -> JobCgroup:
-    """The job in the content of /proc/PID/cgroup. Of the hierarchies of v1 some are divided by steps only: the deepest counts."""
+    """Parses the job from /proc/PID/cgroup. Some v1 hierarchies only have steps, so the deepest path counts."""
     jobs = [job for line in lines(text) if (job := _job_in(line, folders)) != NO_JOB]
     same = [job for job in jobs if (job.job, job.sluid) == (jobs[0].job, jobs[0].sluid)]
     return max(same, key=lambda job: (bool(job.step), bool(job.task)), default=NO_JOB)
 
 
 def slurm_place(line: GroupLine, folders: RootFolders) -> SlurmPlace | None:
-    """The job's folder in a path, be it below a container's; None if there is none at its place, or it is not root's."""
+    """Returns the job's folder in a path, also below a container; None if the path is invalid or not root's."""
     begin = place_begins(line.path)
     while (container := container_at(line.path, begin)) is not None:
         begin = container.end
@@ -71,7 +71,7 @@ def _job_in(line: GroupLine, folders: RootFolders) -> JobCgroup:
 
 
 def job_cgroup_of(proc: Path, pid: int, folders: RootFolders | None = None) -> JobCgroup:
-    """Takes no lock of the process, so that it cannot hang with it. Nowhere for a process that is gone."""
+    """Reads the job of a process; NO_JOB if it is gone. Never blocks, since it needs no lock of the process."""
     try:
         text = read_text(proc / str(pid) / "cgroup", _LINES_MAX)
     except OSError:

@@ -1,7 +1,7 @@
-"""Jobs as the controller reports them: requested only for what this host leaves open, and seldom.
+"""Reads jobs from the controller: only what local sources do not show, and rarely.
 
-Each question costs the controller three requests (measured on 22.05), one of them for all nodes of the cluster and, for the
-list, one for all jobs. A healthy node reads its own state with ten requests an hour; the bound for all is twelve.
+Each query causes three requests (measured on 22.05), one of them for all nodes of the cluster and, for the list, one
+for all jobs. A healthy node reads its own state with ten requests an hour; the limit for everything is twelve.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from gpuwarden_collectors.slurm.jobs_text import SQUEUE_FORMAT, gpus_of, squeue
 
 HOUR = 3600.0
 SPAN = 4 * HOUR
-"""Seconds that share one quota of questions; with two questions, one and a half requests an hour."""
+"""Period in seconds of one quota of queries; two queries are one and a half requests an hour."""
 
 
 class Controller:
-    """Asks the controller, at most `questions` times in each `SPAN`, answered or not.
+    """Queries the controller at most `questions` times in each `SPAN`, including failed queries.
 
-    Half of the questions, at least one, are for the list of jobs, well apart.
+    Half of the queries, but at least one, are for the list of jobs, spread over the period.
     """
 
     def __init__(self, node: str, ask: Ask | None, questions: int) -> None:
@@ -33,7 +33,7 @@ class Controller:
         self._gpus: dict[int, tuple[int, ...]] = {}
 
     def jobs(self, now: float) -> dict[int, Job] | None:
-        """Returns the jobs on this node by number, or None if the controller was not asked or did not answer."""
+        """Returns the jobs on this node by number, or None if the controller was not queried or did not answer."""
         if now - self._listed < SPAN / max(1, self._questions // 2):
             return None
         self._listed = now
@@ -42,7 +42,7 @@ class Controller:
         return None if text is None else {job.id: job for job in squeue(text)}
 
     def gpus(self, number: int, now: float) -> tuple[int, ...]:
-        """Returns the GPUs that a job has on this node; the controller is asked once for each job."""
+        """Returns the GPUs of a job on this node; queries the controller once per job."""
         if number not in self._gpus:
             text = self._answer(now, ("scontrol", "show", "job", "-d", str(number)))
             if text is None:

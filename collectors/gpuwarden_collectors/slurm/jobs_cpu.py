@@ -1,4 +1,4 @@
-"""CPU times of processes, kept for a minute each, so that the facts of the passes in between are the same as before."""
+"""CPU times of processes, read once a minute, so that the facts of the passes between do not change."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CPU_EVERY = 60.0
 class CpuTimes:
     """CPU times of processes.
 
-    `at` is when they were read, in seconds of CLOCK_BOOTTIME; None while there was no process.
+    `at` is when they were read, in seconds of CLOCK_BOOTTIME; None before the first process.
     """
 
     def __init__(self) -> None:
@@ -26,5 +26,5 @@ class CpuTimes:
             self.at = now if users else None
 
     def of(self, user: Process) -> float | None:
-        """CPU seconds of a process; None for one that started since."""
+        """CPU seconds of a process; None if it started after the last reading."""
         return self._seconds.get((user.pid, user.started))

@@ -1,11 +1,14 @@
-"""How a job ended, as the controller says it. It is asked by the first node of the job alone, which ran the batch script: one question for a job
-of any size, some seconds after its end, spread by its number, and at most `MOST` in an hour. Of many jobs those that ran longest come first.
+"""Reads how a job ended from the controller. Only the first node of a job, which ran the batch script, queries it.
 
-What 22.05 and 24.11 say was measured: state, exit code and signal of the batch script, those of the worst step, and from 24.11 on which node
-failed; who cancelled a job neither says, only accounting (`jobs_accounting.py`). Of a job whose steps a node of it manages (StepMgrEnabled, from 24.05 on)
-the controller says 0:0 of the worst step, whatever it was: that is not known. The exit code in the epilog's environment is right unless it is 0: then the job
-may as well have been cancelled. A text that its user chose, as the name, may hold lines of the same form: an answer that says anything
-twice is not believed.
+That is one query per job of any size, some seconds after its end (spread by the job's number), and at most `MOST` an
+hour. If there are more jobs, those that ran longest come first.
+
+Measured with 22.05 and 24.11: the answer has the state, exit code and signal of the batch script, those of the worst
+step, and from 24.11 on the failed node. Only accounting shows who cancelled a job (`jobs_accounting.py`). For a job
+whose node manages its steps (StepMgrEnabled, from 24.05 on) the controller always reports 0:0 for the worst step, which
+counts as unknown. The exit code in the epilog's environment is correct unless it is 0, because a cancelled job has 0,
+too. A user's text, such as the job's name, may contain lines of the same form: an answer with a repeated key is
+rejected.
 """
 
 from __future__ import annotations
@@ -26,16 +29,16 @@ from gpuwarden_collectors.slurm.jobs_text import ENDING
 
 MOST, SPAN = 30, 3600.0
 AT_ONCE = 2
-"""Questions in one pass: a slow controller must not use up the pass's time."""
+"""Most queries in one pass: a slow controller must not use up the pass's time."""
 AFTER, SPREAD = 5.0, 30
-"""Seconds after its end: at least, and up to so many more by the number of the job."""
+"""Seconds from a job's end to the query: the minimum, and the range of the addition by job number."""
 AGAIN_AFTER = 30.0
-"""Seconds until the second question, the last, where the first had no answer or the job was still completing."""
+"""Seconds until the second and last query, if the first failed or the job was still completing."""
 UNTIL = 240.0
-"""Seconds after its end: with its default MinJobAge the controller forgets it 300 s after the end."""
+"""Last query, in seconds after a job's end: with the default MinJobAge the controller drops it after 300 s."""
 AGAIN, HELD, COMPLETED, CANCELLED = "REQUEUED", "REQUEUE_HOLD", "COMPLETED", "CANCELLED"
 _BY_ITSELF = ("FAILED", "OUT_OF_MEMORY")
-"""States whose exit code is the script's own. What the controller ends has 0, or what a trap of the script made of the signal."""
+"""States with the script's own exit code. A job ended by the controller has 0, or the code of a trap in the script."""
 _WAITS = ("PENDING", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 _RUNS_AGAIN = (
     *_WAITS,
@@ -47,10 +50,10 @@ _RUNS_AGAIN = (
     "EXPEDITING",  # from 25.11 on
 )
 _HOLDS = "0"
-"""Priority of a job that is held: by `scontrol requeuehold`, RequeueExitHold, or since it could not be launched."""
+"""Priority of a held job: by `scontrol requeuehold`, by RequeueExitHold, or because its launch failed."""
 _SIGNAL_MOST = 64
 OUT_OF_MEMORY = 125
-"""Slurm's mark in place of a signal: the kernel killed a process for want of memory (253, SIG_OOM, as wait(2) has it)."""
+"""Slurm's value in place of a signal for an OOM kill (253, SIG_OOM, in the form of wait(2))."""
 _RECORD = re.compile(r"^JobId=(?=\d)", re.MULTILINE)
 _KEY = re.compile(
     r"^ +(?:UserId=[^()\n]{0,256}\((?P<uid>\d{1,10})\)"
@@ -67,7 +70,7 @@ _KEY = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """The controller's answer. The names are those of `Job`."""
+    """The controller's answer, with the field names of `Job`."""
 
     state: str
     exit_code: int | None = None
@@ -80,10 +83,10 @@ class End:
 
 
 def end_of(text: str, number: int, uid: int | None, ended: float = math.inf) -> End | None:
-    """Parses `scontrol show job -d NUMBER`. None while the job completes, and for an answer that is of another job, or not believed.
+    """Parses `scontrol show job -d NUMBER`. None if the job is completing, another job, or the answer is rejected.
 
-    `uid`: the user of the job that ended; of another user's it is another job, with the number that comes again. `ended`: when it ended here,
-    seconds of wall time: what started later is its next run, which may be over, too.
+    `uid`: the user of the job; a job of another user is a later one with the same number. `ended`: when it ended here,
+    in Unix time; a job that started later is its next run, which may have ended, too.
     """
     fields = dict[str, str]()
     records = [record for record in _RECORD.split(text) if re.match(rf"{number}\b", record)]
@@ -116,7 +119,7 @@ def end_of(text: str, number: int, uid: int | None, ended: float = math.inf) -> 
 
 
 def exit_of(text: str) -> tuple[int | None, int | None]:
-    """Parses `3:0` as Slurm writes exit codes. The signal is None if none ended it, and may be `OUT_OF_MEMORY`."""
+    """Parses an exit code such as `3:0`. The signal is None without one, and may be `OUT_OF_MEMORY`."""
     code, colon, signal = text.partition(":")
     if not (colon and code.isdecimal() and signal.isdecimal() and text.isascii() and len(text) <= 7):
         return None, None
@@ -128,7 +131,7 @@ _Key = tuple[int, float | None, float | None]
 
 
 class Ends:
-    """Asks how jobs ended. If `ask` is None, nobody is asked."""
+    """Queries how jobs ended; does nothing if `ask` is None."""
 
     def __init__(self, ask: Ask | None) -> None:
         self._ask = ask
@@ -146,7 +149,7 @@ class Ends:
                 return
 
     def of(self, job: Job, node: str) -> Job:
-        """Returns the job with what the controller said of its end. `node`: Slurm's name of this one; empty: not known."""
+        """Returns the job with the controller's answer about its end. `node`: Slurm's name of this node, or empty."""
         end = self._ends.get(_key(job))
         if end is None:
             return job
@@ -175,7 +178,7 @@ class Ends:
                 yield job
 
     def _one(self, job: Job, now: Stamp) -> bool:
-        """Asks of one job. False if no more are to be asked in this pass."""
+        """Queries one job. False if this pass makes no more queries."""
         while self._asked and now.boottime - self._asked[0] >= SPAN:
             self._asked.popleft()
         if self._ask is None or len(self._asked) >= MOST:
@@ -192,16 +195,16 @@ class Ends:
         is_cancelled = end.state == CANCELLED
         by = self._accounting.cancelled_by(job, now.boottime) if is_cancelled else None
         self._ends[_key(job)] = replace(end, cancelled_by=by)
-        return not is_cancelled  # slurmdbd may have taken its time
+        return not is_cancelled  # slurmdbd may have been slow
 
 
 def _key(job: Job) -> _Key:
-    """A number may come again, when the controller's counter begins anew, or the job is requeued."""
+    """Returns a unique key: job numbers repeat when the controller's counter restarts or a job is requeued."""
     return job.id, job.started, job.ended
 
 
 def _second_after(job: Job) -> float:
-    """A note has whole seconds, cut off, as the controller's times are."""
+    """Returns the end of the job plus a second: times in notes, and the controller's, are truncated to seconds."""
     return (job.ended or 0.0) + 1.0
 
 

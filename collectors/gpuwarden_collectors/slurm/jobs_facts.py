@@ -1,4 +1,4 @@
-"""Facts about the jobs on this node: which there are, which GPUs they were given, which processes are theirs."""
+"""Facts about the jobs on this node, their GPUs and their processes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Job:
     id: int
     """Number of the job."""
     uid: int | None = None
-    """User of the job; None where no source gives it."""
+    """Uid of the job's user; None if no source has it."""
     sluid: str = ""
-    """What Slurm calls this run of the job, and from 26.05 on its folder of control groups; empty where no source gives it."""
+    """Slurm's id of this run of the job, from 26.05 on the name of its cgroup folder; empty if no source has it."""
     user: str = ""
     """Name of the user; empty where no source gives it."""
     job_name: str = ""
@@ -24,34 +24,34 @@ class Job:
     gpus: tuple[int, ...] = ()
     """Slurm's own numbers (IDX), counted on the node's GPU list."""
     started: float | None = None
-    """Seconds of CLOCK_BOOTTIME; None if not known."""
+    """Start, seconds of CLOCK_BOOTTIME; None if unknown."""
     ended: float | None = None
-    """Seconds of CLOCK_BOOTTIME; None while no source reports its end here."""
+    """End on this node, seconds of CLOCK_BOOTTIME; None until a source reports it."""
     watched: bool = True
-    """False: its processes do not show that it is a batch job, or its user wants no judgement of how it gets on."""
+    """False: its processes do not show that it is a batch job, or its user opted out of `job_stalled`."""
     nodes: int | None = None
     """Number of its nodes; None where no source gives it."""
     batch: bool = False
-    """This is its first node, which runs the batch script; by the prolog's note."""
+    """True if this node is its first, which runs the batch script; from the prolog's note."""
     exit_code: int | None = None
-    """Exit code of the batch script; None: not known, or the controller ended it. 0 is the controller's word: in an epilog a job that was
-    cancelled has 0 too."""
+    """Exit code of the batch script; None: unknown, or the controller ended the job. 0 only comes from the controller:
+    in an epilog a cancelled job has 0, too."""
     signal: int | None = None
-    """The signal that ended the batch script; None: not known, or none did. Of what the controller ended it is the controller's own."""
+    """Signal that ended the batch script; None: unknown, or none. For a job that the controller ended, its signal."""
     state: str = ""
-    """How it ended, in the controller's word, one of `jobs_text.ENDING`; `REQUEUED`: it waits or runs again; `REQUEUE_HOLD`: it waits until
-    somebody releases it. Empty until that was asked, which only the first node does, for some jobs an hour (`jobs_end.py`). For want of memory
-    an epilog says it, too."""
+    """Slurm's final state, one of `jobs_text.ENDING`; `REQUEUED`: it is pending or runs again; `REQUEUE_HOLD`: it is
+    held. Empty until the first node has queried it, for a limited number of jobs an hour (`jobs_end.py`). An epilog
+    reports OUT_OF_MEMORY, too."""
     step_exit_code: int | None = None
-    """The highest exit code of its steps; None: not known."""
+    """Highest exit code of its steps; None if unknown."""
     step_signal: int | None = None
-    """The signal of that step, 125 if it was for want of memory; None: not known, or none."""
+    """Signal of that step, 125 for an OOM kill; None: unknown, or none."""
     failed_node: str = ""
-    """Of NODE_FAIL the node that failed, where the controller names it (24.11)."""
+    """The failed node of NODE_FAIL, if the controller names it (24.11)."""
     failed_here: bool = False
-    """That node is this one."""
+    """True if that node is this one."""
     cancelled_by: int | None = None
-    """Number of the user who cancelled it; None: not cancelled, or no accounting names the user."""
+    """Uid of the user who cancelled it; None: not cancelled, or unknown to accounting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,15 +63,15 @@ class JobProcess:
     uid: int
     """Its user."""
     job: int | None = None
-    """Number of the job that it belongs to; None if no source knows one."""
+    """Number of its job; None if no source shows one."""
     known_from: str = ""
     """cgroup, listpids, environ or user, in falling order of trust."""
     ended: float | None = None
-    """When its job ended here, seconds of CLOCK_BOOTTIME; None while it runs."""
+    """When its job ended on this node, seconds of CLOCK_BOOTTIME; None while it runs."""
     rank: int | None = None
     """Its number in the job; None if it declares none."""
     cpu_seconds: float | None = None
-    """CPU time of all its threads, as of `JobsFacts.cpu_at`; None if it began later."""
+    """CPU time of all its threads at `JobsFacts.cpu_at`; None if it started later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

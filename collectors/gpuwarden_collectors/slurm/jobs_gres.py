@@ -1,7 +1,8 @@
-"""Which device file each number of Slurm's GPU list means: gres.conf, as this node reads it.
+"""Maps Slurm's GPU numbers to device files, by this node's gres.conf.
 
-Slurm counts the GPUs of a node in the order in which gres.conf names their files (IDX). That is neither the minor number
-nor NVML's index, though on most hosts all three agree. With AutoDetect, or without files, the order is that of the PCI addresses.
+Slurm numbers the GPUs of a node in the order of the files in gres.conf (IDX). That is neither the minor number nor
+NVML's index, though on most hosts all three are equal. With AutoDetect, or without files, PCI addresses determine the
+order.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def _expanded(pattern: str) -> Iterator[str]:
 
 
 def _minor(path: str) -> int | None:
-    """Returns the minor number of the device, or that in its name: the file of a lost GPU may be gone too."""
+    """Returns the device's minor number, or the number in its name, since the file of a lost GPU may be missing."""
     try:
         status = os.stat(path)  # noqa: PTH116 - a device file
     except OSError:

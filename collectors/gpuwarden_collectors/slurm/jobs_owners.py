@@ -1,7 +1,7 @@
-"""Which job each process belongs to, in the order of trust: control group, slurmd, environment, user.
+"""Assigns processes to jobs. Sources in the order of trust: control group, slurmd, environment, user.
 
-What was found out is kept for as long as the process lives: a program can replace its environment, and slurmd is asked
-only for what is open.
+An assignment is kept as long as the process lives, because a program can overwrite its environment. slurmd is only
+queried for unassigned processes.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from gpuwarden_collectors.slurm.jobs_process import Claim, Process, claim
 from gpuwarden_collectors.slurm.own_pids import own_pids
 
 Ask = Callable[[tuple[str, ...]], str]
-"""Runs one of Slurm's commands, by its arguments, and returns what it prints. Raises CollectorError."""
+"""Runs a Slurm command with these arguments and returns its output. Raises CollectorError."""
 LISTPIDS_SPACING = 60.0
 
 _WHOLE = 1.0
-"""Seconds: the scripts note times in whole ones, cut off."""
+"""Precision in seconds of the times in notes, which are truncated."""
 
 _Key = tuple[int, float]
 
 
 class Owners:
-    """Assigns processes to jobs. slurmd answers `listpids`, which costs the controller nothing."""
+    """Assigns processes to jobs. `listpids` is answered by slurmd and does not load the controller."""
 
     def __init__(self, proc: Path, ask: Ask | None) -> None:
         self._proc = proc
@@ -52,10 +52,10 @@ class Owners:
         self._share()
 
     def _believe(self, users: Sequence[Process], jobs: Mapping[int, Job]) -> None:
-        """Accepts credible claims: anybody can write a number into an environment.
+        """Accepts credible claims only, because any user can write a job number into an environment.
 
-        A claim counts for the job's user, as Slurm or a process that Slurm placed shows; where neither does, for the
-        only user who names the job.
+        A claim counts if it is made by the job's user, as shown by Slurm or by a process that Slurm placed in the job.
+        If neither shows the user, it counts if only one user claims the job.
         """
         placed, claimants = dict[int, set[int]](), dict[int, set[int]]()
         for user in users:
@@ -76,7 +76,7 @@ class Owners:
                 self._known.pop(_key(user), None)
 
     def _share(self) -> None:
-        """Assigns all processes in the control group of one SLUID to the job that one of them shows."""
+        """Assigns all processes in one SLUID's control group to the job of any of them."""
         shown = {sluid: self._known[key] for key, sluid in self._sluids.items() if key in self._known}
         for key, sluid in self._sluids.items():
             if key not in self._known and sluid in shown:
@@ -101,7 +101,7 @@ class Owners:
         self._listed = now
         try:
             listed = listed_pids(self._ask(("scontrol", "listpids")))
-        except CollectorError:  # it fails while there are no steps, too
+        except CollectorError:  # also fails while there are no steps
             return
         groups = ((pid, job_cgroup_of(self._proc, pid, folders)) for pid in listed)
         places = {pid: (group.job, group.sluid) for pid, group in groups if group.job is not None or group.sluid}
@@ -111,11 +111,11 @@ class Owners:
                 self._known[_key(user)] = own[user.pid].job, "listpids"
 
     def is_open(self, user: Process) -> bool:
-        """True if nothing is known about the process and it may be a job's; a service of root's is none."""
+        """True if the process is unassigned and may belong to a job; root's services do not."""
         return _key(user) not in self._known and (self._claims.get(_key(user)) is not None or user.uid != 0)
 
     def sluid_of(self, number: int) -> str:
-        """The SLUID in whose control group processes of the job are; empty if there is none, or several."""
+        """The SLUID of the control group of the job's processes; empty if there is none or more than one."""
         sluids = {sluid for key, sluid in self._sluids.items() if self._known.get(key, (None, ""))[0] == number}
         return sluids.pop() if len(sluids) == 1 else ""
 
@@ -123,7 +123,7 @@ class Owners:
         return self._known.get(_key(user), (None, ""))[0]
 
     def user_of(self, number: int, users: Sequence[Process]) -> int | None:
-        """The user of a job by its processes; None while they are several users'. Root has processes in the jobs of others."""
+        """The job's user by its processes; None for several. Root is ignored: it has processes in other users' jobs."""
         theirs = {user.uid for user in users if self.job_of(user) == number} - {0} or {0}
         return theirs.pop() if len(theirs) == 1 else None
 
@@ -148,9 +148,9 @@ def _key(user: Process) -> _Key:
 def _credible(
     claimed: Claim, user: Process, job: Job | None, placed: Mapping[int, set[int]], claimants: Mapping[int, set[int]]
 ) -> bool:
-    """True if the user's claim of a job can be believed.
+    """True if a process's claim of a job is credible.
 
-    `placed` are the users of the processes that Slurm placed in each job, `claimants` of those that name it themselves.
+    `placed`: by job, the users of processes that Slurm placed in it; `claimants`: the users of those that claim it.
     """
     if user.uid == 0:
         return True
@@ -161,7 +161,7 @@ def _credible(
 
 
 def _only_job_of(user: Process, jobs: Iterable[Job]) -> tuple[int | None, str]:
-    """The job of the same user that ran when the process was started, if there was only one."""
+    """Returns the user's job that was running when the process started, if there was exactly one."""
     if user.uid == 0:
         return None, ""
     theirs = [job.id for job in jobs if job.uid == user.uid and _ran(job, user.started)]

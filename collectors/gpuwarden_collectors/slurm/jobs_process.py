@@ -1,8 +1,8 @@
-"""One process, as far as it shows which job it belongs to.
+"""Reads the facts about a process that show its job.
 
-Its environment is what the kernel keeps of its start: a program can have replaced it, so that the control group counts
-more. To read it takes the memory lock of the process: never done while it sleeps where no signal reaches it, since the
-reader would be stuck with it.
+The kernel exposes its initial environment, which a program can overwrite; therefore the control group is more
+trustworthy. Reading the environment takes the process's memory lock, so it is not read while the process is in
+uninterruptible sleep: the reader could hang.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ WATCH = "watch"
 _REFUSALS = ("ignore", "none", "no", "off", "0")
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
 _BATCH_STEP = "-5"
-"""SLURM_STEP_ID of a batch script from 26.05 on; before, it has none."""
+"""SLURM_STEP_ID of a batch script since 26.05; unset before."""
 _READ = (b"SLURM_", b"ENVIRONMENT=", *(f"{name}=".encode() for name in (STALL, *_RANKS)))
-"""ENVIRONMENT is BATCH in a batch script and in what it starts (Slurm, env_array_for_batch_job)."""
+"""Variables that are read. ENVIRONMENT is BATCH in a batch script and its children (env_array_for_batch_job)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
     """One process.
 
-    `started` is in seconds of CLOCK_BOOTTIME. `stuck` is true if it is in D state at this moment. `cpu` is the CPU time
-    of all its threads in seconds.
+    `started` is in seconds of CLOCK_BOOTTIME. `stuck` is true if it is currently in D state. `cpu` is the CPU time of
+    all its threads in seconds.
     """
 
     pid: int
@@ -45,10 +45,10 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The job that an environment names.
+    """The job named by an environment.
 
-    `gpus` are those that Slurm's variables give for this node. `batch` is true if the job is a batch script,
-    `ignores_stall` if the user declines the judgement of its progress. `rank` is the process's number in the job.
+    `gpus`: from Slurm's variables, for this node. `batch` is true for a batch job, `ignores_stall` if the user opted
+    out of `job_stalled`. `rank` is the process's number in the job.
     """
 
     job: int
@@ -76,7 +76,7 @@ def claim(proc: Path, live_process: Process) -> Claim | None:
 
 
 def variables(proc: Path, live_process: Process) -> Mapping[str, str]:
-    """Returns the environment variables that are used here; none while the process is stuck or may not be read."""
+    """Returns the relevant environment variables; empty if the process is stuck or not readable."""
     if live_process.stuck:
         return {}
     try:
@@ -87,7 +87,7 @@ def variables(proc: Path, live_process: Process) -> Mapping[str, str]:
 
 
 def wish(variables: Mapping[str, str]) -> str:
-    """Returns what the owner wants of `job_stalled`, in lower case; "" if the variable is not set."""
+    """Returns the owner's setting for `job_stalled` in lower case; "" if the variable is not set."""
     return variables.get(STALL, "").strip().lower()[:16]
 
 

@@ -1,13 +1,13 @@
-"""The notes of prolog and epilog: a small file for each job, named by its number, in a folder that only their user writes.
+"""The notes of prolog and epilog: a small file per job, named by its number, in a folder writable only by their user.
 
     uid=1001 gpus=0,3 started=86400 user=somebody stall=ignore nodes=2 sluid=sE0DM8K1GXP400 node=n1 list=n[1-2]
     ended=86460 exit=3:0
 
-`stall` is there where the comment of the job opts out of `job_stalled`, `sluid` from Slurm 25.11 on. `list` is that of the job's nodes, cut off if it is long; the first one
-runs the batch script. `exit` is the exit code and signal of that, if the epilog has them; 125 in place of a signal
-is Slurm's mark for want of memory. Written by root's scripts with a shell's own commands, one
-line each; a line of another form is passed over. The daemon, which may be another user, only reads them; root removes them (`tidy`),
-by the epilog's `gpuwarden slurm look`.
+`stall` is set if the job's comment opts out of `job_stalled`, `sluid` since Slurm 25.11. `list` contains the job's
+nodes, truncated if long; the first one runs the batch script. `exit` is the script's exit code and signal, if the
+epilog has them; signal 125 means an OOM kill. Root's scripts write one line each with shell builtins; lines of another
+form are skipped. The daemon, which may run as another user, only reads the notes; root removes them (`tidy`) in the
+epilog's `gpuwarden slurm look`.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from gpuwarden_collectors.slurm.jobs_text import numbers
 
 FILES_MAX = 4096
 KEPT_FOR = 600.0
-"""Seconds after its end for which the note of a job stays: twice what the daemon needs to find who still holds a GPU of it."""
+"""Seconds for which the note of an ended job is kept: twice the time in which the daemon finds who holds its GPU."""
 KEPT = 100
-"""So many notes stay for longer, those of the jobs that ended last: what holds a GPU for hours keeps its name over a restart."""
+"""Notes that are kept longer, of the newest jobs: a process that holds a GPU for hours keeps its job's name."""
 
 
 def registered(folder: Path, now: float) -> dict[int, Job]:
     """Returns all jobs by number, the newest if there are too many; empty without the folder.
 
-    Entries from before this boot do not count.
+    Ignores entries from before this boot.
     """
     try:
         with os.scandir(folder) as entries:
@@ -51,9 +51,9 @@ def registered(folder: Path, now: float) -> dict[int, Job]:
 
 
 def tidy(folder: Path, now: float) -> int:
-    """Removes the notes of jobs that ended long ago and returns how many.
+    """Removes the notes of jobs that ended long ago; returns their number.
 
-    Skips a folder that others could have written to.
+    Skips a folder that other users can write to.
     """
     try:
         opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""What Slurm's commands print about jobs, as text that is the same from 22.05 on."""
+"""Parses the output of Slurm's commands about jobs, which is stable since 22.05."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpuwarden_collectors.slurm.hostlist import in_hostlist
 from gpuwarden_collectors.slurm.jobs_facts import Job
 
 SQUEUE_FORMAT = "%A|%U|%u|%T|%j"
-"""Job number, uid, user, state, name; the name comes last, since it may hold anything."""
+"""Job number, uid, user, state, name. The name is last, because it may contain separators."""
 ENDING = (
     "COMPLETED",
     "CANCELLED",
@@ -44,7 +44,7 @@ def squeue(text: str) -> list[Job]:
 
 
 def gpus_of(text: str, node: str) -> tuple[int, ...] | None:
-    """Parses the GPUs that a job has on `node` from `scontrol show job -d ID`; None where it does not say."""
+    """Parses a job's GPUs on `node` from `scontrol show job -d ID`; None if it does not list them."""
     for nodes, gres in _DETAIL.findall(text):
         if in_hostlist(node, nodes):
             indices = [index for ranges in _GPUS.findall(gres) for index in numbers(ranges)]
@@ -53,12 +53,13 @@ def gpus_of(text: str, node: str) -> tuple[int, ...] | None:
 
 
 def is_exclusive(text: str) -> bool:
-    """Parses whether a job has its nodes for itself from `scontrol show job ID`; False where it does not say.
+    """Parses from `scontrol show job ID` whether a job has exclusive nodes; False if it is not shown.
 
-    Up to 25.11 it has the word NO as OverSubscribe. From 26.05 on that is the word of most jobs, and a field Exclusive follows. TOPO there
-    is not enough: it is shown, too, where the topology does nothing for it (flat, tree; select/cons_tres, job_test.c).
+    Up to 25.11 such a job has OverSubscribe=NO. From 26.05 on most jobs have that, and a field Exclusive follows.
+    Exclusive=TOPO is not enough: it is also shown for topologies where it has no effect (flat, tree;
+    select/cons_tres, job_test.c).
     """
-    settings = _SHARING.findall(text)  # a user can write another such line into a comment
+    settings = _SHARING.findall(text)  # a user can put another such line into a comment
     return bool(settings) and all(
         exclusive == "NODE" if exclusive else shared == "NO" for shared, exclusive in settings
     )
@@ -68,7 +69,7 @@ def numbers(text: str) -> list[int]:
     """Parses numbers and ranges: `0-2,5` is 0, 1, 2, 5. Skips anything else."""
     expanded: list[int] = []
     for item in text.split(","):
-        if len(expanded) >= _NUMBERS_MAX:  # a user's environment may repeat a range for ever
+        if len(expanded) >= _NUMBERS_MAX:  # limits what a user's environment can expand to
             break
         first, dash, last = item.partition("-")
         if first.isdecimal() and (last.isdecimal() or not dash) and len(item) < 12:

@@ -15,7 +15,7 @@ NAME_VARIABLE = "SLURMD_NODENAME"
 
 
 class NodeName:
-    """The configured one, else SLURMD_NODENAME, else the answer of `scontrol show aliases HOSTNAME`."""
+    """Slurm's name of this host: configured, else SLURMD_NODENAME, else from `scontrol show aliases HOSTNAME`."""
 
     def __init__(self, configured: str = "", *, inherited: Mapping[str, str] = os.environ, hostname: str = "") -> None:
         from_environment = inherited.get(NAME_VARIABLE, "")
@@ -27,14 +27,14 @@ class NodeName:
         self._is_in_conf = False
 
     async def find(self, commands: Commands) -> str:
-        """Raises SlurmError: UnknownNode if Slurm knows no such host, Refused if it has several names for it."""
+        """Returns the name. Raises SlurmError: UnknownNode if Slurm has none for this host, Refused if several."""
         if not self.known:
             self.known = await find_name(commands, self.hostname)
         return self.known
 
     async def find_again(self, commands: Commands) -> str:
-        """Returns what `find` does, but asks slurm.conf each time: a site gives its nodes other names, and the name
-        of a machine to the one that replaces it.
+        """Returns the name as `find` does, but reads slurm.conf each time, because sites rename nodes, or reuse a
+        machine's name for its replacement.
         """
         if not self._is_set:
             name = await name_in_conf(commands, self.hostname)

@@ -1,8 +1,8 @@
-"""Questions about nodes, each as cheap for the controller as it can be.
+"""Reads nodes, with the least possible load for the controller.
 
-One node is read with `sinfo -N -n`, two small requests whatever the size of the cluster (measured on 8,000 nodes: 3.8 KB
-and 0.6 ms of the controller; `scontrol show node` loads them all, 2.6 MB). A partition can be had only with all nodes
-of the cluster: it is one request of that size, and is for the seldom moments before and after a drain.
+One node is read with `sinfo -N -n`: two small requests, independent of the size of the cluster (measured with 8,000
+nodes: 3.8 KB and 0.6 ms of the controller; `scontrol show node` loads all nodes, 2.6 MB). A partition can only be read
+with all nodes of the cluster, in one large request, and is therefore read only before and after a drain.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ if TYPE_CHECKING:  # the configuration checks names with this module, before asy
 
 _BOOT_TIME = re.compile(r"\bBootTime=(\d{1,12})\b", re.ASCII)
 BOOTS_APART = 300.0
-"""Seconds by which two clocks, and the ways in which a boot is dated, may differ."""
+"""Seconds by which two reported boot times of one boot may differ."""
 _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,253}[A-Za-z0-9_])?", re.ASCII)
 
 
 def is_node_name(name: str) -> bool:
-    """True for the name of one node: Slurm reads brackets and commas as several nodes, and ALL as every node."""
+    """True for the name of one node: in Slurm, brackets and commas mean several nodes, and ALL means every node."""
     return _NAME.fullmatch(name) is not None and name.upper() != "ALL"
 
 
@@ -46,7 +46,7 @@ def is_partition_name(name: str) -> bool:
 
 
 async def read_node(commands: Commands, name: str) -> NodeFacts:
-    """Raises UnknownNode if Slurm has no such node, another SlurmError if it cannot be read."""
+    """Reads one node. Raises UnknownNode if Slurm has no such node, another SlurmError if it cannot be read."""
     undone = f"cannot read node {name}"
     text = await commands.ask(
         undone, "sinfo", "--local", "--all", "--noheader", "--Node", f"--nodes={name}", f"--Format={NODE_FORMAT}"
@@ -60,12 +60,13 @@ async def read_node(commands: Commands, name: str) -> NodeFacts:
 async def without_ended_jobs(commands: Commands, node: NodeFacts) -> NodeFacts:
     """Return the node, read again if its state names jobs and squeue lists none. Raises SlurmError.
 
-    From 23.11 on an answer about one node counts the CPUs of jobs that have ended, until somebody asks for all nodes (seen with
-    24.11.5 and 25.11.7; src/slurmctld/proc_req.c, _slurm_rpc_dump_node_single): on a quiet cluster it stays mixed for hours. So all are
-    asked for. That squeue lists none proves nothing alone: with PrivateData it hides the jobs of other users.
+    From 23.11 on the answer for one node includes the CPUs of ended jobs until any client queries all nodes (seen with
+    24.11.5 and 25.11.7; src/slurmctld/proc_req.c, _slurm_rpc_dump_node_single): on an idle cluster a node stays mixed
+    for hours. Therefore all nodes are queried. An empty squeue alone proves nothing, because PrivateData hides the jobs
+    of other users.
 
-    While such CPUs count, mixed stands in place of any other base state, down included (seen with 22.05.8, 25.11.7 and 26.05.3;
-    src/api/node_info.c, _set_node_mixed).
+    While such CPUs are included, mixed replaces any other base state, even down (seen with 22.05.8, 25.11.7 and
+    26.05.3; src/api/node_info.c, _set_node_mixed).
     """
     if not node.says_jobs or await jobs_on(commands, node.name):
         return node
@@ -89,19 +90,19 @@ async def with_suspended_jobs(commands: Commands, node: NodeFacts) -> NodeFacts:
 
 
 async def runs_jobs(commands: Commands, name: str) -> bool:
-    """Return True if a job runs on the node, is suspended or stopped there, and False if none is shown. Raises SlurmError."""
+    """Return True if squeue shows a running, suspended or stopped job on the node. Raises SlurmError."""
     listed = ("squeue", "--noheader", "--all", "--nodelist", name, "--states=R,S,ST", "--format=%A")
     return bool((await commands.ask(f"cannot read the jobs of {name}", *listed)).split())
 
 
 async def jobs_on(commands: Commands, name: str) -> list[Job]:
-    """Return the jobs that have the node or end on it, those of hidden partitions included. Raises SlurmError."""
+    """Return the jobs that run or complete on the node, including hidden partitions. Raises SlurmError."""
     listed = ("squeue", "--noheader", "--all", "--nodelist", name, "--states=R,CG,CF,S,ST", "--format", SQUEUE_FORMAT)
     return squeue(await commands.ask(f"cannot read the jobs of {name}", *listed))
 
 
 async def _in_no_partition(commands: Commands, undone: str, name: str) -> NodeFacts:
-    """Reads a node for which `sinfo` returns nothing: it is in no partition, does not exist, or something is wrong."""
+    """Reads a node for which `sinfo` returns nothing: it is in no partition, or does not exist."""
     node = shown_node(await commands.ask(undone, "scontrol", "--local", "show", "node", name))
     if node.name != name:
         raise OddAnswer(f"{undone}: scontrol answers with {node.name[:60]!r} instead")
@@ -134,7 +135,7 @@ async def read_partitions(commands: Commands, names: Sequence[str]) -> list[Part
 async def find_name(commands: Commands, hostname: str, *, clock: Clock = host_clock) -> str:
     """Returns Slurm's name of the host. Raises UnknownNode if it has none, Refused if it has several.
 
-    A dynamic node (`slurmd -Z`) is not in slurm.conf, whose hosts are asked for first: its name is by default that of its host.
+    Searches slurm.conf first. A dynamic node (`slurmd -Z`) is not in slurm.conf; its default name is the host name.
     """
     if name := await name_in_conf(commands, hostname):
         return name
@@ -142,7 +143,7 @@ async def find_name(commands: Commands, hostname: str, *, clock: Clock = host_cl
 
 
 async def name_in_conf(commands: Commands, hostname: str) -> str:
-    """Returns the name that this host's slurm.conf has for it; "" if none. Raises Refused if it has several. No request."""
+    """Returns this host's name in slurm.conf, or "". Raises Refused if it has several. Makes no request."""
     undone = _unfound(hostname)
     for host in _hosts(hostname):
         names = (await commands.ask(undone, "scontrol", "show", "aliases", host)).split()
@@ -164,10 +165,11 @@ def _hosts(hostname: str) -> Sequence[str]:
 
 
 async def _dynamic_name(commands: Commands, undone: str, hosts: Sequence[str], now: Stamp) -> str:
-    """Returns the name of this host's dynamic node, the short one first. Raises UnknownNode if there is none.
+    """Returns the name of this host's dynamic node; tries the short name first. Raises UnknownNode if there is none.
 
-    `sinfo` asks for one node; a host that is not in Slurm costs the controller no more than that. A name alone proves nothing: another
-    machine may have it, in another domain or after a repair. So the node must have booted when this machine did.
+    `sinfo` queries one node, so a host that is not in Slurm causes little load. A name alone proves nothing: another
+    machine may have it, in another domain or after a replacement. Therefore the node's boot time must match this
+    machine's.
     """
     for name in filter(is_node_name, reversed(hosts)):
         listed = ("sinfo", "--local", "--all", "--noheader", "--Node", f"--nodes={name}", "--format=%n")

@@ -1,4 +1,4 @@
-"""The keys of `[slurm]`: which node this is, how Slurm is asked, and with whom it shares the breaker's budget."""
+"""The keys of `[slurm]`: this node's name, the access to Slurm, and the partitions of the breaker's budget."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuwarden_collectors.options import bounded
 from gpuwarden_collectors.slurm.errors import TIMEOUT
 
 _CONFS = (Path("/etc/slurm/slurm.conf"), Path("/run/slurm/conf/slurm.conf"), Path("/etc/slurm-llnl/slurm.conf"))
-"""The default paths; the second is that of a host that fetches it from the controller."""
+"""The default paths; the second is used on a host that fetches its configuration from the controller."""
 
 
 @dataclass(frozen=True, slots=True)

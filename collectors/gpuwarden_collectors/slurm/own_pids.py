@@ -1,7 +1,7 @@
-"""Which of the numbers that slurmd lists as processes of jobs are those of this host.
+"""Selects the PIDs in slurmd's list that are valid on this host.
 
-The processes of a job with a PID namespace of its own (namespace/linux, clone_ns_flags) are listed by their numbers in there (seen with
-26.05.3), which are those of other processes here. Only that of its extern step, which such a job has, is outside of it.
+For a job with its own PID namespace (namespace/linux, clone_ns_flags) slurmd lists PIDs of that namespace (seen with
+26.05.3), which belong to other processes on this host. Only the PID of the job's extern step is a host PID.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _EXTERN = "extern"
 
 
 def own_pids(listed: Mapping[int, ListedPid], places: Mapping[int, Place]) -> dict[int, ListedPid]:
-    """Return those of this host: of a job with control groups, which one of its processes shows, what is in them.
+    """Return the entries of this host. For a job with control groups, these are the PIDs inside its groups.
 
-    `places`: of the listed numbers, those in a control group of Slurm's. Without control groups nothing can be checked. Another Slurm of
-    this host may have a job of the same number: that its group is there shows nothing.
+    `places`: the listed PIDs that are in Slurm's control groups. Without control groups nothing can be checked. Another
+    Slurm of this host may have a job of the same number: that its group is there shows nothing.
     """
     sluids = dict(_believed(listed, places))
     theirs = {
@@ -36,7 +36,7 @@ def own_pids(listed: Mapping[int, ListedPid], places: Mapping[int, Place]) -> di
 
 
 def _believed(listed: Mapping[int, ListedPid], places: Mapping[int, Place]) -> Iterator[tuple[int, str]]:
-    """Yield jobs with their SLUIDs: those of extern steps, and of the others those that nothing else contradicts."""
+    """Yield jobs with their SLUIDs: those of extern steps, and others that no other pair contradicts."""
     named = {(listed[pid].job, sluid): False for pid, (job, sluid) in places.items() if job is None}
     for pid, (job, sluid) in places.items():
         if job is None and listed[pid].step == _EXTERN:

@@ -1,8 +1,8 @@
-"""What Slurm's commands write becomes facts.
+"""Parses the output of Slurm's commands about nodes into facts.
 
-`sinfo` is asked for fields of no fixed width with separators that no person types, for a reason may hold anything, line
-breaks included. Texts of 22.05 to 26.05 are alike in this (src/sinfo/print.c of each release). `scontrol show node` is
-the same over all releases in what is read of it.
+`sinfo` prints fields without fixed width, separated by control characters, because a reason may contain anything,
+even line breaks. The output is the same from 22.05 to 26.05 (src/sinfo/print.c of each release), and so are the parts
+of `scontrol show node` that are read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TEXTS = ("NodeList", "Comment", "Extra")
 _NOTHING = ("", "(null)", "none", "Unknown")
 _STATE = re.compile(r"[A-Za-z_]+(\+[A-Za-z_]+)*")
 _GPU = re.compile(r"(?:^|,)gpu(?::[^,:()]*?)*?(?::(\d{1,5}))?(?=\(|,|$)")
-"""`gpu:4`, `gpu:h100:8(S:0-1)`; `gpu` is one."""
+"""Matches `gpu:4`, `gpu:h100:8(S:0-1)`; a bare `gpu` means one."""
 _SHOWN_REASON = re.compile(r"(.*) \[([^\[\]@]*)@([^\[\]@]*)\]")
 _MOVED_IN = " " * 10
 
@@ -39,7 +39,7 @@ def _format(fields: tuple[str, ...]) -> str:
 NODE_FORMAT = _format(_FIELDS)
 """Argument of `sinfo --Format` for one node."""
 ROW_FORMAT = _format(_ROW)
-"""Argument of `sinfo --Format` for a whole partition: as little as is needed of each node."""
+"""Argument of `sinfo --Format` for a whole partition, with the fewest fields."""
 TEXTS_FORMAT = _format(_TEXTS)
 """Argument of `sinfo --Format` for the text fields of all nodes."""
 
@@ -124,7 +124,7 @@ def _shown(text: str, name: str) -> str:
 
 
 def _state(text: str) -> tuple[str, frozenset[str]]:
-    """Parses the state. A final `*`, which old releases write for a node that does not respond, counts as a flag."""
+    """Parses the state. A trailing `*`, which old releases append for a node that does not respond, becomes a flag."""
     states, not_responding = text.removesuffix("*"), text.endswith("*")
     if _STATE.fullmatch(states) is None:
         raise OddAnswer(f"Slurm says that a node's state is {one_line(text)!r}")

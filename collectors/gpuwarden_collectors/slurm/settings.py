@@ -1,4 +1,4 @@
-"""Slurm's configuration as its controller has it: keys of `scontrol show config`, and the partitions. Two small requests."""
+"""Reads the controller's configuration: `scontrol show config`, and the partitions. Two small requests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TIME = re.compile(r"(?:(\d{1,6})-)?(\d{1,6}):(\d{2}):(\d{2})", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionSettings:
-    """One partition's keys, as Slurm writes them; in lower case where their case has no meaning."""
+    """One partition's settings, as Slurm writes them; in lower case where Slurm ignores case."""
 
     name: str
     """Name of the partition."""
@@ -32,19 +32,19 @@ class PartitionSettings:
     tier: int
     """PriorityTier: jobs of a higher one preempt those of a lower one."""
     preempt_mode: str
-    """How its jobs are preempted: off, cancel, requeue, suspend, with gang or within beside it."""
+    """How its jobs are preempted: off, cancel, requeue or suspend, optionally with gang or within."""
     grace_time: int
     """Seconds from the first signal to the end of a preempted job."""
     max_time: float | None
-    """Seconds a job may take; None: without limit, or not known."""
+    """Time limit of a job in seconds; None: unlimited or unknown."""
     up: bool
-    """True if jobs of it are started."""
+    """True if it starts jobs."""
     total_nodes: int = 0
     """How many nodes it has."""
     suspend_time: str = ""
-    """Its own SuspendTime; empty where Slurm's counts."""
+    """Its own SuspendTime; empty if the global one applies."""
     topology: str = ""
-    """The name of its topology; empty where it has none of its own, and before 25.05."""
+    """Name of its own topology; empty without one, and before 25.05."""
 
     def has(self, node: str) -> bool:
         return in_hostlist(node, self.nodes)

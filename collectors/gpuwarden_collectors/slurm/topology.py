@@ -1,4 +1,4 @@
-"""The leaf switch of a node, as topology.conf names it (plugin topology/tree), or its block (topology/block, as of an NVL72)."""
+"""Reads the leaf switch of a node (topology/tree), or its block (topology/block, as for an NVL72)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _SHOW = ("scontrol", "show", "topology")
 async def read_leaf_switch(commands: Commands) -> str:
     """Returns the leaf switch of this node, or "" if no topology has it.
 
-    Raises SlurmError, also where there is no topology. Reads the whole topology: a node's name was an argument of this
-    command, and became an option in Slurm 23.11. By one request where the default topology has the node. From 25.05 on there may be
-    several (topology.yaml), of which a partition has one; without a name the command shows the default one, which may be flat.
+    Raises SlurmError, also without a topology. Reads the whole topology, because the node's name was an argument of
+    the command before Slurm 23.11, and is an option since. One request is enough if the default topology has the node.
+    From 25.05 on several topologies may exist (topology.yaml), one per partition; without a name the command shows the
+    default, which may be flat.
     """
     name = await commands.node_name()
     if switch := leaf_switch(await commands.ask(_UNDONE, *_SHOW), name):
@@ -34,7 +35,7 @@ async def read_leaf_switch(commands: Commands) -> str:
 
 
 def leaf_switch(text: str, node: str) -> str:
-    """Returns the first switch at the lowest level, or block, that has this node."""
+    """Returns the first switch of the lowest level, or block, with this node."""
     for line in text.splitlines():
         values = dict(word.split("=", 1) for word in line.split() if "=" in word)
         name = values.get("SwitchName", "") if values.get("Level") == "0" else values.get("BlockName", "")

@@ -1,8 +1,8 @@
-"""Whose turn it is to run one of Slurm's commands: two at once, and one more that only an evacuation gets.
+"""Limits concurrent calls of Slurm's commands to two, and one more for evacuations.
 
-A hung controller holds each call for its whole timeout. Where a call finds no turn, a question of lower precedence is therefore ended,
-and asked again later: one of the routine for an evacuation, and one in an evacuation's own turn for a signal. A change is never ended:
-it may be half done.
+If the controller hangs, each call takes its whole timeout. Therefore a call without a free turn may end a read-only
+call of lower precedence, which is repeated later: a routine call for an evacuation, or an evacuation's call for a
+signal. A change is never ended, because it may be half done.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ AT_ONCE = 2
 
 
 class Precedence(IntEnum):
-    """The order in which calls that wait get a turn; among equals the first to come."""
+    """The order in which waiting calls get a turn; first come, first served among equals."""
 
     SIGNAL = 0
     """A signal to a job through the controller."""
     LISTING = 1
-    """The list of the processes of Slurm's jobs: slurmd answers it, whatever the controller does."""
+    """The list of the processes of Slurm jobs, which slurmd answers even if the controller hangs."""
     EVACUATION = 2
-    """The questions and the writes of an evacuation."""
+    """The reads and writes of an evacuation."""
     ROUTINE = 3
     """Everything that can wait: drains, reads of the node, the jobs on each GPU."""
 
@@ -38,11 +38,11 @@ class Turn:
 
     precedence: Precedence
     question: bool
-    """True if it changes nothing and may be asked again."""
+    """True if it only reads and may be repeated."""
     reserved: bool = False
-    """True if it runs in the turn that is reserved for an evacuation beside AT_ONCE."""
+    """True if it runs in the turn reserved for evacuations, in addition to AT_ONCE."""
     gave_way: bool = False
-    """True if it must end for a call of higher precedence; `end` is called for that, if it is set by then."""
+    """True if it must end for a call of higher precedence; then `end` is called, if it is set."""
     end: Callable[[], object] | None = None
 
     @property
@@ -83,14 +83,14 @@ class Turns:
         try:
             await granted
         except asyncio.CancelledError:
-            if not granted.cancelled():  # it got its turn in the moment in which it was cancelled
+            if not granted.cancelled():  # it was granted a turn and cancelled at the same moment
                 self._give_back(turn)
             raise
 
     def _hand_out(self) -> None:
         """Grants turns in the order of the queue and stops at the first that cannot run.
 
-        No call behind it could run either: each may take what those behind it may.
+        No later call in the queue could run either, because earlier ones have all their rights.
         """
         while self._waiting:
             _, _, turn, granted = self._waiting[0]
@@ -103,7 +103,7 @@ class Turns:
     def _grant(self, turn: Turn) -> bool:
         """Starts a turn if there is room for it.
 
-        A call that gave way is being ended and takes no room: a signal that is written down must be sent at once.
+        A call that gave way is ending and does not count: a recorded signal must be sent at once.
         """
         running = [command for command in self._running if not command.gave_way]
         reserved = sum(command.reserved for command in running)
@@ -115,7 +115,7 @@ class Turns:
         return True
 
     def _make_room(self, precedence: Precedence) -> bool:
-        """Ends the running question of the lowest precedence, if one of lower precedence may be ended. True if so."""
+        """Ends the running read of the lowest precedence, if it is lower than `precedence`. True if one was ended."""
         lower = [turn for turn in self._running if turn.precedence > precedence and turn.may_give_way]
         if lower:
             max(lower, key=lambda turn: turn.precedence).give_way()

@@ -1,7 +1,7 @@
-"""One worker process as the daemon holds it: its pipes, the question it was asked, its end.
+"""One worker process from the daemon's side: its pipes, the current request, its exit.
 
-Pipes are read straight from the event loop, 64 KiB at a time: a flood of events leaves the loop its turns, and neither
-a task nor a thread waits for a process that cannot be ended. What is written fits into one atomic write.
+The event loop reads the pipes directly, 64 KiB at a time: a flood of events does not starve other tasks, and no task or
+thread waits for a process that cannot be killed. Each message to the worker fits into one atomic write.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ _ANSWERS = _GOOD | {Kind.ABSENT, Kind.FAILED}
 
 
 class Child:
-    """A running worker. `due`: loop time by which the present step, connecting or reading, must be done.
+    """A running worker. `due`: loop time by which the current step, connecting or reading, must be complete.
 
-    `answered`: it has given facts of a library that works. Until then an answer may take as long as the initialisation, since a library may go on
-    with that: NVML initialises a GPU when it is first asked for (nvml.h, nvmlDeviceGetHandleByIndex_v2). Where parts hung before it may not.
+    `answered`: it has returned facts from a working library. Until then an answer may take as long as the
+    initialisation, which may continue during a read: NVML initialises a GPU at its first use (nvml.h,
+    nvmlDeviceGetHandleByIndex_v2). This does not apply if parts have hung before.
 
-    `over`: nothing more will come, for the process died or its stream broke. `fate`: why it was left behind, if it was.
-    `around`: what the open question, or the last one, said of parts at which workers hung. `partial`: what came of its answer so far.
+    `over`: no more data will arrive, because the process exited or its stream broke. `fate`: why it was left behind, if
+    it was. `around`: the hung parts in the current or last request. `partial`: the part of the answer so far.
     """
 
     def __init__(
@@ -88,16 +89,16 @@ class Child:
         return not self._asked
 
     def ended(self) -> bool:
-        """True if the process has ended by now, even if the loop has had no turn since."""
+        """True if the process has exited, even if the event loop has not processed that yet."""
         if not self.over and self._process.poll() is not None:
             self._on_frames()
             self._end_stream()
         return self.over
 
     def ask(self, now: float, held: int | None = None, hung: tuple[Hung, ...] = ()) -> None:
-        """Asks the question, unless the last one is still open: that may be answered in a later pass.
+        """Sends a request, unless the last one is unanswered: a later pass may receive that answer.
 
-        `held` is the number of the answer whose facts the daemon has, so that the changes since then are enough.
+        `held` is the number of the answer whose facts the daemon has; the worker then sends only changes since it.
         """
         if self._asked:
             return
@@ -110,7 +111,7 @@ class Child:
     async def answer(self, until: float) -> Frame | None:
         """Returns FACTS, CHANGES, ABSENT or FAILED.
 
-        Returns None if there is none by `until` (loop time) or by `due`, or if the worker is over.
+        Returns None if none arrives by `until` (loop time) or `due`, or if the worker is over.
         """
         while self._answer is None and not self.over:
             rest = min(until, self.due) - self._loop.time()
@@ -125,19 +126,19 @@ class Child:
         return answer
 
     def in_flight(self) -> InFlight:
-        """Returns the call that the worker is inside, as far as its reader records it."""
+        """Returns the call in progress in the worker, if its reader records calls."""
         return self._page.read()
 
     def hang_up(self) -> None:
-        """Closes its stdin, which asks it to close the library and to end."""
+        """Closes its stdin, which makes it close the library and exit."""
         self._pipes[0].close()
 
     def send_signal(self, number: signal.Signals) -> None:
-        # It checks first that this still is a child of ours, so that the number cannot hit another process.
+        # Popen first checks that the child still exists, so that a reused PID is not signalled.
         self._process.send_signal(number)
 
     async def gone(self, within: float) -> bool:
-        """True if the process ended within so many seconds; it has then been reaped."""
+        """True if the process exited within `within` seconds; it is then reaped."""
         end = self._loop.time() + within
         while self._process.poll() is None:
             if self._loop.time() >= end:
@@ -151,7 +152,7 @@ class Child:
         return self._process.poll()
 
     def epitaph(self) -> str:
-        """Returns how the worker ended, with the last line that it or its library wrote to stderr."""
+        """Returns how the worker exited, with the last line that it or its library wrote to stderr."""
         if not self._pipes[2].closed:
             self._on_errors()
         lines = self._stderr.decode(errors="replace").split("\n")
@@ -159,7 +160,7 @@ class Child:
         return _end_of(self.status) + (f": {last}" if last else "")
 
     def release(self) -> None:
-        """Closes the pipes. The process, if it still exists, sees its stdin end."""
+        """Closes the pipes. If the process still exists, its stdin reaches the end."""
         self._loop.remove_reader(self._stdout)
         self._loop.remove_reader(self._errors)
         for pipe in self._pipes:
@@ -169,7 +170,7 @@ class Child:
     def _write(self, frame: bytes) -> None:
         try:
             os.write(self._stdin, frame)
-        except OSError:  # it died, or has not read for thousands of questions
+        except OSError:  # it exited, or has not read thousands of requests
             self._end_stream()
 
     def _on_frames(self) -> None:

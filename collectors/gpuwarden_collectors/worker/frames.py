@@ -1,8 +1,9 @@
 """Frames between the daemon and a worker process: a header of kind, sequence number and length, then JSON.
 
 The daemon sends START once and ASK for each pass; both fit into one atomic write to a pipe. The worker answers an ASK
-with FACTS, CHANGES, ABSENT or FAILED under the same sequence number, and with PARTIAL before it where what it reads next may hang.
-It sends CONNECTED when the library has been initialised, and an EVENT whenever it has one. The kind is outside the JSON, so that a flood can be dropped without reading it.
+with FACTS, CHANGES, ABSENT or FAILED and the same sequence number; before a read that may hang it first sends PARTIAL.
+It sends CONNECTED after the library is initialised, and EVENT for each event. The kind is outside the JSON, so that a
+flood of frames can be dropped without parsing.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ class Kind(IntEnum):
     ABSENT = 5  # text
     FAILED = 6  # text
     EVENT = 7
-    CHANGES = 8  # in place of FACTS: `changes` since the facts that the daemon holds
-    PARTIAL = 9  # the facts without those of parts at which a worker hung before
+    CHANGES = 8  # instead of FACTS: `changes` since the facts that the daemon has
+    PARTIAL = 9  # the facts without the parts at which a worker hung before
 
 
 _KINDS = {kind.value: kind for kind in Kind}
 
 
 class FrameError(ValueError):
-    """The data is no frame; the stream cannot be read any further."""
+    """The data is not a frame; the rest of the stream is unusable."""
 
 
 class Frame(NamedTuple):
@@ -43,7 +44,7 @@ class Frame(NamedTuple):
     payload: bytes
 
     def value(self) -> Any:
-        """The JSON value. Raises ValueError, or RecursionError for JSON nested beyond reason."""
+        """The JSON value. Raises ValueError, or RecursionError for deeply nested JSON."""
         return json.loads(self.payload)
 
 
@@ -56,7 +57,7 @@ def pack(kind: Kind, sequence: int = 0, value: object = None) -> bytes:
 
 
 class FrameBuffer:
-    """Splits bytes into whole frames; holds at most one unfinished frame."""
+    """Splits bytes into complete frames; buffers at most one incomplete frame."""
 
     def __init__(self) -> None:
         self._held = bytearray()

@@ -1,8 +1,8 @@
-"""Parts at which workers hung: which of them the next worker reads last, and which it leaves out for a while.
+"""Decides which parts at which workers hung the next worker reads last, and which it skips for a while.
 
-A part that hangs costs the worker that reads it, so the others are read first and reported before. A part is left out as long as
-a process that hung there is still inside the driver, which shows that it still hangs; and after a second hang in a row for a growing pause. A worker
-that had to be killed costs one of few kills: its part is asked again so rarely that these are never used up by it.
+A hanging part costs the worker that reads it, so the other parts are read and reported first. A part is skipped while a
+process that hung there is still inside the driver, and, after two hangs in a row, for a growing pause. Kills of workers
+are limited: after a kill the part is retried so rarely that it never exhausts that budget.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.worker.in_flight import InFlight
 from gpuwarden_collectors.worker.life import WorkerLimits
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 30.0, 300.0  # seconds; each try costs a pass that lasts the whole deadline
-_MOST = 16  # what one question has room for
+_FIRST_PAUSE, _LONGEST_PAUSE = 30.0, 300.0  # seconds; each attempt costs a pass of the whole deadline
+_MOST = 16  # most parts that fit into one request
 
 
 @dataclass(frozen=True, slots=True)
 class Hung:
-    """A part that a reader must not read in its turn."""
+    """A part that a reader must read last or skip."""
 
     part: str
     number: int
@@ -29,9 +29,9 @@ class Hung:
     call: str
     """The call in which a worker hung."""
     seconds: int
-    """Seconds for which the part has reported nothing."""
+    """Seconds since the part last reported."""
     last: bool
-    """True if it is read after all others; else it is not read at all."""
+    """True: read it after all others. False: skip it."""
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class HungParts:
     def missed(self, at: InFlight, pid: int, now: float) -> None:
         """Records that worker `pid` missed its deadline `at` this part.
 
-        A part in which it spent less than half of the deadline is not accused.
+        Ignores a part in which it spent less than half of the deadline.
         """
         if not (at.part and self._limits.deadline / 2 <= now - at.since < inf):
             return
@@ -74,9 +74,9 @@ class HungParts:
                 part.ask_at = max(part.ask_at, now + self._limits.kill_window / self._limits.kills)
 
     def question(self, now: float, present: Collection[int]) -> tuple[Hung, ...]:
-        """Returns the parts to report to the next reader.
+        """Returns the hung parts for the next request.
 
-        `present` are the processes that were left behind or are still being ended.
+        `present`: the processes that were left behind or are still exiting.
         """
         return tuple(
             Hung(
@@ -91,7 +91,7 @@ class HungParts:
         )
 
     def answered(self, question: Iterable[Hung]) -> None:
-        """Records that a worker answered this question in full: the parts that it read last answer again."""
+        """Records a complete answer to this request: the parts that were read last have recovered."""
         for hung in question:
             if hung.last:
                 self._parts.pop(hung.part, None)

@@ -1,7 +1,7 @@
-"""The call that a worker is inside, in a page of memory that it shares with the daemon, so that a call that hangs can be named.
+"""Records the library call in progress in a memory page that a worker shares with the daemon, to identify a hung call.
 
-A reader that reads several things one after the other, its *parts* (NVML: the GPUs), writes the part before it reads it and each call
-before it makes it. That costs no system call; the daemon looks only when a deadline was missed.
+A reader with several *parts* (NVML: the GPUs) writes each part before it reads it, and each call before it makes it.
+That needs no system call; the daemon reads the page only after a missed deadline.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ NO_PART = ""
 
 
 class InFlight(NamedTuple):
-    """What a worker was doing. `part` is `NO_PART` while it read none; `number` is its place among `total` parts."""
+    """The recorded activity of a worker. `part` is `NO_PART` outside of parts; `number` its index of `total`."""
 
     part: str
     number: int
     total: int
     since: float
-    """When it began with the part; seconds of CLOCK_MONOTONIC."""
+    """When it started the part; seconds of CLOCK_MONOTONIC."""
     call: str
     """The function that it called last; empty if none."""
 
@@ -38,7 +38,7 @@ def call_label(name: str) -> bytes:
 
 
 class Page:
-    """The page of one worker. Without a descriptor it is shared with nobody."""
+    """The page of one worker. Without a descriptor it is private."""
 
     def __init__(self, descriptor: int = -1) -> None:
         """Raises OSError if the descriptor cannot be mapped."""
@@ -56,7 +56,7 @@ class Page:
             raise
 
     def part(self, name: str = NO_PART, number: int = 0, total: int = 0) -> None:
-        """Records that the reader now reads this part."""
+        """Records the part that the reader now reads."""
         self._page[_CALL] = bytes(64)
         _PART.pack_into(self._page, 0, time.monotonic(), number, total, name.encode()[:32])
 
@@ -67,7 +67,7 @@ class Page:
     def read(self) -> InFlight:
         """Returns what was written last.
 
-        It keeps only printable ASCII, since the worker's library may have written anything.
+        Keeps only printable ASCII, since the worker's library may have overwritten the page.
         """
         since, number, total, name = _PART.unpack_from(self._page)
         return InFlight(_text(name), number, total, since, _text(self._page[_CALL]))

@@ -1,9 +1,9 @@
-"""When a worker may be started, killed or must be left alone: plain bookkeeping, with `now` as an argument.
+"""Decides when a worker may be started, killed, or must be left alone. Pure bookkeeping, with `now` as an argument.
 
-A worker that misses its deadline is ended with SIGTERM. What is still there after the grace is killed, at most so often
-within a window, since killing a client of the driver has frozen GPUs; beyond that it is *parked*: left alone and
-reported. A process in D state cannot be killed and is *abandoned*: one new worker may be started beside it, not two.
-Deaths and timeouts in a row, without an answer between them, are followed by growing pauses.
+A worker that misses its deadline gets SIGTERM. If it still runs after the grace period it is killed, at most a limited
+number of times in a window, because killing a client of the driver has frozen GPUs; beyond that it is *parked*: left
+alone and reported. A process in D state cannot be killed and is *abandoned*: one new worker may run in addition, not
+two. After consecutive crashes and timeouts without an answer, the pauses before a restart grow.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class WorkerLimits:
 
 
 class Fate(StrEnum):
-    """What becomes of a worker that is still there after SIGTERM and the grace."""
+    """What to do with a worker that still runs after SIGTERM and the grace period."""
 
     KILL = "kill"
     ABANDON = "abandon"
@@ -58,7 +58,7 @@ class WorkerLife:
         self._unanswered_from: float | None = None
         self.failure = (PassOutcome.FAILED, "")  # how the last worker ended
         self.last_error = ""
-        self.silence = ""  # what workers waited for that missed their deadlines since the last answer
+        self.silence = ""  # calls during the deadlines missed since the last answer
         self.ever_answered = False
         self.starts = self.missed = self.timeouts = self.crashes = self.kills = 0
 
@@ -80,9 +80,9 @@ class WorkerLife:
         self._backoff.succeeded()
 
     def silent_at(self, silence: str) -> None:
-        """Records that a worker missed its deadline: `silence` says what was not answered.
+        """Records that a worker missed its deadline. `silence` describes the unanswered call.
 
-        Keeps the first since an answer, and the newest.
+        Keeps the first and the newest since the last answer.
         """
         first = self.silence.partition("; then ")[0]
         self.silence = silence if first in ("", silence) else f"{first}; then {silence}"
@@ -90,7 +90,7 @@ class WorkerLife:
     def unanswered(self, now: float) -> None:
         """Records a pass that timed out at `now`.
 
-        It counts as a missed deadline once a whole deadline has passed since the last that counted.
+        Counts as a missed deadline if a whole deadline has passed since the last one counted.
         """
         if self._unanswered_from is not None and now >= self._unanswered_from + self._limits.deadline:
             self._unanswered_from = now
@@ -98,7 +98,7 @@ class WorkerLife:
             self.timeouts += 1
 
     def failed(self, now: float, how: PassOutcome, error: str) -> None:
-        """Records that the worker crashed or could not be started (FAILED), or is ended for its silence (TIMED_OUT)."""
+        """Records that the worker crashed or could not be started (FAILED), or is ended after a timeout (TIMED_OUT)."""
         self.failure = how, error
         self.last_error = error
         self.crashes += how is PassOutcome.FAILED
@@ -111,7 +111,7 @@ class WorkerLife:
         return max(0.0, self._start_after - now)
 
     def after_grace(self, now: float, *, stuck: bool) -> Fate:
-        """Decides what happens to a worker that outlived SIGTERM; counts a KILL."""
+        """Decides what to do with a worker that survived SIGTERM; counts a KILL."""
         if stuck:
             return Fate.ABANDON
         while self._kill_times and self._kill_times[0] <= now - self._limits.kill_window:

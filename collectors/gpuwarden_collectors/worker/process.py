@@ -1,10 +1,11 @@
-"""The worker process: one reader of one native library, which may hang, crash or lie without harm to the daemon.
+"""The worker process: one reader of one native library, whose hangs, crashes and wrong data do not harm the daemon.
 
-Run as `python -m gpuwarden_collectors.worker.process READER PARENT_PID PAGE`, with frames on stdin and stdout and the descriptor of a shared page (see in_flight). The main
-thread makes every library call. Nothing here waits for a library call to return before the process can end:
-- SIGTERM keeps its default disposition, for a Python handler never runs while a C call hangs;
-- a second thread reads stdin and ends the process soon after its end, whatever the main thread does;
-- the kernel sends SIGTERM when the daemon dies (PR_SET_PDEATHSIG), should a library hang with the interpreter lock held.
+Run as `python -m gpuwarden_collectors.worker.process READER PARENT_PID PAGE`, with frames on stdin and stdout and the
+descriptor of a shared page (see in_flight). The main thread makes every library call. The process can exit even while a
+library call hangs:
+- SIGTERM keeps its default disposition, because a Python handler never runs while a C call hangs;
+- a second thread reads stdin and exits the process soon after the end of stdin;
+- the kernel sends SIGTERM when the daemon dies (PR_SET_PDEATHSIG), in case a library hangs with the interpreter lock.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ _LONGEST_TEXT = 2000
 
 
 class Reader(Protocol):
-    """What a worker runs. Its constructor takes the options of the worker, if there are any.
+    """A reader for the worker process. Its constructor takes the worker's options, if it has any.
 
-    It may also have `events(emit, stop)`, which runs in a thread of its own from a connection on, until it returns or
-    `stop` is set; and `spent`, true after a read if the process is to be replaced before the next pass (a library that
-    was upgraded on disk can be loaded only by a new process). One that reads several parts has `page`, set before `connect`, in
-    which it writes the part and the call that it is about to begin, and `read_around(hung, partial)`: a pass in which the parts in
-    `hung` are read last or not at all, and `partial` gets the facts of the others before each of them.
+    Optional members: `events(emit, stop)` runs in its own thread from the connection on, until it returns or `stop` is
+    set. `spent` is true after a read if the process must be replaced before the next pass (only a new process can load
+    an upgraded library). A reader of several parts has `page`, set before `connect`, to which it writes each part and
+    call before it starts it, and `read_around(hung, partial)`: a pass that reads the parts in `hung` last or not at
+    all, and passes the facts of the others to `partial` before each of them.
     """
 
     def connect(self) -> None:
@@ -51,7 +52,7 @@ class Reader(Protocol):
     def read(self) -> Any:
         """Returns the facts of one pass.
 
-        After an exception the connection is closed, and the next pass makes a new one.
+        After an exception the connection is closed, and the next pass connects again.
         """
 
     def close(self) -> None:
@@ -59,7 +60,7 @@ class Reader(Protocol):
 
 
 class _Session:
-    """The connection of the reader, made when the first question asks for it and again after each failed read."""
+    """The reader's connection, opened at the first request and again after each failed read."""
 
     def __init__(self, reader: Reader, send: Callable[..., None]) -> None:
         self._reader = reader
@@ -70,9 +71,9 @@ class _Session:
         self._sent: tuple[int, Any] | None = None  # the last facts, and under which number
 
     def answer(self, sequence: int, held: object, hung: Sequence[Hung]) -> None:
-        """Answers a question.
+        """Answers a request.
 
-        If `held` is the number of the facts that the daemon has, the changes since then are enough.
+        If `held` is the number of the last facts, only the changes since then are sent.
         """
         try:
             if not self._connected:
@@ -121,7 +122,7 @@ class _Session:
         if self._events is not None:
             self._events.join(_EVENTS_STOP)
             if self._events.is_alive():
-                os._exit(0)  # shutting a library down under a thread that is inside it is no way to go on
+                os._exit(0)  # a library must not be shut down while a thread is inside it
         with contextlib.suppress(Exception):
             self._reader.close()
 
@@ -195,7 +196,7 @@ def main() -> None:
     start = inbox.get()
     if start is not None:
         _serve(_reader(name, start.value(), int(page)), inbox, _Outlet(answers))
-    os._exit(0)  # an orderly end of the interpreter would wait for, or collide with, threads inside the library
+    os._exit(0)  # a normal exit of the interpreter would wait for, or collide with, threads inside the library
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a process does first that calls a library which may hang, print or outlive its parent."""
+"""The first steps of a process whose library may hang or print, and which must not outlive its parent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def own_streams() -> tuple[int, int]:
-    """Returns descriptors for input and output. What a library prints goes to stderr; what it reads is empty."""
+    """Returns descriptors for input and output. Output of the library goes to stderr, and its stdin is empty."""
     streams = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
@@ -20,10 +20,10 @@ def own_streams() -> tuple[int, int]:
 
 
 def end_with(parent: int) -> None:
-    """Makes the process end with its parent, and at SIGTERM, even while a call of the library hangs."""
+    """Makes the process exit with its parent and on SIGTERM, even while a library call hangs."""
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole foreground group; the parent ends us itself
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends this process
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGTERM))
     if os.getppid() != parent:  # the parent died before prctl took effect
         os._exit(0)

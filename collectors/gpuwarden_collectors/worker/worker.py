@@ -1,10 +1,9 @@
-"""A collector whose reader runs in a worker process, because its library may hang, crash or lie.
+"""A collector whose reader runs in a worker process, because its library may hang, crash or return wrong data.
 
-`observe` is one pass. It returns within the deadline, whatever the library does; a worker that missed its deadline is
-ended in the background (see worker_life for the rules) and the next pass starts another one. Two deadlines hold:
-`deadline` for an answer of a connected worker, `init_deadline` for the initialisation of the library before it. Passes
-during an initialisation still end after `deadline`: they count as missed once a worker of this collector has ever
-answered, since from then on the driver is known to be able to.
+`observe` is one pass and returns within the deadline even if the library hangs. A worker that missed its deadline is
+ended in the background (rules: life.py), and the next pass starts another one. Two deadlines apply: `deadline` to an
+answer of a connected worker, `init_deadline` to the initialisation of the library. Passes during an initialisation also
+end after `deadline`; they count as missed if any worker of this collector has answered before.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from gpuwarden_collectors.worker.hung import HungParts
 from gpuwarden_collectors.worker.in_flight import InFlight
 from gpuwarden_collectors.worker.life import Fate, WorkerLife, WorkerLimits
 
-_EXIT_TIME = 1.0  # seconds between the end of the stream and the end of the process that wrote it
+_EXIT_TIME = 1.0  # most seconds from the end of the stream to the exit of the process
 
 _OF_GRACE = 0.2
-"""The part of the grace after which a worker in D state is stuck; chosen, a second by default. One that waits for a disk, as where memory is
-used up, ends with SIGTERM."""
-_STUCK_CHECKS, _STUCK_CHECK = 5, 0.2  # a process that waits for a disk is in D state, too, but not for a second
-# What a service manager hands to the daemon is not for its children: a worker must not notify in its name.
+"""Share of the grace period after which a worker in D state counts as stuck; own choice, a second by default. One that
+waits for a disk, as when memory is exhausted, exits on SIGTERM."""
+_STUCK_CHECKS, _STUCK_CHECK = 5, 0.2  # a process that waits for a disk is also in D state, but not for a second
+# Variables of the service manager are removed, so that a worker cannot notify it in the daemon's name.
 _SERVICE_VARIABLES = frozenset(
     ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "MAINPID")
 )
@@ -43,12 +42,12 @@ _Pass = tuple[PassOutcome, Facts | None, str]
 
 
 class Worker(Generic[Facts]):
-    """One reader in a process of its own. `observe` must be called from the thread that outlives the worker (the main
-    thread), since the kernel ends the worker with the thread that started it; calls must not overlap.
+    """One reader in its own process. Call `observe` from the main thread, because the kernel ends the worker with the
+    thread that started it; calls must not overlap.
 
-    `reader` names a `process.Reader` as `module:Class`; `options`, a dataclass with a JSON form (see codec), is
-    what it is made with. Where a part of what it reads hung, the next process reads that part last, or leaves it out for a while
-    (see `hung`), and a pass that ends before an answer gives what came before it. `on_event` gets the events of the reader at once, up to the rate in `limits`.
+    `reader` names a `process.Reader` as `module:Class`; `options` is a dataclass for its constructor (see codec). After
+    a hang, the next process reads the hung part last, or skips it for a while (see `hung`), and a pass without a
+    complete answer returns the partial one. `on_event` is called with events at once, up to the rate in `limits`.
     """
 
     def __init__(
@@ -65,14 +64,14 @@ class Worker(Generic[Facts]):
         python: str = sys.executable,
         environment: Mapping[str, str] = os.environ,
     ) -> None:
-        """Raises ValueError if the options are too long to be sent."""
+        """Raises ValueError if the options do not fit into a frame."""
         self._name = name
         self._facts_type = facts_type
         self._limits = limits
         self._on_event = on_event
         self._clock = clock
         self._proc = proc
-        # -P: a module in the working directory of the daemon must not pass for one of gpuwarden's
+        # -P: modules in the working directory must not shadow gpuwarden's
         self._command = (python, "-P", "-m", "gpuwarden_collectors.worker.process", reader, str(os.getpid()))
         self._environment = environment
         self._start = _start_frame(options)
@@ -86,7 +85,7 @@ class Worker(Generic[Facts]):
         self.events_dropped = 0
 
     async def observe(self) -> Observation[Facts]:
-        """Runs one pass; returns within the deadline, plus up to a second for a worker that dies or is ended."""
+        """Runs one pass; returns within the deadline, plus up to a second for a worker that exits or is ended."""
         started = self._clock()
         self._life.asked(asyncio.get_running_loop().time(), started)
         outcome, facts, error = await self._pass()
@@ -102,11 +101,11 @@ class Worker(Generic[Facts]):
         )
 
     async def close(self) -> None:
-        """Ends the worker: by request, else as after a missed deadline.
+        """Ends the worker: by request, otherwise as after a missed deadline.
 
-        Takes at most five times the grace, and one second or two for a worker that sleeps in the kernel. A worker that
-        cannot be ended is left to the kernel, which sends SIGTERM when this process ends. Call it after the last
-        `observe` has returned or was cancelled.
+        Takes at most five times the grace period, or one to two seconds for a worker in D state. A worker that cannot
+        be killed is left to the kernel, which sends SIGTERM when this process exits. Call it after the last `observe`
+        has returned or was cancelled.
         """
         if self._ending is not None and not await self._gone_or_stuck(self._ending, self._leaving):
             self._ending.cancel()
@@ -129,9 +128,9 @@ class Worker(Generic[Facts]):
         self._leaving.clear()
 
     async def rest(self) -> bool:
-        """Ends the worker, as no failure, until the next pass starts another. Call it between two passes.
+        """Ends the worker without counting a failure; the next pass starts another. Call it between two passes.
 
-        Returns whether no process of this worker is left, within three times the grace.
+        True if no process of this worker is left. Takes at most three times the grace period.
         """
         if self._child is not None:
             child = self._child
@@ -236,7 +235,7 @@ class Worker(Generic[Facts]):
         self._part(child)
         gone = await child.gone(_EXIT_TIME)
         error = f"worker {child.pid} {child.epitaph()}"
-        if child.status != 0 or not child.idle:  # else it asked to be replaced
+        if child.status != 0 or not child.idle:  # otherwise it requested a replacement
             self._life.failed(asyncio.get_running_loop().time(), PassOutcome.FAILED, error)
         if gone:
             self._reap()
@@ -245,13 +244,13 @@ class Worker(Generic[Facts]):
         return error
 
     def _late(self, child: Child, limit: float) -> _Pass[Facts]:
-        """Returns a partial or missing answer at the end of a pass; ends the worker if its own time is up as well."""
+        """Returns a partial or missing answer at the end of a pass; ends the worker if its deadline has passed, too."""
         expected = "initialisation of the library" if child.connecting else "answer"
         now, at = asyncio.get_running_loop().time(), child.in_flight()
         if child.due > limit and (child.connecting or now - at.since < self._limits.deadline):
             error = f"no {expected} yet; worker {child.pid} has {child.due - limit:.1f} s left"
             if child.partial is None and not (child.connecting and self._life.ever_answered):
-                return PassOutcome.TIMED_OUT, None, error  # it goes from part to part
+                return PassOutcome.TIMED_OUT, None, error  # it still proceeds from part to part
             return self._in_part(child) or self._unanswered(error)
         allowed = self._limits.init_deadline if child.due <= limit and not child.answered else self._limits.deadline
         error = f"worker {child.pid}: {_silence(expected, at)} within {allowed:g} s"
@@ -267,7 +266,7 @@ class Worker(Generic[Facts]):
         return self._unanswered(error)
 
     def _in_part(self, child: Child) -> _Pass[Facts] | None:
-        """Returns what the worker reported before it read what may hang, or None if it reported nothing."""
+        """Returns the partial facts reported before a risky read, or None."""
         if child.partial is None:
             return None
         try:
@@ -289,7 +288,7 @@ class Worker(Generic[Facts]):
         self._ending = asyncio.create_task(self._end(child), name=f"{self._name}: end of worker {child.pid}")
 
     async def _end(self, child: Child) -> None:
-        """Sends SIGTERM, waits for the grace, then does what the rules say. Takes at most twice the grace."""
+        """Sends SIGTERM, waits for the grace period, then applies the rules. Takes at most twice the grace period."""
         child.hang_up()
         child.send_signal(signal.SIGTERM)
         if not await child.gone(self._limits.term_grace):
