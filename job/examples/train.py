@@ -1,8 +1,8 @@
-"""A training loop without any library: fits a line by stochastic gradient descent. Kill it, start it again, it goes on.
+"""A training loop without any library: fits a line by stochastic gradient descent. Kill and restart it: it continues.
 
     python train.py --folder /shared/checkpoints/my-run
 
-Its result does not depend on how often it was interrupted: that is what `capture` and `restore` are for.
+Thanks to `capture` and `restore` the result does not depend on the number of interruptions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gpuwarden_job import (
     share,
 )
 
-BATCH = 8  # of all ranks together, however many there are
+BATCH = 8  # of all ranks together, for any number of ranks
 
 
 class Line:
@@ -94,7 +94,7 @@ def train(arguments: argparse.Namespace, ranks: Ranks) -> None:
                 with watch.paused():
                     if saved:
                         store.save(state(), step, metric=loss)
-                    else:  # the newest periodic one has to do, which may still be on its way to the disk
+                    else:  # waits for the newest periodic one, which may still be being written
                         store.settle(guard.time_left())
                 guard.acknowledge(saved=saved, step=step if saved else None)
                 leave(guard, markers=arguments.markers)

@@ -1,4 +1,4 @@
-"""The training of train_torch.py, its model and optimizer sharded over the ranks by FSDP2. Any number of ranks resumes it.
+"""The training of train_torch.py, with model and optimizer sharded by FSDP2. Any number of ranks can resume it.
 
 torchrun --nproc-per-node=8 train_fsdp.py --folder /shared/checkpoints/my-run
 """

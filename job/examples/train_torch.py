@@ -1,4 +1,4 @@
-"""A training loop with PyTorch, alone or under torchrun, on GPUs or CPUs. Kill it, start it again, it goes on.
+"""A training loop with PyTorch, alone or under torchrun, on GPUs or CPUs. Kill and restart it: it continues.
 
 python train_torch.py --folder /shared/checkpoints/my-run
 torchrun --nproc-per-node=8 train_torch.py --folder /shared/checkpoints/my-run
@@ -32,7 +32,7 @@ from gpuwarden_job import (
     share,
 )
 
-BATCH = 48  # of all ranks together, however many there are
+BATCH = 48  # of all ranks together, for any number of ranks
 
 
 def device() -> Any:
@@ -45,22 +45,22 @@ def device() -> Any:
 
 @contextmanager
 def joined() -> Iterator[Ranks]:
-    """All ranks, if torchrun started several. Those that are done part in order; one that leaves early waits for nobody."""
+    """Joins the ranks if torchrun started several. At the end they leave together; a failing rank does not wait."""
     if "RANK" in os.environ:
         if torch.cuda.is_available():
             torch.cuda.set_device(device())
-        # Shorter than the 30 minutes that are usual: PeerWatch leaves before, this is the second line.
+        # Shorter than the default of 30 minutes: a fallback in case PeerWatch has not exited the process before.
         backend = "nccl" if torch.cuda.is_available() else "gloo"
         dist.init_process_group(backend, timeout=dt.timedelta(minutes=5))
     yield Ranks.detect()
     if dist.is_initialized():
-        dist.barrier()  # without these two, 4 of 20 trainings on a busy host were aborted at their very end by a thread of Gloo
+        dist.barrier()  # without these two calls a Gloo thread aborted 4 of 20 trainings at their end, on a busy host
         dist.destroy_process_group()
         gc.collect()
 
 
 def batch(samples: range, where: Any) -> tuple[Any, Any]:
-    """The same sample is the same on every rank."""
+    """Returns inputs and targets of these samples; they are the same on every rank."""
     numbers = torch.tensor(list(samples), dtype=torch.float32, device=where)
     x = torch.stack([(numbers * 37 % 101) / 101, (numbers * 61 % 103) / 103], dim=1)
     return x, (3 * x[:, :1] - 2 * x[:, 1:] + 1)
@@ -76,7 +76,7 @@ def train(arguments: argparse.Namespace, ranks: Ranks) -> None:
     store = CheckpointStore(arguments.folder, ranks=ranks, keep_last=2, keep_best="min")
     step = samples = 0
     if (loaded := store.load_latest()) is not None:
-        # All ranks load what rank 0 saved: its random numbers are not theirs.
+        # All ranks load rank 0's state, but must not use its random numbers.
         step, samples = restore(loaded.state, same_random=ranks.size == 1, **parts)
     print(f"rank {ranks.rank} begins at step {step}", flush=True)
     parallel = torch.nn.parallel.DistributedDataParallel(model) if ranks.size > 1 else model
@@ -101,7 +101,7 @@ def train(arguments: argparse.Namespace, ranks: Ranks) -> None:
                 with watch.paused():
                     if saved:
                         store.save(state(), step, metric=loss.item())
-                    else:  # what resumes is the newest periodic one, which may still be on its way to the disk
+                    else:  # waits for the newest periodic one, which may still be being written
                         store.settle(guard.time_left())
                 guard.acknowledge(saved=saved, step=step if saved else None)
                 leave(guard, markers=arguments.markers)

@@ -1,4 +1,4 @@
-"""What a training job imports: save in time, resume from what is whole, be started elsewhere. No dependencies."""
+"""The library for training jobs: save in time, resume from a complete checkpoint, reschedule. No dependencies."""
 
 from gpuwarden_job.cadence import Cadence
 from gpuwarden_job.elastic import share

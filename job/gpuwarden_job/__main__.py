@@ -1,4 +1,4 @@
-"""What launch scripts call: `clear FOLDER` and `exit-code FOLDER STATUS`; see reschedule.py."""
+"""Commands for launch scripts: `clear FOLDER` and `exit-code FOLDER STATUS`; see reschedule.py."""
 
 from __future__ import annotations
 

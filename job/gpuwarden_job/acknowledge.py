@@ -1,8 +1,8 @@
-"""Acknowledges a notice once the job has saved: through the daemon's socket, else by a file. Neither is required; errors are ignored.
+"""Acknowledges a notice after the job has saved, through the daemon's socket or else a file. Optional; ignores errors.
 
-It shortens the wait: without it the daemon waits for the job's end or for the deadline. Of a job of several nodes an
-acknowledgement holds for its own rank only, unless `all_ranks` is set: every rank of the job is done. A daemon that does not
-know the rank yet, or has too many clients, answers "try again", and the rank does.
+Without an acknowledgement the daemon waits for the job's end or for the deadline. In a job of several nodes it covers
+only its own rank, unless `all_ranks` is set, which means that every rank is done. A daemon that does not know the rank
+yet, or has too many clients, answers "try again", and the rank retries.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-_PATIENCE = 3.0  # s, for all tries; the daemon takes 2 at most to find out whose process this is
-_PAUSES = (0.1, 0.2, 0.4, 0.8)  # s between tries, half of it to one and a half: all ranks of a node connect at once
+_PATIENCE = 3.0  # s, for all attempts; the daemon takes at most 2 to identify the process
+_PAUSES = (0.1, 0.2, 0.4, 0.8)  # s between attempts, varied by half: all ranks of a node connect at once
 _LIMIT = 4096  # bytes of an answer
 _TRY_AGAIN = 75  # EX_TEMPFAIL
 _JOB = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _JOB_VARIABLES = ("GPUWARDEN_JOB", "SLURM_JOB_ID", "DSTACK_JOB_ID")
-_PARTS = 128  # of a heterogeneous job: Slurm takes no more
+_PARTS = 128  # most components of a heterogeneous job in Slurm
 _NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 def job_name(environ: Mapping[str, str]) -> str | None:
-    """Returns the daemon's name of this job, as far as the environment gives it; safe as the name of a folder."""
+    """Returns the daemon's name of this job from the environment, or None. It is safe as the name of a folder."""
     named = (environ.get(name, "") for name in _JOB_VARIABLES)
     return next((name for name in named if _JOB.fullmatch(name)), None)
 
 
 def spans_job(environ: Mapping[str, str], size: int) -> bool:
-    """True if `size` ranks that have agreed are all of the job, as far as the environment shows.
+    """True if `size` agreeing ranks are all ranks of the job, according to the environment.
 
-    A Slurm step may have fewer nodes than its job, beside other steps that train something else.
+    A Slurm step may have fewer nodes than its job, while other steps train something else.
     """
     parts = min(_number(environ, "SLURM_HET_SIZE"), _PARTS)
     nodes = sum(_number(environ, f"SLURM_JOB_NUM_NODES_HET_GROUP_{part}") for part in range(parts))
@@ -55,9 +55,9 @@ def _number(environ: Mapping[str, str], name: str) -> int:
 def acknowledge(
     run_dir: Path, job: str | None, notice: str, rank: int, *, saved: bool, step: int | None, all_ranks: bool = False
 ) -> bool:
-    """True if the daemon took the acknowledgement, or it was written to the file.
+    """Returns True if the daemon accepted the acknowledgement, or it was written to the file.
 
-    Takes a few milliseconds, three seconds at most; raises nothing.
+    Takes a few milliseconds, at most three seconds. Raises nothing.
     """
     document: dict[str, object] = {"notice": notice, "rank": rank, "saved": saved, "step": step}
     if all_ranks:
@@ -71,9 +71,9 @@ def acknowledge(
 
 
 def _by_socket(path: Path, message: Mapping[str, object]) -> bool:
-    """Return True if the daemon took the message. Raises OSError or ValueError if it gives no valid answer."""
+    """Return True if the daemon accepted the message. Raises OSError or ValueError without a valid answer."""
     until = time.monotonic() + _PATIENCE
-    chance = random.SystemRandom()  # the other one is the training's: its sequence must not change
+    chance = random.SystemRandom()  # not the module's generator, whose sequence belongs to the training
     for pause in _PAUSES:
         answer = _answer(path, message, until)
         if answer.get("code") != _TRY_AGAIN:
@@ -87,7 +87,7 @@ def _answer(path: Path, message: Mapping[str, object], until: float) -> Mapping[
     answer = b""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as talk:
         talk.settimeout(max(until - time.monotonic(), 0.001))
-        # The kernel takes no more at its door, or it ended this talk to make room for others.
+        # The listen queue is full, or the daemon closed this connection to make room for others.
         with suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
             talk.connect(str(path))
             talk.sendall(json.dumps(message).encode() + b"\n")
@@ -103,7 +103,7 @@ def _answer(path: Path, message: Mapping[str, object], until: float) -> Mapping[
 
 
 def _by_file(folder: Path, rank: int, document: Mapping[str, object]) -> bool:
-    """Writes the acknowledgement to a file, not flushed: only the daemon of this boot reads it. Raises OSError."""
+    """Writes the acknowledgement to a file, without fsync, since it only matters until a reboot. Raises OSError."""
     with suppress(FileExistsError, FileNotFoundError):
         folder.mkdir(mode=0o755)
     temporary = folder / f".{rank}.{os.getpid()}"

@@ -1,7 +1,7 @@
-"""The agent of torchrun that started this rank. It starts ranks again that have left, up to --max-restarts times.
+"""Ends the torchrun agent that started this rank. An agent restarts exited ranks, up to --max-restarts times.
 
-On a node that is taken away it has to end, or it would do so there; the agents of the other nodes then form a smaller
-world. It ends by SIGTERM. (PyTorch from 2.3 to 2.7 then closes the rendezvous, and all nodes end.)
+On a node that is about to end the agent must exit, or it would restart the ranks there; the agents of the other nodes
+then form a smaller world. SIGTERM ends it. (In PyTorch 2.3 to 2.7 that closes the rendezvous, and all nodes exit.)
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from pathlib import Path
 
 from gpuwarden_job.guard import Interruption
 
-_SENT_BY_IT = {"SIGTERM", "SIGINT"}  # before it starts the ranks again in a world of another size, and when it ends
+_SENT_BY_IT = {"SIGTERM", "SIGINT"}  # the agent sends them before it restarts ranks, and when it exits
 _NAMES = (b"torchrun", b"torch.distributed", b"torch/distributed", b"accelerate")
-_PARENT = os.getppid()  # when this was imported: an orphan has a parent that is not to be ended
+_PARENT = os.getppid()  # at import time: the later parent of an orphan must not be killed
 
 
 def end_agent(interruption: Interruption | None, environ: Mapping[str, str] = os.environ) -> None:
-    """Ends the agent if this node is meant and the agent would start its ranks again. Raises nothing."""
+    """Ends the agent if this node is affected and the agent would restart its ranks. Raises nothing."""
     if interruption is None or environ.get("TORCHELASTIC_MAX_RESTARTS", "0") == "0":
         return
     if interruption.notice is None and not set(interruption.signals) - _SENT_BY_IT:

@@ -1,4 +1,4 @@
-"""Do all ranks save and leave now, and until when: one number of each rank, and the largest of them."""
+"""Lets all ranks agree whether to save and leave, and on the deadline, by the largest of one number per rank."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ _FAR = 1 << 40  # ms, some 35 years: an unknown deadline
 
 @dataclass(frozen=True)
 class Deadline:
-    """The time until which all ranks save."""
+    """The deadline of all ranks."""
 
     at: float | None
-    """Seconds of this node's CLOCK_BOOTTIME; None if no rank knows."""
+    """Seconds of this node's CLOCK_BOOTTIME; None if no rank has one."""
 
 
 def agree(ranks: Ranks, interrupted: bool, deadline: float | None) -> Deadline | None:
     """Returns the soonest deadline of all ranks, or None if no rank was interrupted.
 
-    Raises nothing: without an answer this rank decides alone. Each rank sends 0, or 1 + how much sooner than never its
-    deadline is, so that the largest is the soonest. It sends the time that remains, since nodes do not share a clock.
+    Raises nothing: if the agreement fails, this rank decides alone. Each rank sends 0, or 1 + `_FAR` minus its
+    remaining time, so that the largest number is the soonest deadline. Nodes do not share a clock, so the remaining
+    time is sent.
     """
     left = _FAR if deadline is None else min(max(int((deadline - boottime()) * 1000), 0), _FAR)
     mine = 1 + _FAR - left if interrupted else 0

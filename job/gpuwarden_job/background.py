@@ -1,4 +1,4 @@
-"""One save at a time beside the training. What it raised is kept until `take_error`."""
+"""Runs one save at a time in the background. Its exception is kept until `take_error`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Background:
         return self._thread is not None and self._thread.is_alive()
 
     def start(self, job: Callable[[], object]) -> None:
-        """Starts `job`, which raises only Exceptions. Call it only while nothing is running and no error waits."""
+        """Starts `job`, which raises only Exceptions. Call it only while no job runs and no error is pending."""
 
         def run() -> None:
             try:
@@ -24,7 +24,7 @@ class Background:
             except Exception as error:  # noqa: BLE001 - kept for `take_error`
                 self._error = error
 
-        # A daemon thread: a save to storage that hangs must not keep a finished process.
+        # A daemon thread: a save to hung storage must not keep the process from exiting.
         self._thread = threading.Thread(target=run, name="gpuwarden-save", daemon=True)
         self._thread.start()
 

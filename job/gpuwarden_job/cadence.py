@@ -1,4 +1,4 @@
-"""When the next periodic save is due: every so many steps, or every so many seconds, whatever comes first."""
+"""Decides when periodic saves are due: after a number of steps or of seconds, whichever is first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuwarden_job.ranks import Ranks
 class Cadence:
     """When periodic saves are due.
 
-    Times are rank 0's, exchanged every `agree_every` steps, so that all ranks save at the same step.
+    Rank 0's clock decides, and is broadcast every `agree_every` steps, so that all ranks save at the same step.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Cadence:
     def due(self, step: int) -> bool:
         """True if a save is due. Collective where `seconds` is given.
 
-        Call `done` when the save was made or begun, so that a skipped one is tried again.
+        Call `done` when the save was made or started; a skipped save stays due.
         """
         if self._steps is not None and step > 0 and step % self._steps == 0:
             return True

@@ -1,7 +1,8 @@
-"""Files that are there after a power cut: written, flushed, renamed, and the folder that names them flushed too. And how they are opened again:
-whoever may write the folder may have put a pipe or a device in the place of one, at which a restart would wait for ever.
+"""Writes files that survive a power failure (write, fsync, rename, fsync of the folder), and opens them safely.
 
-Without the flush of the file the new name may be an empty file after a crash; without that of the folder the name may be gone.
+Without fsync of the file the new name may refer to an empty file after a crash; without fsync of the folder the name
+may be missing. Only regular files are opened: a writer of the folder could place a pipe or a device there, at which a
+restart would hang.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import IO
 
 
 def opened(path: Path) -> IO[bytes]:
-    """Opens a regular file to read; refuses one that makes its reader wait. Raises OSError."""
+    """Opens a regular file for reading. Raises OSError, also for any other type of file."""
     handle = handle_of(path, os.O_RDONLY)
     return os.fdopen(handle, "rb")
 
@@ -39,7 +40,7 @@ def flush(path: Path) -> None:
     try:
         os.fsync(handle)
     except OSError as error:
-        # Some file systems in user space and over the network cannot flush folders: there the manifest shows what is missing.
+        # Some FUSE and network file systems cannot fsync folders: there the manifest shows what is missing.
         if error.errno not in (errno.EINVAL, errno.ENOTSUP) or not path.is_dir():
             raise
     finally:
@@ -53,9 +54,9 @@ def flush_folders(folder: Path) -> None:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Replaces `path` atomically: it is the old file or the new one, never half of it.
+    """Replaces `path` atomically: readers see the old file or the new one.
 
-    No other writer may use its temporary name.
+    The temporary name is unique.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
     try:

@@ -1,15 +1,15 @@
-"""The same training with another number of ranks: the batch of all ranks together stays, so that the learning rate does.
+"""Continues a training with another number of ranks. The global batch stays the same, and so does the learning rate.
 
-Position in the data is counted over all ranks, so that no sample is seen twice or never after the world changed.
+The position in the data counts over all ranks, so that no sample is repeated or skipped after the world changed.
 """
 
 from __future__ import annotations
 
 
 def share(begin: int, count: int, rank: int, size: int) -> range:
-    """Returns which of the samples begin … begin + count - 1 this rank takes; all ranks together take each once.
+    """Returns this rank's share of the samples begin … begin + count - 1; the ranks' shares cover each sample once.
 
-    Shares differ by at most one sample. Raises ValueError if some rank would get none: an empty step hangs the others.
+    Shares differ by at most one sample. Raises ValueError if a rank would get none, as that would hang the others.
     """
     if count < size:
         raise ValueError(f"a batch of {count} cannot be shared by {size} ranks: raise the batch or start fewer")

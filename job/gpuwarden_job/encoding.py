@@ -1,10 +1,10 @@
-"""A state as bytes, where torch is not loaded: values of fixed kinds and no others, so that a file can name nothing to be run or imported.
+"""Encodes a state without torch. Only fixed kinds of values exist, so a file cannot name code to run or import.
 
     file     MAGIC, one value
     value    one byte that names its kind, then its content; lengths and counts are 8 bytes, little-endian
     array    as numpy's own format has it (NPY 1.0 or 2.0, numpy.lib.format), never with pickle
 
-What a file makes of memory is bounded by its own length: no length is believed that is longer than the rest of the file.
+Memory use is bounded by the file's length: a length that exceeds the rest of the file is an error.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import IO, Any
 
 MAGIC = b"GWSTATE1"
 DEPTH_MOST = 100
-"""Containers in containers: more than any state has, and few enough for Python's own stack."""
+"""Most nested containers: more than any state has, and few enough for Python's stack."""
 _CHUNK = 16 << 20  # bytes
 _NPY_HEADER_MOST = 10_000  # bytes, as numpy.lib.format itself takes since 1.24
 _NPY_NESTED_MOST = 32  # brackets in the description of a structured array
@@ -28,7 +28,7 @@ _FLOAT = struct.Struct("<d")
 
 
 class NotPlain(ValueError):  # noqa: N818
-    """The content is more than tensors and plain values. Such a state is not saved, and such a file is not read."""
+    """The content has other values than tensors and plain ones. Such a state is not saved, such a file not read."""
 
 
 # --- writing
@@ -74,7 +74,7 @@ class _Writer:
             self.write(value, depth + 1)
 
     def _array(self, value: Any) -> None:
-        """Raises NotPlain for all that is no array, scalar or dtype of numpy's."""
+        """Writes a numpy array, scalar or dtype. Raises NotPlain for anything else."""
         module = type(value).__module__.partition(".")[0]
         numpy = _numpy() if module == "numpy" else None
         if numpy is None or not (type(value) is numpy.ndarray or isinstance(value, (numpy.generic, numpy.dtype))):
@@ -149,7 +149,7 @@ class _Reader:
         return bytes(self._taken(size))
 
     def _taken(self, size: int) -> bytearray:
-        """Raises ValueError where that many are not there."""
+        """Reads exactly `size` bytes. Raises ValueError if fewer are left."""
         if size > self.left:
             raise ValueError(f"{size} bytes are announced, and {self.left} are left")
         content = bytearray(size)
@@ -170,7 +170,7 @@ class _Reader:
         return int(count)
 
     def value(self, depth: int) -> Any:
-        """Return the next value. Whatever the bytes are, it raises ArithmeticError, LookupError, MemoryError, TypeError or ValueError alone."""
+        """Return the next value. Invalid bytes only raise Arithmetic-, Lookup-, Memory-, Type- or ValueError."""
         if depth > DEPTH_MOST:
             raise ValueError(f"more than {DEPTH_MOST} containers in containers")
         tag = self.take(1)
@@ -188,7 +188,7 @@ class _Reader:
         raise ValueError(f"there is no kind {tag!r}")
 
     def _array(self) -> Any:
-        """Return the array that follows. Raises ValueError if it has another form than numpy writes."""
+        """Return the next array. Raises ValueError if it is not in numpy's format."""
         numpy = _numpy()
         if numpy is None:
             raise ImportError("it holds arrays of numpy: install numpy before loading")
@@ -240,7 +240,7 @@ def _pairs(values: list[Any]) -> Iterable[tuple[Any, Any]]:
 
 
 def _ordered(values: list[Any]) -> OrderedDict[Any, Any]:
-    """Builds an OrderedDict with the attributes that torch gives to a model's state."""
+    """Builds an OrderedDict with the attributes that torch adds to a model's state."""
     attributes, *rest = values
     made = OrderedDict(_pairs(rest))
     if not isinstance(attributes, dict) or not all(isinstance(name, str) for name in attributes):
@@ -290,7 +290,7 @@ def _scalar(array: Any) -> Any:
 
 
 def _is_text(numpy: Any, array: Any) -> bool:
-    """True if the text is valid; else reading an element raises SystemError, since numpy checks no code point."""
+    """True if all code points are valid. numpy does not check them, and reading an invalid one raises SystemError."""
     dtype = array.dtype
     if dtype.names is not None:
         return all(_is_text(numpy, array[name]) for name in dtype.names)

@@ -1,10 +1,11 @@
-"""What can go wrong with a checkpoint.
+"""The errors of checkpoints.
 
-CheckpointError        the root: nothing else leaves the store, whatever the disk does
-  SaveFailed           this save did not happen; what was saved before is untouched. Training may go on.
-    Refused            nor will any later one: the job gives what a restart could not load. Its code has to change.
-  NothingLoadable      there are checkpoints, and none is whole or rank 0 does not see them. To begin again would throw work away: a person decides.
-  Undecodable          a checkpoint is whole, and the code that reads it cannot, or not without trust: older ones would fail alike
+CheckpointError        the base class: the store raises no other error, even for errors of the disk
+  SaveFailed           this save failed; earlier checkpoints are untouched, and training may continue
+    Refused            every save will fail: a restart could not load this state. The job's code has to change.
+  NothingLoadable      checkpoints exist, but none is complete, or rank 0 does not see them. A person decides: starting
+                       over would discard work.
+  Undecodable          a checkpoint is complete, but cannot be decoded (without trust); older ones would fail, too
   WorldChanged         saved in shards by another number of ranks, and no `reshard` was given
 """
 

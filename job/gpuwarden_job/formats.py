@@ -1,9 +1,8 @@
-"""The default format of a state: reading it back runs no code that the file brings along.
+"""The default format of a state. Loading it never runs code from the file.
 
-Where the job has loaded torch this is torch's own, read with `weights_only=True` and onto the CPU. Elsewhere it is our own, in which
-a file cannot name a class: encoding.py. What a state may consist of: plain.py.
-
-`load_trusted` reads everything, pickles too, and runs what it reads: for checkpoints from before, and for parts of other kinds.
+If the job has loaded torch, it is torch's format, read with `weights_only=True` onto the CPU. Otherwise it is that of
+encoding.py, which cannot name a class. plain.py defines the allowed content. `load_trusted` also reads pickles and runs
+their code: for old checkpoints, and for parts of other kinds.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from typing import IO, Any
 
 from gpuwarden_job.encoding import MAGIC, NotPlain, decode, encode
 
-_ZIP = b"PK\x03\x04"  # what torch.save begins with
+_ZIP = b"PK\x03\x04"  # the first bytes of a file of torch.save
 
 
 def dump(state: Any, file: IO[bytes]) -> None:
-    """Write the state, with torch where it is loaded. Raises NotPlain without torch, and what torch raises."""
+    """Write the state, with torch if it is loaded. Raises NotPlain (without torch), and what torch raises."""
     if (torch := sys.modules.get("torch")) is not None:
         torch.save(state, file)
     else:
@@ -26,7 +25,7 @@ def dump(state: Any, file: IO[bytes]) -> None:
 
 
 def load(file: IO[bytes]) -> Any:
-    """Reads what `dump` wrote, here or where torch was not loaded. Raises NotPlain, and what torch raises."""
+    """Reads a file of `dump`, written with or without torch. Raises NotPlain, and what torch raises."""
     begin = _begin(file)
     if begin == MAGIC:
         return decode(file)
@@ -39,7 +38,7 @@ def load(file: IO[bytes]) -> Any:
 
 
 def load_trusted(file: IO[bytes]) -> Any:
-    """Reads what `load` reads, and also files that may run any code. Raises what torch, pickle and that code raise."""
+    """Reads any file, even one that runs code. Raises what torch, pickle and that code raise."""
     begin = _begin(file)
     if begin == MAGIC:
         return decode(file)

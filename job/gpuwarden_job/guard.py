@@ -1,4 +1,4 @@
-"""Knows when to save and leave: a signal, or the daemon's notice, on this rank or on any other.
+"""Detects when to save and leave: after a signal or a notice of the daemon, on any rank.
 
     for step in …:
         train(step)
@@ -7,16 +7,16 @@
             guard.acknowledge(saved=True, step=step)
             leave(guard)
 
-A signal only sets a flag: saving inside a handler can meet a save that is under way, a lock that is held, or a collective
-that no other rank enters. The flag is checked between steps, by all ranks at the same step, since a save is collective.
-Python runs handlers in the main thread between two bytecodes: a rank that waits inside a kernel or a collective sees the
-signal when it comes out. `PeerWatch` is for those that never do.
+A signal handler only sets a flag, because a save inside a handler could interrupt another save, deadlock, or enter a
+collective alone. All ranks check the flag at the same step, since a save is collective. Python runs handlers in the
+main thread between two bytecodes: a rank inside a kernel or a collective handles the signal after it returns.
+`PeerWatch` is for ranks that never return.
 
-Processes that the training forks meanwhile inherit the handlers. A signal to all processes of the job does not end them, so
-that the rank can still save; once the guard is left they end by a signal as any process does. `keep_worker` does the same for
-processes that set handlers of their own, or are not forked: the workers of PyTorch's DataLoader.
+Forked processes of the training inherit the handlers. A signal to all processes of the job does not end them, so that
+the rank can still save; after the guard is left, signals end them as usual. `keep_worker` does the same for processes
+that set their own handlers or are not forked, such as the workers of PyTorch's DataLoader.
 
-Nothing here raises into the training. Without the daemon there are signals, and no file: that is not a fault.
+Nothing here raises into the training. Without a daemon only signals are handled, which is not an error.
 """
 
 from __future__ import annotations
@@ -40,40 +40,40 @@ from gpuwarden_job.workers import Flag, KeepWorker, end_by
 
 _log = logging.getLogger("gpuwarden_job")
 WAY_OUT = 5.0
-"""Seconds before the deadline in which a rank acknowledges and leaves. Chosen: an acknowledgement takes three at most."""
+"""Seconds reserved before the deadline to acknowledge and leave. Own choice: an acknowledgement takes at most three."""
 
 RUN_DIR = "/run/gpuwarden"
 SIGNALS = ("TERM", "INT", "USR1")
-# The daemon writes its notice and signals at once, ranks read it at different moments, and a failing switch ends many nodes:
-# a notice first seen within this time of an answer is what was answered.
+# The daemon writes its notice and signals at once, ranks read it at different times, and one failing switch affects
+# many nodes: a notice first seen within this time after an answer belongs to the same event.
 _SAME_EVENT = 30.0  # s
 
 
 @dataclass(frozen=True)
 class Interruption:
-    """Why all ranks save and leave. Notice and signals may both be empty: another rank was interrupted."""
+    """The reason for all ranks to save and leave. Without notice and signals, another rank was interrupted."""
 
     deadline: float | None
-    """The soonest that any rank knows, seconds of CLOCK_BOOTTIME; None if no rank knows."""
+    """The soonest deadline of all ranks, seconds of CLOCK_BOOTTIME; None if no rank has one."""
     notice: str | None = None
     """Id of the notice, if this node has one."""
     reason: str = ""
     """Text of the notice."""
     signals: tuple[str, ...] = ()
-    """Names of the signals that came to this rank."""
+    """Names of the signals that this rank received."""
 
     @property
     def remaining(self) -> float | None:
-        """Seconds until the deadline, never less than 0; None if no rank knows it."""
+        """Seconds until the deadline, at least 0; None without a deadline."""
         return None if self.deadline is None else max(0.0, self.deadline - boottime())
 
 
 class CheckpointGuard:
-    """Decides, the same on all ranks, when to save and leave.
+    """Decides when to save and leave, with the same result on all ranks.
 
-    The ranks agree at each step that `every` divides. `poll` is the time in seconds between reads of the notice, on
-    each rank. A second SIGINT interrupts as usual. A signal that the job declares to the daemon (GPUWARDEN_SIGNAL) is
-    caught too.
+    The ranks agree at each step that is a multiple of `every`. `poll` is the time in seconds between reads of the
+    notice, on each rank. A second SIGINT interrupts as usual. The signal that the job declares to the daemon
+    (GPUWARDEN_SIGNAL) is caught, too.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class CheckpointGuard:
         self._spans_job = acknowledge.spans_job(environ, self.ranks.size)
         self.interruption: Interruption | None = None
         self.parked = False
-        """Whether this rank is done and only waits to be ended: from then on it waits for no peer."""
+        """True if this rank is done and waits for its end; it then waits for no peer."""
         self._every, self._poll, self._clock = every, poll, clock
         self._boot_id = staging.boot_id() if boot_id is None else boot_id
         declared = environ.get("GPUWARDEN_SIGNAL", "").upper()
@@ -136,7 +136,7 @@ class CheckpointGuard:
             self._left.set(True)
 
     def _signal(self, number: int, _: FrameType | None) -> None:
-        if self._left and os.getpid() != self._owner:  # whoever waits for its end would wait for ever
+        if self._left and os.getpid() != self._owner:  # otherwise a process that waits for its exit would hang
             end_by(number, self._before.get(number) or signal.SIG_DFL)
             return
         if number == signal.SIGINT and number in self._came:
@@ -145,14 +145,14 @@ class CheckpointGuard:
 
     @property
     def signals(self) -> int:
-        """Number of signals that came to this rank."""
+        """Number of signals that this rank received."""
         return len(self._came)
 
     @property
     def pending(self) -> bool:
-        """True if this rank knows of a notice or signal not yet answered.
+        """True if this rank has a notice or signal that is not yet answered.
 
-        Not collective: meant for long stretches between two checks.
+        Not collective: for long periods between two checks.
         """
         try:
             self._read_notice()
@@ -162,7 +162,7 @@ class CheckpointGuard:
             return len(self._came) > self._handled_signals
 
     def check(self, step: int) -> Interruption | None:
-        """Returns why all ranks must save and leave, or None; the same on all ranks, and once for each notice.
+        """Returns why all ranks must save and leave, or None. The same on all ranks, once per notice.
 
         Collective at every `every`-th step.
         """
@@ -177,7 +177,7 @@ class CheckpointGuard:
         return self.interruption
 
     def time_for(self, seconds: float | None, margin: float = WAY_OUT) -> bool:
-        """True if a save that takes so long fits before the deadline on every rank. Collective; unknown times fit."""
+        """True if a save of `seconds` fits before the deadline on every rank. Collective. Unknown times fit."""
         remaining = None if self.interruption is None else self.interruption.remaining
         late = seconds is not None and remaining is not None and seconds + margin > remaining
         try:
@@ -187,16 +187,16 @@ class CheckpointGuard:
             return not late
 
     def time_left(self, margin: float = WAY_OUT) -> float | None:
-        """Returns the seconds until the deadline, without the `margin` for the way out; None if no rank knows it."""
+        """Returns the seconds until the deadline minus `margin`, the time to leave; None without a deadline."""
         remaining = None if self.interruption is None else self.interruption.remaining
         return None if remaining is None else max(0.0, remaining - margin)
 
     def acknowledge(self, *, saved: bool, step: int | None, all_ranks: bool | None = None) -> bool:
-        """Acknowledges the notice. True if the daemon has it; takes three seconds at most once all ranks are here.
+        """Acknowledges the notice. True if the daemon accepted it. Takes at most three seconds once all ranks call it.
 
-        Collective: the ranks wait for each other, and then each answers for all, so that a job of several nodes is
-        requeued without waiting for the deadline. With `all_ranks` it is not collective: pass True where the caller
-        knows that every rank of the job is done, False where this one answers for itself.
+        Collective: the ranks wait for each other, and then each acknowledges for all, so that a job of several nodes is
+        requeued without waiting for the deadline. With `all_ranks` it is not collective: pass True if every rank of the
+        job is known to be done, False to acknowledge only for this rank.
         """
         if self.interruption is None:
             return False
@@ -209,7 +209,7 @@ class CheckpointGuard:
         )
 
     def _all_done(self) -> bool:
-        """Waits for all ranks; True if these are all ranks of the job. Collective."""
+        """Waits for the ranks. True if they are all ranks of the job. Collective."""
         try:
             return not self.ranks.any(not self._spans_job)
         except Exception:  # noqa: BLE001 - nothing here may end a training
@@ -232,7 +232,7 @@ class CheckpointGuard:
         if latest is not None and self._just_answered:
             self._handled.add(latest.id)
         if latest is None and self._notice is not None:
-            self._handled.clear()  # called off: it counts as new if it comes again
+            self._handled.clear()  # withdrawn: the same notice counts as new if it returns
             self._answered_at = None
         self._notice = latest
 
@@ -251,7 +251,7 @@ class CheckpointGuard:
         came = self._came[self._handled_signals :]
         self._handled_signals += len(came)
         self._answered_at = self._clock()
-        if self._notice is None:  # it may be written by now
+        if self._notice is None:  # it may have been written meanwhile
             with suppress(Exception):
                 self._read_notice(at_once=True)
         current = self._notice
@@ -262,6 +262,6 @@ class CheckpointGuard:
 
 
 def _numbers(names: Iterable[str]) -> list[int]:
-    """Returns the signals with these names, without SIG; skips what names no signal."""
+    """Returns the signals with these names, with or without SIG; skips unknown names."""
     signals = (getattr(signal, f"SIG{name.strip().removeprefix('SIG')}", None) for name in names)
     return list(dict.fromkeys(int(number) for number in signals if isinstance(number, signal.Signals)))

@@ -1,7 +1,7 @@
-"""The newest checkpoint that is whole, the same on all ranks: rank 0 proposes, every rank checks its part of the files.
+"""Loads the newest complete checkpoint, the same on all ranks: rank 0 proposes, every rank checks its files.
 
-A broken one is passed over. One that is whole and cannot be decoded is not: it is the code that changed, and going back
-would throw work away without need and then fail in the same way.
+A broken checkpoint is skipped. A complete one that cannot be decoded is not: then the code has changed, and older
+checkpoints would fail in the same way.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _log = logging.getLogger("gpuwarden_job")
 
 Read = Callable[[Path, Manifest], Any]
 Expected = Callable[[Manifest], Iterable[str]]
-"""The files that a reader opens by name, whatever the manifest lists."""
+"""Returns the files that a reader opens by name, whether or not the manifest lists them."""
 Reshard = Callable[[Sequence[Any], Ranks], Any]
-"""The states of all ranks that saved, in their order, and who we are → the state of this rank."""
+"""Returns this rank's state, from the states of all ranks that saved, in order, and the present ranks."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Loaded:
     """A checkpoint that was loaded."""
 
     state: Any
-    """What was saved, as `load` returned it."""
+    """The state, as returned by `load`."""
     folder: Path
     """Folder of the checkpoint."""
     manifest: Manifest
@@ -75,8 +75,7 @@ class Loader:
         self._passed: list[str] = []
 
     def first_whole(self, order: Sequence[Path]) -> Loaded | None:
-        """Loads the first checkpoint in rank 0's order that is whole on all ranks; None where no rank has any
-        checkpoint.
+        """Loads the first checkpoint, in rank 0's order, that is complete on all ranks; None if no rank has one.
 
         Raises NothingLoadable, Undecodable, WorldChanged.
         """
@@ -104,7 +103,7 @@ class Loader:
         if self._ranks.first:
             sequence = next((number for path in order if (number := self._readable(path))), 0)
         sequence = self._ranks.broadcast(sequence)
-        # A rank that does not see it passes a folder on that cannot be read, which the others then see.
+        # A rank that does not see it uses an unreadable path, so that the agreement rejects it on all ranks.
         return publishing.folders(self._root).get(sequence, self._root / f"{sequence:08d}") if sequence else None
 
     def _readable(self, folder: Path) -> int:
@@ -115,7 +114,7 @@ class Loader:
             return 0
 
     def _whole(self, folder: Path) -> Manifest:
-        """Return the manifest of a checkpoint that has all its files. Raises Broken if it lacks one."""
+        """Return the manifest of a complete checkpoint. Raises Broken if a file is missing."""
         made = publishing.read(folder)
         if (missing := next((name for name in self._expected(made) if name not in made.files), None)) is not None:
             raise Broken(f"its manifest is of {made.world} ranks, and does not name {missing}")

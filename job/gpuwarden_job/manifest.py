@@ -1,7 +1,7 @@
-"""What a checkpoint consists of. A folder is a checkpoint if its manifest is whole and every file matches the manifest.
+"""The manifest of a checkpoint. A folder is a checkpoint if its manifest is intact and every file matches it.
 
-`manifest.json` is written last. It names each file with its size and SHA-256 and ends with a digest of itself, so that a
-truncated or altered one, or a copy that was made while we wrote, is distinguished from a good one.
+`manifest.json` is written last. It lists each file with its size and SHA-256, and ends with its own digest, so that
+truncation, changes, and a copy made during the write are detected.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _LIMIT = 64 << 20  # bytes: some 400,000 files
 _CHUNK = 4 << 20
 _NAME_MOST = 1024  # characters
 _DIGITS_MOST = 25
-_NUMBER_MOST = 10**15 - 1  # as the names of folders have room for
+_NUMBER_MOST = 10**15 - 1  # the most that fits into a folder's name
 _SIZE_MOST = 2**63 - 1
 _WORLD_MOST = 1_000_000  # ranks: more than any job has
 
 
 class Broken(ValueError):  # noqa: N818
-    """The folder is not a whole checkpoint; the message says why."""
+    """The folder is not a complete checkpoint; the message has the reason."""
 
 
 @dataclass(frozen=True)
@@ -43,20 +43,20 @@ class File:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What one checkpoint consists of."""
+    """The content of one checkpoint."""
 
     sequence: int
-    """Number of the checkpoint in its folder, growing."""
+    """Number of the checkpoint in its folder, increasing."""
     step: int
     """Training step that was saved."""
     world: int
-    """How many ranks wrote it."""
+    """Number of ranks that wrote it."""
     files: Mapping[str, File]
     """The files by name."""
     metric: float | None = None
-    """None where none was given or it was not a number."""
+    """The metric; None if it is missing or not a number."""
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """What the job stored beside it."""
+    """Additional data of the job."""
 
 
 def digest(path: Path) -> File:
@@ -74,7 +74,7 @@ def listing(files: Mapping[str, File]) -> dict[str, Any]:
 
 
 def files_of(table: object) -> dict[str, File]:
-    """Return the files that the table lists. Raises Broken if it is no such table."""
+    """Return the files in the table. Raises Broken if the table is invalid."""
     if not isinstance(table, dict):
         raise Broken("no list of files")
     return dict(_row(name, row) for name, row in table.items())
@@ -94,14 +94,14 @@ def _is_within(value: object, least: int, most: int) -> bool:
 
 
 def _whole(digits: str) -> int:
-    """Parses a number; Python before 3.11 takes hours for millions of digits. Raises ValueError."""
+    """Parses a number of limited length: Python before 3.11 takes hours for millions of digits. Raises ValueError."""
     if len(digits) > _DIGITS_MOST:
         raise ValueError(f"a number of {len(digits)} digits")
     return int(digits)
 
 
 def write(folder: Path, manifest: Manifest) -> None:
-    """Raises OSError; TypeError or ValueError if `extra` is not JSON."""
+    """Writes the manifest. Raises OSError; TypeError or ValueError if `extra` cannot be written as JSON."""
     content: dict[str, Any] = {
         "format": FORMAT,
         "sequence": manifest.sequence,
@@ -150,7 +150,7 @@ def read(folder: Path) -> Manifest:
 
 
 def number_or_none(value: object) -> float | None:
-    """Returns a number that can be compared, or None; a NaN would win or lose depending on the order."""
+    """Returns the value as a finite number, or None. A NaN would make comparisons depend on the order."""
     if isinstance(value, bool) or not hasattr(value, "__float__"):
         return None
     try:
@@ -161,7 +161,7 @@ def number_or_none(value: object) -> float | None:
 
 
 def check_sizes(folder: Path, manifest: Manifest) -> None:
-    """Checks cheaply that every file is there and as long as it should be. Raises Broken."""
+    """Checks that every file exists and has its size, without reading it. Raises Broken."""
     for name, file in manifest.files.items():
         try:
             size = (folder / name).stat().st_size

@@ -1,13 +1,13 @@
-"""The notice that the daemon leaves for the jobs of its node: `notice.json` in its run directory.
+"""Reads the daemon's notice for the jobs of its node: `notice.json` in its run directory.
 
-    act                 true: the machine ends soon, save now. Anything else is shown to people, and none of our business.
-    id                  one for each notice
+    act                 true: the machine ends soon, save now. Other notices are only for people, and ignored here.
+    id                  unique per notice
     kind, reason        for the log
-    deadline_boottime   seconds of CLOCK_BOOTTIME; `deadline` the same as RFC 3339 or seconds since 1970. Either may be null.
-    boot_id             of the boot that it is about
+    deadline_boottime   seconds of CLOCK_BOOTTIME; `deadline` is the same in RFC 3339 or Unix time; either may be null
+    boot_id             the boot to which it applies
 
-Its reader may be in a container, on a node without the daemon, or meet a file of another boot or none at all. There
-are three answers: a notice, none, and unknown. Unknown neither begins nor ends anything.
+The reader may run in a container or on a node without a daemon, and the file may be missing or of another boot. The
+result is a notice, none, or unknown. Unknown neither starts nor ends an interruption.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Notice:
     """The imminent notice of this machine."""
 
     id: str
-    """Another one if the same is announced again after its end."""
+    """Unique id; differs if the same event is announced again after a withdrawal."""
     kind: str = ""
-    """What is going to happen."""
+    """Kind of the announced event."""
     reason: str = ""
     """Text for people."""
     deadline: float | None = None
@@ -46,7 +46,7 @@ class Notice:
 
 
 def boottime() -> float:
-    # A Mac has no such clock, and no daemon either.
+    # macOS has no such clock, and no daemon.
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
@@ -62,8 +62,8 @@ def read(path: Path, boot_id: str) -> Notice | None:
 
 
 def _text(path: Path) -> bytes:
-    """Return the content of the file. Raises OSError if it cannot be read, Unknown if it is no notice."""
-    # Not blocking: it might be a pipe.
+    """Return the content of the file. Raises OSError if it cannot be read, Unknown if it is not a notice."""
+    # Non-blocking, because the path may be a FIFO.
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -100,7 +100,7 @@ def _short(value: object) -> str:
 
 
 def _deadline(content: dict[str, Any]) -> float | None:
-    """Returns the deadline, by the steady clock if possible: the other one may be set while we wait."""
+    """Returns the deadline, by CLOCK_BOOTTIME if possible, because the wall clock may be set meanwhile."""
     if (steady := _number(content.get("deadline_boottime"))) is not None:
         return steady
     wall = content.get("deadline")
@@ -115,7 +115,7 @@ def _number(value: object) -> float | None:
 
 
 def _rfc3339(text: str) -> float | None:
-    """Parses a time; one without a zone is refused, since it may be hours off."""
+    """Parses a time; returns None for one without a zone, which may be hours off."""
     try:
         # Python before 3.11 does not know the Z.
         moment = dt.datetime.fromisoformat(text.strip().upper().replace("Z", "+00:00"))

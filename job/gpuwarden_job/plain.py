@@ -1,6 +1,6 @@
-"""What the default format takes: tensors and plain values, in dictionaries, lists and tuples.
+"""Checks that the default format can store a state: tensors and plain values, in dictionaries, lists and tuples.
 
-What else torch reads without trust differs from version to version, so that it is tried: written, and read again.
+Which other values torch reads with `weights_only` depends on its version, so they are tested by writing and reading.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from gpuwarden_job.encoding import NotPlain
 from gpuwarden_job.formats import dump, load
 
 _PLAIN = (type(None), bool, int, float, str)
-_LONG = 2000  # bits of a number, from which on pickle writes it in a way that torch does not read
+_LONG = 2000  # bits of an integer from which torch cannot read the pickled form
 
 
 def check(state: Any) -> None:
-    """Checks a state cheaply: of tensors and arrays only the kind. Raises NotPlain, naming the part."""
+    """Checks a state cheaply: only the kinds of tensors and arrays. Raises NotPlain, which names the part."""
     plain_kinds: dict[Hashable, bool] = {}
     for path, value in _odd(state, ()):
         kind = _kind(value)
@@ -30,7 +30,7 @@ def check(state: Any) -> None:
 
 
 def _odd(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Yields each value that is neither plain nor a container of plain values, with the keys that lead there."""
+    """Yields each value that is neither plain nor a container of plain values, with its path of keys."""
     if type(value) in (dict, OrderedDict):
         for key, item in value.items():
             yield from _odd(key, (*path, key))
@@ -44,7 +44,7 @@ def _odd(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], A
 
 
 def _kind(value: Any) -> Hashable | None:
-    """Returns a kind of which all values or none can be read back; None if this value must be tried itself."""
+    """Returns a kind whose values can all be read back, or none of them; None if each value must be tested."""
     if type(value) in (bytes, bytearray):
         return type(value).__name__
     dtype = getattr(value, "dtype", None)
@@ -54,7 +54,7 @@ def _kind(value: Any) -> Hashable | None:
 
 
 def _sample(value: Any) -> Any:
-    """Returns an empty value of the same kind where that is cheap to make, else the value itself."""
+    """Returns an empty value of the same kind if possible, otherwise the value itself."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if _kind(value) is None:
         return value

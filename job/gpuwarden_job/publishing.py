@@ -1,10 +1,10 @@
-"""How a checkpoint comes to be: every rank writes its shard, rank 0 makes one checkpoint of them, at once for all readers.
+"""Publishes a checkpoint: every rank writes its shard, then rank 0 combines them into one checkpoint atomically.
 
     shard        files → flushed → their sizes and hashes as `shard-N.json`, itself flushed
     publish      all shards there → manifest → flushed → the folder gets its name → the folder above flushed → `latest`
 
-A process may be killed between any two of these steps: before the renaming there is nothing to see, after it the
-checkpoint is whole. The ranks meet in the file system, so that nothing here is a collective and a thread may run it.
+A process may be killed between any two steps: before the rename no checkpoint is visible, after it the checkpoint is
+complete. The ranks synchronise through the file system, so nothing here is collective, and a thread may run it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TAKEN = (errno.EEXIST, errno.ENOTEMPTY)
 _POLL = 0.05  # s between checks for the shards of others
 
 Write = Callable[[Path], Iterable[Path]]
-"""Writes this rank's files into the folder given, or folders in it, and returns their names."""
+"""Writes this rank's files into the folder, or into subfolders, and returns their names."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,9 @@ def name_of(sequence: int, step: int) -> str:
 
 
 def folders(root: Path) -> dict[int, Path]:
-    """Returns the checkpoint folders by sequence, oldest first, whole or not.
+    """Returns all checkpoint folders by sequence, oldest first, including broken ones.
 
-    Raises OSError, but not where `root` does not exist yet.
+    Raises OSError, except if `root` does not exist.
     """
     try:
         matches = [(match, path) for path in root.iterdir() if (match := _NAME.fullmatch(path.name))]
@@ -62,7 +62,7 @@ def folders(root: Path) -> dict[int, Path]:
 
 
 def read(folder: Path) -> Manifest:
-    """Reads the manifest of a checkpoint. Raises Broken, also if it is that of another checkpoint."""
+    """Reads the manifest of a checkpoint. Raises Broken, also if it belongs to another checkpoint."""
     made = manifest.read(folder)
     if folder.name != name_of(made.sequence, made.step):
         raise Broken(f"its manifest is that of {name_of(made.sequence, made.step)}")
@@ -70,7 +70,7 @@ def read(folder: Path) -> Manifest:
 
 
 def write_shard(folder: Path, rank: int, write: Write) -> None:
-    """Write the files of a rank, then their list, onto the disk. Raises OSError, and what `write` raises."""
+    """Write the files of a rank, then their list, with fsync. Raises OSError, and what `write` raises."""
     files = {}
     for path in write(folder):
         durable.flush(path)
@@ -80,7 +80,7 @@ def write_shard(folder: Path, rank: int, write: Write) -> None:
 
 
 def publish(root: Path, folder: Path, plan: Plan) -> Manifest:
-    """Publishes the checkpoint, whole and on the disk. Raises OSError; SaveFailed if shards do not come."""
+    """Publishes the checkpoint durably. Raises OSError; SaveFailed if shards are missing after `patience`."""
     made = Manifest(
         sequence=_next(root),
         step=plan.step,
@@ -103,9 +103,9 @@ def publish(root: Path, folder: Path, plan: Plan) -> Manifest:
 
 
 def _next(root: Path) -> int:
-    """Returns the sequence after the last whole checkpoint.
+    """Returns the sequence after the last complete checkpoint.
 
-    A number that somebody else put there, however large, does not make a later one impossible.
+    A folder with a huge number, placed by someone else, does not prevent later checkpoints.
     """
     taken = folders(root)
     number = 1 + next((number for number in sorted(taken, reverse=True) if _is_whole(taken[number])), 0)
@@ -123,7 +123,7 @@ def _is_whole(folder: Path) -> bool:
 
 
 def mark_latest(root: Path, made: Manifest) -> None:
-    """Names a checkpoint as the latest, for tools that copy files one by one, after checking that it is whole.
+    """Checks that a checkpoint is complete and marks it as the latest, for tools that copy files one by one.
 
     Raises OSError, Broken.
     """

@@ -1,7 +1,7 @@
-"""How the ranks of a job agree: by the largest of one whole number each, and nothing else.
+"""Agreement among the ranks of a job, based on one operation: the largest of one integer per rank.
 
-`largest` is a collective: every rank calls it the same number of times in the same order. A job with another way than
-torch.distributed (MPI, JAX, a socket) gives a `Ranks` with that one function; values lie between -1 and 2**62.
+`largest` is a collective: every rank calls it the same number of times in the same order. A job that does not use
+torch.distributed (but MPI, JAX or a socket) passes a `Ranks` with that function; values are between -1 and 2**62.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 _NO_VALUE = -1
 _PATIENCE = dt.timedelta(minutes=30)
-"""Longer than a save that one rank is late with. A dead peer is the business of PeerWatch."""
+"""Longer than the slowest rank's save. PeerWatch handles dead peers."""
 
 
 def _itself(value: int) -> int:
@@ -26,7 +26,7 @@ def _itself(value: int) -> int:
 
 @dataclass(frozen=True)
 class Ranks:
-    """The ranks of the job, as this one sees them."""
+    """The ranks of the job, from the view of one rank."""
 
     rank: int = 0
     """Number of this rank."""
@@ -40,19 +40,19 @@ class Ranks:
         return self.rank == 0
 
     def any(self, fact: bool) -> bool:
-        """True on all ranks if it holds on some rank."""
+        """True on all ranks if `fact` is true on any rank."""
         return self.largest(int(fact)) > 0
 
     def broadcast(self, value: int) -> int:
-        """Returns the value of rank 0 (0 or more) on all ranks; the values of the others do not count."""
+        """Returns the value of rank 0 (at least 0) on all ranks; ignores the others' values."""
         return self.largest(value if self.first else _NO_VALUE)
 
     @classmethod
     def detect(cls, environ: Mapping[str, str] = os.environ) -> Ranks:
-        """Returns the ranks of torch.distributed where it is initialised, else this process alone.
+        """Returns the ranks of torch.distributed if it is initialised, otherwise this process alone.
 
-        Raises RuntimeError where WORLD_SIZE shows other ranks that cannot be reached: ranks that each think themselves
-        alone would save different steps.
+        Raises RuntimeError if WORLD_SIZE shows other ranks but torch.distributed is not initialised: independent ranks
+        would save different steps.
         """
         torch: Any = sys.modules.get("torch")
         distributed = getattr(torch, "distributed", None)
@@ -68,16 +68,16 @@ class Ranks:
 
 
 def _torch_ranks(torch: Any, distributed: Any) -> Ranks:
-    """Create a process group of its own; all ranks call this together, once. Raises what torch raises.
+    """Create a separate process group; all ranks call this together, once. Raises what torch raises.
 
-    It is on the CPU: agreement must not wait for what is queued on the GPU.
+    It uses the CPU, so that agreement does not wait for work queued on the GPU.
     """
     agreement = _Agreement(torch, distributed)
     return Ranks(distributed.get_rank(), distributed.get_world_size(), agreement.largest)
 
 
 class _Agreement:
-    """The process group by which the ranks agree. It leaves before the interpreter ends."""
+    """The process group for agreement. It is destroyed before the interpreter exits."""
 
     def __init__(self, torch: Any, distributed: Any) -> None:
         self._torch, self._distributed = torch, distributed
@@ -93,10 +93,10 @@ class _Agreement:
         return int(tensor.item())
 
     def _leave(self) -> None:
-        """Wait for the threads of Gloo, which let go of a tensor some time after all have the answer.
+        """Wait for the threads of Gloo, which release a tensor some time after the result is available.
 
-        One that does so when the interpreter has begun to end aborts the process, after all its work was done. A thread
-        that still asks peers is not waited for: they may be dead.
+        A release during the exit of the interpreter aborts the process, after all its work is done. Does not wait for
+        an operation that is still in progress, because its peers may be dead.
         """
         if self._asking:
             return

@@ -1,15 +1,15 @@
-"""Leaving so that the scheduler starts the job again, elsewhere.
+"""Exits so that the scheduler restarts the job on other machines.
 
-Never with 0: Slurm, dstack and OSMO all take that for "finished". One code, 75 ("try again later" in sysexits.h), means
+Never with 0, which Slurm, dstack and OSMO interpret as "finished". One code, 75 (EX_TEMPFAIL of sysexits.h), means
 "saved, start me again" to all of them:
 
     Slurm    RequeueExit=75 in slurm.conf, or a batch script that requeues itself (examples/slurm)
     dstack   any code but 0, with `error` among `retry.on_events`
     OSMO     exitActions: RESCHEDULE: 75, and max_retry_per_task above its default of 0
 
-GPUWARDEN_REQUEUE_EXIT sets another one. GPUWARDEN_AFTER_SAVE=park keeps the process, saved, until it is ended or the
-machine is: where leaving early would free the GPU before the node is out of scheduling, or where only the machine's death
-counts as an interruption (dstack's spot instances without `error`).
+GPUWARDEN_REQUEUE_EXIT sets another code. With GPUWARDEN_AFTER_SAVE=park the process stays after the save until it is
+killed or the machine ends: for schedulers that would place a new job on the freed GPU before the node is excluded, or
+that only count the machine's end as an interruption (dstack's spot instances without `error`).
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from gpuwarden_job.reschedule import mark
 _log = logging.getLogger("gpuwarden_job")
 
 REQUEUE = 75
-_LARGEST = 125  # above, shells mean signals and commands that they could not start
-_AFTER = 60.0  # s past the deadline: the machine was spared
+_LARGEST = 125  # higher codes mean signals, or commands that a shell could not start
+_AFTER = 60.0  # s after the deadline: the machine was not terminated
 _WITHOUT_DEADLINE = 900.0  # s
-_SETTLED = 3.0  # s within which the daemon has sent the signal that goes with its notice
+_SETTLED = 3.0  # s within which the daemon has sent the signal of its notice
 _TICK = 0.2  # s
 
 
@@ -50,8 +50,8 @@ def leave(
 ) -> NoReturn:
     """Raises SystemExit with the code for "start me again", now or when parking ends.
 
-    `markers`: a folder for a reschedulable-error marker, where a launcher such as torchrun swallows the codes of its ranks.
-    Where torchrun would start the ranks again on a node that is taken away, it is ended too.
+    `markers`: a folder for a mark, for launchers such as torchrun that lose the exit codes of their ranks. If torchrun
+    would restart the ranks on a node that is about to end, it is ended, too.
     """
     if markers is not None:
         mark(Path(markers), guard.ranks.rank, str(guard.interruption))
@@ -62,7 +62,7 @@ def leave(
 
 
 def park(guard: CheckpointGuard, clock: Callable[[], float] = boottime) -> None:
-    """Waits for a signal of another event, or until a minute past the deadline (else 15 minutes from now)."""
+    """Waits for a signal of another event, or until a minute after the deadline (without one: for 15 minutes)."""
     begun, before = clock(), guard.signals
     deadline = None if guard.interruption is None else guard.interruption.deadline
     until = begun + _WITHOUT_DEADLINE if deadline is None else deadline + _AFTER

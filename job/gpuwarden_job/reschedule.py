@@ -1,9 +1,9 @@
-"""A mark that asks for a restart on another node, for launchers that lose the exit codes of their ranks.
+"""A mark that requests a restart on another node, for launchers that lose the exit codes of their ranks.
 
-torchrun exits with 1 whatever its workers exited with. A rank that fails for a reason that another node does not have, or
-that saved and left, writes a file; the script that started torchrun turns it into the scheduler's code:
+torchrun exits with 1 for any exit code of its workers. A rank that failed because of its node, or that saved and left,
+writes a file; the script that started torchrun converts it to the scheduler's code:
 
-    python -m gpuwarden_job clear /tmp/reschedule          # those of an earlier attempt would reschedule for ever
+    python -m gpuwarden_job clear /tmp/reschedule          # marks of an earlier attempt would reschedule for ever
     torchrun … && status=0 || status=$?                    # so that `set -e` does not end the script here
     exit "$(python -m gpuwarden_job exit-code /tmp/reschedule "$status")"
 """
@@ -22,9 +22,9 @@ _log = logging.getLogger("gpuwarden_job")
 _PREFIX = "reschedule.rank-"
 _TEXT = 2000  # characters
 
-# By name, so that torch need not be there. ChildFailedError is none of them: torchrun raises it for every bug too.
+# By name, so that torch is not needed. ChildFailedError is missing, because torchrun raises it for every bug, too.
 _CLASSES = ("DistBackendError", "DistNetworkError", "DistStoreError", "ConnectionError")
-# cudaGetErrorString of faults of the machine. An illegal access or a launch failure is the program's own, mostly.
+# cudaGetErrorString of hardware faults. An illegal access or a launch failure is mostly the program's.
 _TEXTS = (
     "NCCL error",
     "uncorrectable ECC error",
@@ -32,12 +32,12 @@ _TEXTS = (
     "hardware stack error",
     "busy or unavailable",
     "system not yet initialized",
-    "gloo/transport/",  # a connection to a peer, on which the ranks agree on GPUs too
+    "gloo/transport/",  # a connection to a peer; the ranks also use Gloo for agreement when they train on GPUs
 )
 
 
 def transient(error: BaseException) -> bool:
-    """True if another node may fare better, as far as class and text show."""
+    """True if, by class and text, the error may not occur on another node."""
     named = any(kind.__name__ in _CLASSES for kind in type(error).__mro__)
     return named or any(text in str(error) for text in _TEXTS)
 
@@ -59,7 +59,7 @@ def reschedulable(folder: str | Path, rank: int = 0, errors: tuple[type[BaseExce
 
 
 def mark(folder: Path, rank: int, text: str) -> None:
-    """Raises nothing: the error on its way out matters more."""
+    """Writes the mark. Raises nothing, in order not to hide the error in progress."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         durable.replace(_mark_of(folder, rank), f"{text[:_TEXT]}\n".encode(errors="replace"))
@@ -85,5 +85,5 @@ def clear(folder: Path) -> None:
 
 
 def exit_code(folder: Path, status: int, code: int) -> int:
-    """Returns 0 for `status` 0, else `code` if any rank left a mark, else `status`, with which the launcher exited."""
+    """Returns 0 for `status` 0, otherwise `code` if any rank left a mark, otherwise the launcher's `status`."""
     return code if status != 0 and marks(folder) else status

@@ -1,6 +1,6 @@
-"""Which checkpoints may go: all but the last N, the best one, and those that are being read.
+"""Removes old checkpoints, except the last N, the best one, and those being read.
 
-A reader holds a shared lock on the manifest; it goes with its process, so that a killed reader holds nothing up.
+A reader holds a shared lock on the manifest, which the kernel releases when its process exits.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def superfluous(saved: Sequence[Manifest], keep_last: int, keep_best: str | None
 
 @contextmanager
 def reading(folder: Path) -> Iterator[None]:
-    """Keeps others from pruning the checkpoint meanwhile.
+    """Prevents others from pruning the checkpoint during the block.
 
-    Raises nothing where it cannot be locked: the hash then shows what is missing.
+    Raises nothing if it cannot be locked: the hashes then show what is missing.
     """
     handle = None
     try:
@@ -63,7 +63,7 @@ def reading(folder: Path) -> Iterator[None]:
 def prune(folder: Path) -> None:
     """Removes a checkpoint unless it is being read.
 
-    Raises nothing: what cannot be removed now is removed after the next save.
+    Raises nothing: a failed removal is repeated after the next save.
     """
     with suppress(OSError):
         # For writing, since NFS grants an exclusive lock only on a file that is open for writing.

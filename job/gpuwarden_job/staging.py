@@ -1,9 +1,9 @@
-"""Where a checkpoint is while it is written, and how the remains of a killed process are distinguished from what is being written.
+"""The folder of a checkpoint while it is written, and the removal of such folders left by killed processes.
 
-The folder's name starts with a dot and ends in a token of that one attempt, so that no two attempts meet and no reader
-takes it for a checkpoint. `owner` inside names the writer. A process of this boot and this PID namespace is checked by
-its pid and start time; any other counts as gone after silence: nothing in the folder was touched for a quarter of an hour,
-by the clock of the file system.
+The folder's name starts with a dot and ends with the token of one attempt, so attempts do not collide and readers do
+not treat it as a checkpoint. `owner` in it identifies the writer. A writer in this boot and PID namespace is checked by
+PID and start time; any other counts as dead if nothing in the folder changed for a quarter of an hour, by the file
+system's clock.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def folder_of(root: Path, token: int) -> Path:
 
 
 def claim(folder: Path) -> None:
-    """Make the folder, and note that this process owns it. Raises OSError if it exists, or there is no room; then nothing is left of it."""
+    """Create the folder and record this process as its owner. Raises OSError if it exists or the disk is full."""
     folder.mkdir()
     try:
         durable.replace(folder / _OWNER, json.dumps(_self()).encode())
@@ -38,9 +38,9 @@ def claim(folder: Path) -> None:
 
 
 def discard(folder: Path) -> None:
-    """Removes the folder from under its name at once, so that no process publishes or reads half of it.
+    """Renames the folder, so that no process publishes or reads an incomplete one, then removes it.
 
-    Raises nothing: what is left is removed later.
+    Raises nothing: remains are removed later.
     """
     doomed = folder.with_name(f"{_DOOMED}{folder.name.lstrip('.')}")
     with suppress(OSError):
@@ -50,7 +50,7 @@ def discard(folder: Path) -> None:
 
 
 def sweep(root: Path) -> None:
-    """Discards what ended processes left. Takes no room on the disk."""
+    """Removes the folders of dead processes. Needs no disk space."""
     with suppress(OSError):
         os.utime(root)
         now = root.stat().st_mtime
@@ -82,7 +82,7 @@ def _self() -> dict[str, object]:
 
 
 def boot_id() -> str:
-    """Returns the id of this boot, or "" where none can be read."""
+    """Returns the id of this boot, or "" if it cannot be read."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except (OSError, ValueError):
@@ -97,7 +97,7 @@ def _namespace() -> str:
 
 
 def _started(pid: int) -> str | None:
-    """Start of a process in clock ticks since the boot; None if there is no such process."""
+    """Start of a process in clock ticks since boot; None if it does not exist."""
     try:
         after_name = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2]
         return after_name.split()[19].decode()

@@ -1,8 +1,9 @@
-"""All that a training needs to go on as if nothing had been: parts, position in the data, random numbers, step, world.
+"""The complete state of a training: parts, position in the data, random numbers, step, world.
 
 A part is anything with `state_dict` and `load_state_dict`: model, optimizer, scheduler, scaler, sampler. Nothing here
-imports torch or numpy; their random numbers are taken along where the job has loaded them. What is added to the parts is
-plain, so that `torch.load` takes it with `weights_only=True`: numbers, text, lists, and torch's own states as tensors.
+imports torch or numpy; their random numbers are taken along where the job has loaded them. What is added to the parts
+is plain, so that `torch.load` takes it with `weights_only=True`: numbers, text, lists, and torch's own states as
+tensors.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ State = dict[str, Any]
 
 
 class StateMismatch(ValueError):  # noqa: N818
-    """The saved parts are not the same as the parts to be restored."""
+    """The saved parts differ from the parts to be restored."""
 
 
 def capture(*, step: int, samples: int, world: int, **parts: Any) -> State:
     """Returns the state of a training.
 
-    `samples` is how many samples of this epoch, or of the whole training, all ranks together have used.
+    `samples`: number of samples used by all ranks together, in this epoch or in the whole training.
     """
     state = {name: part.state_dict() for name, part in parts.items()}
     counts = _plain({"step": step, "samples": samples, "world": world})
@@ -33,8 +34,8 @@ def capture(*, step: int, samples: int, world: int, **parts: Any) -> State:
 def restore(state: Mapping[str, Any], *, same_random: bool = True, **parts: Any) -> tuple[int, int]:
     """Restores the parts and returns (step, samples). Raises StateMismatch.
 
-    Changes nothing unless the saved and present parts are the same. `same_random`: random numbers go on as on the rank that
-    saved; without it they stay as they are, for ranks that load what another one saved.
+    Changes nothing unless the saved and present parts have the same names. `same_random`: restore the saved random
+    state; pass False for ranks that load another rank's checkpoint.
     """
     saved = state["parts"]
     if missing := sorted(saved.keys() ^ parts.keys()):
@@ -61,7 +62,7 @@ def random_state() -> State:
 
 
 def restore_random(state: Mapping[str, Any]) -> None:
-    """Restores random numbers. A generator that was not saved, or whose library is not loaded, stays as it is.
+    """Restores the random state. Skips a generator that was not saved, or whose library is not loaded.
 
     Older checkpoints have tuples and arrays of numpy.
     """
@@ -71,14 +72,14 @@ def restore_random(state: Mapping[str, Any]) -> None:
     if numpy is not None and "numpy" in state:
         numpy.random.set_state(state["numpy"])
     if torch is not None and "torch" in state:
-        # On the CPU wherever `map_location` has put them.
+        # Must be on the CPU, even if `map_location` put it elsewhere.
         torch.set_rng_state(state["torch"].cpu())
         if "cuda" in state and torch.cuda.is_available():
             torch.cuda.set_rng_state(state["cuda"].cpu())
 
 
 def _plain(value: Any) -> Any:
-    """Converts arrays and numbers of numpy to lists and numbers."""
+    """Converts numpy arrays and numbers to lists and numbers."""
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     return value.tolist() if hasattr(value, "tolist") else value

@@ -1,13 +1,15 @@
-"""Checkpoints in a folder: saved as a whole or not at all, kept as configured, loaded from the newest that is whole.
+"""A folder of checkpoints: saves are atomic, old ones are pruned, and the newest complete one is loaded.
 
-Every method but `saved` is collective where there are several ranks: all of them call it, in the same order. Give a folder
-that outlives the node, the same on all nodes, and one for each run of a training (not for each restart of it).
+With several ranks every method except `saved` is collective: all ranks call it, in the same order. The folder must
+outlive the node and be the same on all nodes; use one per training run (not per restart).
 
-`sharded`: every rank saves its own state (FSDP, ZeRO). Otherwise all have the same (DDP): rank 0 saves, all load that.
-The newest is the one saved last, whatever its step: who goes back to an older one and trains on resumes from there.
+`sharded`: every rank saves its own state (FSDP, ZeRO). Otherwise all ranks have the same state (DDP): rank 0 saves it,
+and all load it. The newest checkpoint is the last one saved, regardless of its step: after going back to an older one
+and training on, a restart resumes from there.
 
-The default format runs no code that the folder brings along; see formats.py and plain.py. The hash detects a broken checkpoint, not a
-forged one. With `dump` and `load` of your own, or `load_trusted`, everyone who may write the folder may run code in the job.
+The default format never runs code from the folder; see formats.py and plain.py. The hashes detect corruption, not
+forgery. With your own `dump` and `load`, or `load_trusted`, everyone who can write to the folder can run code in the
+job.
 """
 
 from __future__ import annotations
@@ -40,8 +42,8 @@ Load = Callable[[IO[bytes]], Any]
 class CheckpointStore:
     """Checkpoints in one folder: the last `keep_last`, and the best one.
 
-    `keep_best` is "min" or "max" of the metric, or None. `seconds` is how long the last save took, None before the
-    first: a notice must leave that much time.
+    `keep_best` is "min" or "max" of the metric, or None. `seconds` is the duration of the last save, None before the
+    first: a notice must leave at least that much time.
     """
 
     def __init__(
@@ -70,10 +72,9 @@ class CheckpointStore:
         self._background = Background()
 
     def save(self, state: Any, step: int, *, metric: object = None, extra: Mapping[str, Any] | None = None) -> None:
-        """Saves a checkpoint; it is on the disk when this returns. Raises SaveFailed, on all ranks.
+        """Saves a checkpoint durably. Raises SaveFailed, on all ranks.
 
-        Earlier checkpoints stay untouched. Raises Refused, a SaveFailed, where this state can never be saved in this
-        format.
+        Earlier checkpoints stay untouched. Raises Refused, a SaveFailed, if this format can never store this state.
         """
         self._agree(_error_of(lambda: self._check(state)), step)
         self.save_files(self._writer(state), step, metric=metric, extra=extra)
@@ -82,15 +83,14 @@ class CheckpointStore:
         self, write: Write, step: int, *, metric: object = None, extra: Mapping[str, Any] | None = None
     ) -> None:
         """Saves as `save` does, in a format of several files. `write` may be collective (torch.distributed.checkpoint)."""
-        self.settle()  # this save makes up for one that failed, and reports its own error
+        self.settle()  # this save replaces one that failed, and reports its own error
         job = self._attempt(write, self._plan(step, metric, extra))
         self._agree(_error_of(job), step)
 
     def save_async(
         self, state: Any, step: int, *, metric: object = None, extra: Mapping[str, Any] | None = None
     ) -> bool:
-        """Copies the state to the host, then saves it beside the training. False if a save is running and this one is
-        skipped.
+        """Copies the state to the host, then saves it in the background. False if skipped because a save is running.
 
         Raises SaveFailed, on all ranks, if the previous save failed, or Refused. Call `flush` before leaving.
         """
@@ -115,16 +115,16 @@ class CheckpointStore:
             raise SaveFailed(f"background save failed: {error or 'on another rank'}") from error
 
     def settle(self, within: float | None = None) -> None:
-        """Waits for a save in the background, `within` seconds at most. Not collective; raises nothing: a failed save is logged.
+        """Waits at most `within` seconds for a background save. Not collective. Raises nothing: logs a failed save.
 
-        For a rank that leaves without another save: the one under way ends with the process.
+        For a rank that leaves without another save, since a running save ends with the process.
         """
         self._background.wait(within)
         if (error := self._background.take_error()) is not None:
             _log.warning("background save failed: %s", error)
 
     def saved(self) -> list[Manifest]:
-        """Returns the checkpoints with a whole manifest, oldest first. Their files are checked only when loaded.
+        """Returns the checkpoints with an intact manifest, oldest first. Their files are checked only when loaded.
 
         Raises OSError.
         """
@@ -135,7 +135,7 @@ class CheckpointStore:
         return manifests
 
     def load_latest(self, *, reshard: Reshard | None = None, read: Read | None = None) -> Loaded | None:
-        """Loads the newest whole checkpoint, the same on all ranks; None if nothing was ever saved.
+        """Loads the newest complete checkpoint, the same on all ranks; None if none was ever saved.
 
         `reshard` distributes the states of all old ranks to this one, if their number changed. `read` is for
         `save_files`. Raises NothingLoadable, Undecodable, WorldChanged, on all ranks.
@@ -144,7 +144,7 @@ class CheckpointStore:
         return self._loader(reshard, read).first_whole(order)
 
     def load_best(self, *, reshard: Reshard | None = None, read: Read | None = None) -> Loaded | None:
-        """Loads the best checkpoint by its metric, else the next best; None if none has a metric.
+        """Loads the best complete checkpoint by its metric; None if none has a metric.
 
         Raises as `load_latest` does.
         """
@@ -161,7 +161,7 @@ class CheckpointStore:
     def _check(self, state: Any) -> None:
         """Checks the state in the foreground, before anything is written.
 
-        The first save then shows what no restart could load.
+        The first save then already fails for a state that a restart could not load.
         """
         if self._writes and self._dump is formats.dump:
             plain.check(state)
@@ -190,7 +190,7 @@ class CheckpointStore:
         return write
 
     def _attempt(self, write: Write, plan: Plan) -> Callable[[], None]:
-        """Creates the folder to write into, the same for all ranks.
+        """Creates the staging folder, the same for all ranks.
 
         The returned job does the rest, without collectives.
         """
@@ -213,7 +213,7 @@ class CheckpointStore:
 
     def _claim(self, token: int) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        staging.sweep(self.folder)  # first: what a killed process left may have filled the disk
+        staging.sweep(self.folder)  # first, because remains of a killed process may have filled the disk
         staging.claim(staging.folder_of(self.folder, token))
 
     def _write(self, folder: Path, write: Write, plan: Plan) -> None:
@@ -225,11 +225,11 @@ class CheckpointStore:
         except BaseException:
             staging.discard(folder)
             raise
-        # What follows changes nothing about the checkpoint: where it fails, older ones stay a while longer.
+        # The checkpoint is complete: if the following fails, only older ones are kept longer.
         with suppress(OSError, Broken):
             try:
                 publishing.mark_latest(self.folder, made)
-            except OSError:  # on a full disk there is room for it once the older ones are gone
+            except OSError:  # a full disk has space after older ones are removed
                 self._prune()
                 publishing.mark_latest(self.folder, made)
             self._prune()

@@ -6,8 +6,8 @@
         step, samples = loaded.state
     store.save_files(sharded_writer(step=step, samples=samples, **parts), step)
 
-Each rank writes what it holds and nothing is gathered. All of it is collective, so that it cannot run beside the training.
-PyTorch reads this format by unpickling: everyone who may write the folder may run code in the job.
+Each rank writes its own shards; nothing is gathered. All operations are collective and cannot run in the background.
+PyTorch unpickles this format: everyone who can write to the folder can run code in the job.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gpuwarden_job.state import StateMismatch, random_state, restore_random
 
 
 class ShardedModel:
-    """A model with its optimizers as one part: the optimizers' state is named after the model's parameters."""
+    """A model with its optimizers as one part. The optimizers' state uses the names of the model's parameters."""
 
     def __init__(self, model: Any, *optimizers: Any) -> None:
         self._model, self._optimizers = model, optimizers
@@ -60,7 +60,7 @@ def sharded_writer(*, step: int, samples: int, **parts: Any) -> Write:
 def sharded_reader(**parts: Any) -> Read:
     """Returns a reader for `load_latest` that loads the parts in place; its state is (step, samples).
 
-    Random numbers continue where as many ranks resume as saved. `load_latest` reports a failure as Undecodable; if
+    The random state is restored if the number of ranks is the same. `load_latest` reports a failure as Undecodable; if
     other parts were saved, the reader changes nothing.
     """
 
@@ -85,7 +85,7 @@ def sharded_reader(**parts: Any) -> Read:
 
 @contextmanager
 def _as_error() -> Iterator[None]:
-    """Raises RuntimeError for torch's error, a BaseException, which the store would not catch."""
+    """Converts torch's error, a BaseException that the store would not catch, to RuntimeError."""
     try:
         yield
     except _checkpoint().CheckpointException as error:

@@ -1,7 +1,7 @@
-"""A rank that waits for a dead peer waits as long as the collective's timeout: 30 minutes of NCCL, longer than any notice.
+"""A watchdog for dead peers: a collective with one hangs until its timeout, 30 minutes for NCCL, which is too late.
 
-This thread sees that the steps have stopped, and leaves with the code for "start me again" while there is time. It leaves
-without saving: half a world cannot. The newest whole checkpoint is what the job resumes from.
+This thread detects that steps have stopped, and exits with the code for "start me again" in time. It does not save,
+because a save needs all ranks; the job resumes from the newest complete checkpoint.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from gpuwarden_job.reschedule import mark
 _log = logging.getLogger("gpuwarden_job")
 _TICK = 0.2  # s
 _STOPPED = (
-    1.0  # s by which a tick is late where the whole process was stopped; chosen, a busy host makes it some tenths
+    1.0  # s of delay of a tick that mean that the process was stopped; own choice, a busy host delays some tenths
 )
 
 
 class PeerWatch:
-    """Leaves when the steps have stopped; call `beat` at each step.
+    """Exits the process when steps have stopped; call `beat` at each step.
 
-    After `stall` seconds without a step the peers count as lost; before the first step, which connects and compiles, after `first`
-    seconds: a job that left then would be started again, and leave again, for ever. With a notice whose deadline is less than `margin`
-    seconds away, `margin` seconds are enough. A parked rank (requeue.py) waits for nobody. Time in which the whole process was
-    stopped (scontrol suspend, a frozen container) does not count.
+    Peers count as lost after `stall` seconds without a step, or `first` seconds before the first step, which connects
+    and compiles: with a shorter limit a slow job would be restarted for ever. If a notice's deadline is less than
+    `margin` seconds away, `margin` seconds without a step are enough. A parked rank (requeue.py) is not watched. Time
+    in which the process was stopped (scontrol suspend, a frozen container) does not count.
     """
 
     def __init__(
@@ -73,10 +73,7 @@ class PeerWatch:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Suspends the watch during work that takes long without steps and is no stall.
-
-        Such work is a save, an evaluation, the first compilation.
-        """
+        """Suspends the watch during long work without steps, such as a save, an evaluation or the first compilation."""
         self._pauses += 1
         try:
             yield
@@ -116,5 +113,5 @@ class PeerWatch:
             mark(self._markers, self._guard.ranks.rank, text)
         with suppress(Exception):
             sys.stderr.flush()
-        # The main thread sits in a collective: an exception would never reach it.
+        # The main thread is inside a collective, so an exception would not reach it.
         os._exit(requeue_code())

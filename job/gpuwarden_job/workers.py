@@ -1,7 +1,7 @@
-"""Processes beside a rank that do not have its handlers, such as the workers of PyTorch's DataLoader.
+"""Protects a rank's worker processes, such as those of PyTorch's DataLoader, from signals to the whole job.
 
-A worker sets its own handler of SIGTERM, and with the start methods spawn and forkserver it begins without any. A signal to all
-processes of the job then ends it, PyTorch raises that into the training, and the rank dies before it comes to its save.
+A worker sets its own handler of SIGTERM, and with the start methods spawn and forkserver it inherits none. A signal to
+all processes of the job then kills it, PyTorch raises an error in the training, and the rank dies before its save.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 
 class Flag:
-    """One bit that a process shares with those it starts, by whatever start method."""
+    """One bit shared with child processes, for any start method."""
 
     def __init__(self, handle: int) -> None:
         self._handle = handle
@@ -25,9 +25,9 @@ class Flag:
 
     @classmethod
     def create(cls) -> Flag:
-        """Returns one that is not set; without files in memory only forked processes share it."""
+        """Returns an unset flag. Without memfd only forked processes share it."""
         handle = -1
-        with suppress(OSError, AttributeError):  # a Mac has no such files
+        with suppress(OSError, AttributeError):  # macOS has no memfd
             handle = os.memfd_create("gpuwarden-job")
             os.ftruncate(handle, 1)
         return cls(handle)
@@ -49,7 +49,7 @@ def _received(handle: Any) -> Flag:
 
 
 class KeepWorker:
-    """A `worker_init_fn`: the signals that the guard catches do not end the worker until the rank has left the guard."""
+    """A `worker_init_fn`: signals caught by the guard do not end the worker until the rank has left the guard."""
 
     def __init__(self, signals: Sequence[int], left: Flag) -> None:
         self._signals, self._left = signals, left
@@ -66,6 +66,6 @@ class KeepWorker:
 
 
 def end_by(number: int, handler: Any = signal.SIG_DFL) -> None:
-    """Leaves a signal to another handler, by default to the kernel, which ends this process."""
+    """Sends a signal to this process with another handler, by default the kernel's, which ends the process."""
     signal.signal(number, handler)
     os.kill(os.getpid(), number)
