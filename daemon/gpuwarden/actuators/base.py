@@ -1,4 +1,4 @@
-"""The interface of actuators: two reads and one write. When to act, how often, and whether at all is not its concern.
+"""The interface of actuators: two reads and one write. The reconciler decides whether, when and how often to act.
 
 The reconciler calls one method of one actuator at a time, and always `read` right before `apply` and again after it.
 """
@@ -13,8 +13,8 @@ from gpuwarden.policy.model import FleetCount, Intent, NodeState
 class ActuatorError(Exception):
     """A read or write failed: what, why, and what an operator can do next.
 
-    Not `permanent`: the scheduler is unreachable, slow or busy. A write that timed out may still be done later: read
-    before you repeat it.
+    Not `permanent`: the scheduler is unreachable, slow or busy. A write that timed out may still take effect: read
+    before repeating it.
     """
 
     permanent = False
@@ -25,29 +25,27 @@ class ActuatorUnavailable(ActuatorError):  # noqa: N818 - a state of the schedul
 
 
 class ActuatorOverloaded(ActuatorUnavailable):
-    """The scheduler has too many requests, and says so."""
+    """The scheduler rejects the request because it has too many."""
 
 
 class ActuatorWaits(ActuatorUnavailable):
-    """The site allows exclusions only at certain moments, and this is none. The announcement of the next one ends the
-    pause.
-    """
+    """The site allows exclusions only at certain moments. The next such moment ends the pause."""
 
 
 class ActuatorRefused(ActuatorError):  # noqa: N818 - a decision of the scheduler
-    """The scheduler refused, and will again until an operator changes something: permission, node name, configuration."""
+    """The scheduler refuses until an operator changes something: permission, node name, configuration."""
 
     permanent = True
 
 
 class ActuatorDenied(ActuatorRefused):
-    """A rule of the site refuses this write. Whoever corrects the rule need not know of this node: tried again every few minutes."""
+    """A rule of the site refuses this write. Retried every few minutes, since the rule may be corrected at any time."""
 
 
 class BudgetUnknown(ActuatorUnavailable):
-    """The number of nodes excluded for failures is unknown: meanwhile none is excluded for a failure.
+    """The number of nodes excluded for failures is unknown, so no node is excluded for a failure.
 
-    `permanent`: the count is refused until an operator changes something. `soon`: the scheduler answers other requests,
+    `permanent`: counting is refused until an operator changes something. `soon`: the scheduler answers other requests,
     and may be able to count again at any moment.
     """
 
@@ -60,32 +58,32 @@ class BudgetUnknown(ActuatorUnavailable):
 
 
 class Counter(Protocol):
-    """Counts the fleet for an actuator that has no register of all nodes."""
+    """Counts the fleet for an actuator that does not know all nodes."""
 
     @property
     def pool(self) -> int | None:
-        """Nodes that share the budget, as last known; first writes are spread by it. Read with each node state; never waits."""
+        """Last known number of nodes that share the budget, over which first writes are spread. Never blocks."""
 
     async def fleet_count(self) -> FleetCount:
-        """Count the fleet as `Actuator.fleet_count` does. Raises BudgetUnknown, and nothing else."""
+        """Count the fleet as `Actuator.fleet_count` does. Raises only BudgetUnknown."""
 
 
 class Actuator(Protocol):
-    """Each call has its own deadline, is safe to repeat, and raises ActuatorError and nothing else."""
+    """Each call has its own deadline, is safe to repeat, and raises only ActuatorError."""
 
     name: str
     sheds_load: bool
-    """True if every count has all writes before it, and the scheduler refuses requests that it cannot bear: then a first write waits for
-    others only where there are others."""
+    """True if each count includes all earlier writes, and the scheduler rejects excess requests: then a first write is
+    only delayed if other nodes write, too."""
 
     async def read(self) -> NodeState:
-        """Read the scheduler's current state of this node. Cheap for the scheduler, whatever the size of the cluster."""
+        """Read the scheduler's current state of this node. The cost is independent of the size of the cluster."""
 
     async def fleet_count(self) -> FleetCount:
         """Count the other nodes that are excluded for a failure. Called only around an exclusion for a failure."""
 
     async def apply(self, intent: Intent, state: NodeState) -> None:
-        """Write it, once; `state` was read a moment ago and allows it.
+        """Write the intent once. `state` was just read and allows it.
 
         Returns when the scheduler accepted the write; the caller reads it back.
         """
@@ -95,7 +93,7 @@ class Actuator(Protocol):
 
 
 class Register(Actuator, Protocol):
-    """An actuator that knows all nodes, and can count for others. `pool`: its size as last read."""
+    """An actuator that knows all nodes, and can count for others. `pool`: the number of nodes as last read."""
 
     @property
     def pool(self) -> int | None: ...

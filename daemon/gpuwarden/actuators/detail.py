@@ -1,4 +1,4 @@
-"""What the reason of an exclusion has no room for, in one line: the current failures, with their evidence."""
+"""The current failures with their evidence, as one line: details that do not fit into the reason of an exclusion."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from gpuwarden.publish.evidence_text import evidence_text
 
 
 def detail(verdict: Verdict) -> str:
-    """Text about the findings that exclude, empty if there are none."""
+    """Text about the findings that exclude the node, or ""."""
     return "; ".join(_text(f) for f in verdict.findings if f.severity is Severity.FAILURE and not f.shadow)
 
 

@@ -1,7 +1,7 @@
-"""The breaker's count for actuators that have no register of all nodes: from a scheduler that has one, else Prometheus.
+"""The breaker's count for actuators that do not know all nodes: from a scheduler that does, or from Prometheus.
 
-The order is Slurm, Kubernetes, Prometheus. Where none of them is configured, no node is excluded for a failure, unless
-the site allows it uncounted.
+The order is Slurm, Kubernetes, Prometheus. If none is configured, no node is excluded for a failure, unless the site
+allows exclusions without a count.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from gpuwarden.policy.model import FleetCount
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.host import boot_id
 
-if TYPE_CHECKING:  # `[breaker]` is its part of it
+if TYPE_CHECKING:  # uses its table `[breaker]`
     from gpuwarden.config.model import Config
 
 
 class SchedulerCounter:
-    """Counts by a scheduler, for actuators without a register."""
+    """Counts with a scheduler, for other actuators."""
 
     def __init__(self, scheduler: Register) -> None:
         self._scheduler = scheduler
@@ -39,7 +39,7 @@ class SchedulerCounter:
 
 
 class NoCounter:
-    """Counts nothing. `allowed`: the site takes the risk, and every node counts itself alone."""
+    """Cannot count. `allowed`: the site accepts that each node only counts itself."""
 
     def __init__(self, node: str, *, allowed: bool) -> None:
         self._node = node
@@ -56,7 +56,7 @@ class NoCounter:
 
 
 def counter(config: Config, schedulers: Iterable[Register | HookGate], clock: Clock) -> Counter:
-    """Choose the counter. `schedulers`: those that have a register of all nodes, in order of preference."""
+    """Choose the counter. `schedulers`: those that know all nodes, in order of preference."""
     for scheduler in schedulers:
         return SchedulerCounter(scheduler.actuator if isinstance(scheduler, HookGate) else scheduler)
     if config.breaker.prometheus:

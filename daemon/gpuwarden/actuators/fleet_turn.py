@@ -1,11 +1,12 @@
-"""The turn of this node among the nodes of a fleet that do the same, by marks in Slurm that all of them see (`policy/fleet_marks.py`).
+"""Limits how many nodes of a fleet do something at once, by marks in Slurm that all nodes read
+(`policy/fleet_marks.py`).
 
-    count   too many: not now
-    write   the mark, into Comment, or Extra where somebody else's text is there
-    pause   so that what is written later has a later second
-    count   too many before this node: the mark is taken back
+    count   too many marks: not now
+    write   the mark, into Comment, or into Extra if Comment has another text
+    pause   so that a later mark has a later second
+    count   too many earlier marks: remove the mark
 
-Where both fields hold texts of others, the node goes on without a mark: others do not count it, and it counts them.
+If both fields have other texts, the node continues without a mark: it counts the others, but they do not count it.
 """
 
 from __future__ import annotations
@@ -27,25 +28,27 @@ from gpuwarden_collectors.slurm.options import SlurmOptions
 from gpuwarden_collectors.slurm.parse import TEXTS_FORMAT, sinfo_texts
 
 Refusal = Callable[[Commands, str], Awaitable[str]]
-"""Counts, and returns why the node of this name has to wait; "" if it may go on. Raises SlurmError."""
+"""Counts, and returns why the named node must wait; "" if it may continue. Raises SlurmError."""
 
 log = get_logger()
 
 
 class Turn(Protocol):
-    """A place among the nodes of the fleet that do the same at once."""
+    """A turn among the nodes of the fleet that do the same thing at once."""
 
     async def enter(self) -> str:
-        """Mark this node as one of them. Returns why it is not its turn; "" if it is."""
+        """Mark this node. Returns why it is not its turn, or "" if it is."""
 
     async def leave(self) -> None:
-        """End the mark, so that another node may have its turn."""
+        """End the mark, so that another node gets its turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnOptions:
-    """`what` is in the mark; `done` is what messages say that the node is. `lasts`: seconds of it at most. `pause`: seconds between the
-    write and the second count, a second at least. `kept`: seconds for which a mark stays after its end, to be counted.
+    """Options of a turn. `what`: text in the mark; `done`: the same in messages.
+
+    In seconds: `lasts`: the longest turn; `pause`: from the write to the second count, at least one; `kept`: for which
+    a mark remains after its end, to be counted.
     """
 
     what: str
@@ -73,14 +76,14 @@ class FleetTurn:
         self._wall = wall
 
     async def enter(self) -> str:
-        """Return why it is not this node's turn now, or cannot be known to be; "" if it is, and then it is marked."""
+        """Mark the node; return "". Or return why it is not its turn, or why that is unknown."""
         try:
             return await self._entered()
         except SlurmError as error:
             return f"it cannot be counted how many nodes are {self._options.done}: {error}"
 
     async def leave(self) -> None:
-        """End the mark, even one that an earlier daemon left. One that cannot be written expires by its time."""
+        """End the mark, even of an earlier daemon. If that fails, the mark expires."""
         try:
             await self._each(self._ended)
         except SlurmError as error:
@@ -100,7 +103,7 @@ class FleetTurn:
             await self._write(name, free, with_mark(texts[free], mark, options.kept))
             await asyncio.sleep(options.pause)
             why = await self._refusal(self._commands, name)
-        except (SlurmError, asyncio.CancelledError):  # it does nothing: a mark that stays would hold up the others
+        except (SlurmError, asyncio.CancelledError):  # the node does nothing: a remaining mark would delay others
             with suppress(SlurmError):
                 await self._each(self._without_newest)
             raise
@@ -136,7 +139,7 @@ class FleetTurn:
 
 
 async def read_marks(commands: Commands, kind: str) -> dict[str, list[Mark]]:
-    """Return the marks of one kind of all nodes of the cluster, by node. One request of the size of the cluster. Raises SlurmError."""
+    """Return the marks of one kind by node. One request for all nodes of the cluster. Raises SlurmError."""
     undone = f"cannot read the nodes that have a mark of a {kind}"
     text = await commands.ask(undone, "sinfo", "--local", "--all", "--noheader", "--Node", f"--Format={TEXTS_FORMAT}")
     by_node: dict[str, list[Mark]] = {}

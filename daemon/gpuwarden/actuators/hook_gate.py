@@ -1,7 +1,7 @@
 """An actuator that excludes only after Slurm's HealthCheckProgram has run: `[slurm] drain_by = "hook"`.
 
-For sites that want every drain to come from slurmd's own rhythm. All else is unchanged: mode, breaker, ledger, the reads before
-and after. Restoring, and an operator's orders, need no hook.
+For sites where every drain must follow slurmd's health check. Mode, breaker, ledger, and the reads before and after a
+write are unchanged. Restoring and orders of an operator do not wait for the hook.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ OPEN_FOR = 120.0
 
 
 class HookGate:
-    """Delays exclusions for failures until Slurm's hook runs. `actuator` is the gated one; other callers of it wait for
-    no hook.
-    """
+    """Delays exclusions for failures until Slurm's hook runs. `actuator`: the gated one."""
 
     sheds_load = False
 
@@ -28,15 +26,16 @@ class HookGate:
         self._hook_at = float("-inf")
 
     def hook_ran(self) -> None:
-        """Remember that the hook has run now."""
+        """Record that the hook has run now."""
         self._hook_at = self._clock().boottime
 
     async def read(self) -> NodeState:
         return await self.actuator.read()
 
     async def fleet_count(self) -> FleetCount:
-        """Count the fleet, or raise ActuatorWaits until the hook runs. Every exclusion for a failure begins with this
-        call, and nothing else does: so the wait is here, before any request to Slurm.
+        """Count the fleet, or raise ActuatorWaits until the hook runs.
+
+        Exclusions for failures, and nothing else, begin with this call, so it waits before any request to Slurm.
         """
         if self._clock().boottime - self._hook_at > OPEN_FOR:
             raise ActuatorWaits(
@@ -45,9 +44,7 @@ class HookGate:
         return await self.actuator.fleet_count()
 
     async def apply(self, intent: Intent, state: NodeState) -> None:
-        """Write the intent. An exclusion keeps the gate open: the second count of the breaker follows it, and must not
-        wait for the next hook.
-        """
+        """Write the intent. An exclusion keeps the gate open for the breaker's second count."""
         if intent.act is Act.EXCLUDE:
             self._hook_at = self._clock().boottime
         await self.actuator.apply(intent, state)

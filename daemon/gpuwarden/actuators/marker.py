@@ -13,15 +13,15 @@ from gpuwarden.policy.model import Act, FleetCount, Intent, NodeState
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.host import boot_id
 
-if TYPE_CHECKING:  # the features that are marked are its part of it
+if TYPE_CHECKING:  # uses the features that have a marker
     from gpuwarden.config.model import Config
 
 
 class MarkerActuator:
     """Writes the marker at `path`, for this node alone.
 
-    `over_boots` False: a marker of an earlier boot is void. True, for a path that outlives a boot, and readers that
-    ignore boots: the marker stays valid, as a drain in Slurm does. `make_folder`: the actuator makes its folder.
+    `over_boots` False: a marker of an earlier boot is void. True, for a persistent path and readers that ignore boots:
+    the marker stays valid, like a drain in Slurm. `make_folder`: create the folder.
     """
 
     sheds_load = False
@@ -65,7 +65,7 @@ class MarkerActuator:
             await self._file.remove()
 
     async def close(self) -> None:
-        """No-op: at most a thread whose file system hangs remains."""
+        """No-op: only a thread on a hung file system may remain."""
 
 
 def marker_actuators(config: Config, clock: Clock, counter: Counter) -> list[MarkerActuator]:

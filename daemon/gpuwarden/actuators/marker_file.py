@@ -1,12 +1,13 @@
-"""A marker: a small file that means "this node is excluded by gpuwarden", for programs that read it.
+"""The marker file, which tells other programs that gpuwarden excludes this node.
 
-One JSON object in one line, replaced atomically, readable by all, and present only while the exclusion is in force, or meant to be:
+One JSON object on one line, replaced atomically and readable by all, which exists while the node is or should be
+excluded:
 
     {"format":1,"node":"n1","actuator":"file","cause":"failure","reason":"gpuwarden: failure gpu=3 xid=79","check":"xid",
      "since":"2026-03-01T12:00:00.000Z","boot_id":"…","owner":"gpuwarden"}
 
-`cause` is failure, termination, person or unknown; `check` the first code of the reason, empty if it has none. A file is
-gpuwarden's by its content, and only then overwritten or removed; where every user may write to its folder, by its owner too.
+`cause` is failure, termination, person or unknown; `check` is the first code of the reason, or empty. Only a file with
+gpuwarden's content is overwritten or removed; in a folder writable by every user its owner must match, too.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from gpuwarden_collectors.facts import Stamp
 FORMAT = 1
 OWNER = "gpuwarden"
 RESPONSE_WITHIN = 5.0
-"""Seconds; a file system that hangs costs one thread, and no second one is begun beside it."""
+"""Time limit of a call in seconds. A hung file system costs one thread; no second one is started."""
 _LARGEST = 16 << 10  # bytes; a marker has less than 1 KiB
 _CAUSES = {Why.FAILURE: "failure", Why.TERMINATION: "termination", Why.OPERATOR: "person"}
 _OPEN_CODES = ("dcgm_", "plugin_")
@@ -73,9 +74,9 @@ class Marker:
 
 
 class MarkerFile:
-    """The marker at `path`, of this actuator and node alone. `make_folder`: the actuator makes its folder.
+    """The marker at `path` of this actuator and node. `make_folder`: create the folder.
 
-    Each call is made in a thread, and ends within ANSWERS_WITHIN whatever its file system does. Raises ActuatorError.
+    Each call runs in a thread and returns within RESPONSE_WITHIN even if the file system hangs. Raises ActuatorError.
     """
 
     def __init__(self, name: str, path: Path, *, node: str, make_folder: bool = False) -> None:
@@ -89,7 +90,7 @@ class MarkerFile:
         return await self._thread("read", self._read)
 
     async def write(self, text: str) -> None:
-        """Write the marker. `text` as of `marker_text`."""
+        """Write the marker. `text`: from `marker_text`."""
         await self._thread("write", lambda: self._write(text))
 
     async def remove(self) -> None:
@@ -98,7 +99,7 @@ class MarkerFile:
     # --- in a thread
 
     def _read(self) -> Marker | None:
-        """Raises ActuatorRefused for a file that this actuator did not write."""
+        """Read the marker. Raises ActuatorRefused for a file that this actuator did not write."""
         try:
             descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -126,9 +127,9 @@ class MarkerFile:
         self._read()
         if self._make_folder:
             self._path.parent.mkdir(mode=0o755, exist_ok=True)
-            # The unit's umask closes it, and its readers run as other users.
+            # The unit's umask removes access for other users, as which the readers run.
             self._path.parent.chmod(0o755)
-        # Synced: half a marker after a power cut could not be attributed.
+        # Synced: a truncated marker after a power failure could not be attributed.
         replace_file(self._path, text, mode=0o644, synced=True)
 
     def _remove(self) -> None:
@@ -136,7 +137,7 @@ class MarkerFile:
             self._path.unlink(missing_ok=True)
 
     async def _thread(self, verb: str, work: Callable[[], T]) -> T:
-        """Return what the work in a thread returns. Raises ActuatorUnavailable if it takes longer than RESPONSE_WITHIN, or the one before hangs."""
+        """Run the work in a thread. Raises ActuatorUnavailable after RESPONSE_WITHIN, or if the previous call hangs."""
         if self._working is not None and not self._working.done():
             raise ActuatorUnavailable(
                 f"cannot {verb} {self._path}: an earlier call to its file system has not returned"
@@ -156,7 +157,7 @@ class MarkerFile:
 
 
 def marker_text(intent: Intent, *, node: str, boot_id: str, since: float) -> str:
-    """The text of the whole file. `since` in Unix time."""
+    """Return the content of the file. `since` in Unix time."""
     parsed = reasons.parse(intent.reason)
     document = {
         "format": FORMAT,
@@ -179,7 +180,7 @@ def check_of(reason: str) -> str:
 
 
 def parse_marker(data: bytes, *, actuator: str, node: str) -> Marker | None:
-    """Parse a marker. None for one that this actuator of this node did not write."""
+    """Parse a marker; return None unless this actuator of this node wrote it."""
     if len(data) > _LARGEST:
         return None
     try:

@@ -1,13 +1,13 @@
-"""A program of the site's as an actuator: `[exec.exclude]`. It reports whether the node is excluded, excludes it and restores it.
+"""A program of the site as an actuator, `[exec.exclude]`: it reports the node's state, excludes it and restores it.
 
-It gets one JSON object on its standard input, and the main fields in its environment, for a script without a parser:
+It gets one JSON object on its standard input, and the main fields in its environment for scripts without a parser:
 
     {"format":1,"verb":"exclude","node":"n1","cause":"failure","reason":"gpuwarden: failure gpu=3 xid=79","check":"xid",
      "since":"…","boot_id":"…","owner":"gpuwarden","actuator":"exec"}        GPUWARDEN_VERB, _NODE, _REASON
 
-and for the verb `look` writes one: `{"excluded":false}`, or `{"excluded":true,"reason":"…","since":1772366400}` with the
-reason that it was given, or with that of another party's exclusion, which is then left alone. Exit code 0: done. 64, 77, 78, 126
-and 127: refused until an operator changes something. All others: later.
+For the verb `look` it prints `{"excluded":false}`, or `{"excluded":true,"reason":"…","since":1772366400}` with the
+reason that gpuwarden passed, or with that of another party's exclusion, which is not touched. Exit code 0: done. 64,
+77, 78, 126 and 127: refused until an operator changes something. Others: retried.
 """
 
 from __future__ import annotations
@@ -27,20 +27,18 @@ from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.host import boot_id
 from gpuwarden_collectors.plugin.plugin import plugin_environment
 
-if TYPE_CHECKING:  # `[exec]` is its part of it
+if TYPE_CHECKING:  # uses its table `[exec]`
     from gpuwarden.config.model import Config
 
 REFUSED = frozenset({64, 77, 78, 126, 127})
-"""EX_USAGE, EX_NOPERM and EX_CONFIG of sysexits.h; a shell that cannot run or find a program."""
+"""EX_USAGE, EX_NOPERM and EX_CONFIG of sysexits.h; the shell's codes if a program cannot be run or found."""
 LARGEST = 16 << 10
 """Bytes of its output."""
 _SHOWN = 300  # characters of an output that cannot be used
 
 
 class ExecActuator:
-    """Excludes the node by a program of the site's. `inherited`: the environment, of which the program gets the part
-    that a site check gets.
-    """
+    """Excludes the node with a program. `inherited`: the environment; the program gets what a site check gets."""
 
     name = "exec"
     sheds_load = False
@@ -75,7 +73,7 @@ class ExecActuator:
         await self._call("exclude" if intent.act is Act.EXCLUDE else "restore", json.loads(text))
 
     async def close(self) -> None:
-        """No-op: a running program is ended with the task that waits for it."""
+        """No-op: cancelling the waiting task kills a running program."""
 
     def _node_state(self, output: Mapping[str, Any]) -> NodeState:
         at, pool = self._clock(), self._counter.pool
@@ -138,7 +136,7 @@ _SHAPE = 'expected {"excluded":false}, or {"excluded":true,"reason":"...","since
 
 
 def _object(output: bytes) -> Mapping[str, Any]:
-    """Raises ActuatorUnavailable for anything but a JSON object."""
+    """Parse a JSON object. Raises ActuatorUnavailable for anything else."""
     try:
         answer = json.loads(output)
     except (ValueError, RecursionError):

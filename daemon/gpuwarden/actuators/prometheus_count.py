@@ -1,8 +1,8 @@
-"""Prometheus counts for the breaker where no scheduler does: of the nodes that it scrapes, those excluded for a failure.
+"""Counts nodes excluded for failures with Prometheus, for the breaker, if no scheduler counts them.
 
-It sees a write only with the next scrape of that node. So a node that fails within one scrape interval of others does not
-see them, and excludes itself; the second count comes when every write before it has been scraped, and there a node beyond
-the budget rolls back. docs/use/exclusion.md has the arithmetic.
+Prometheus learns of an exclusion with the next scrape of that node. Therefore nodes that fail within one scrape
+interval do not count each other and all exclude themselves; the second count follows after all earlier writes have been
+scraped, and then a node beyond the budget rolls back. docs/use/exclusion.md has the arithmetic.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from gpuwarden.prometheus.client import PrometheusError, Results, Sample, query
 from gpuwarden_collectors.base import Clock
 
 FRESH = 60.0
-"""Seconds: a result in which this node's own sample is older is not used for the others."""
+"""Most seconds of age of this node's own sample; an older result is not used."""
 RESPONSE_WITHIN = 10.0
 READ_WITHIN = 5.0
 """Seconds for the files of credentials, in addition to those for the query."""
 SEEN_FOR = "20m"
-"""How long a node that no longer answers still counts, in the pool and among the excluded nodes."""
+"""How long a node that no longer answers is counted, both in the pool and among the excluded nodes."""
 LARGEST = 8 << 20
 """Bytes of one result; 2,000 excluded nodes, a quarter of 8,000, have 0.4 MB."""
 POOL_ASSUMED = 500
-"""Nodes, until the number is known: first writes are spread over ten seconds then."""
+"""Number of nodes assumed until it is known: first writes are then spread over ten seconds."""
 POOL_FIRST_AFTER = 600.0
 """Seconds; reads are 20 minutes apart by default, and not in step."""
 POOL_AGE = 86_400.0  # seconds
@@ -45,9 +45,7 @@ _HINTS = Hints("is breaker.prometheus right?", "give breaker.prometheus_token or
 
 
 def queries(node: str, boot_id: str, match: str) -> dict[str, str]:
-    """The queries of one count. `own`, when this daemon was last scraped, comes first, because its result sets the time
-    of the others.
-    """
+    """The queries of one count. `own` (the last scrape of this daemon) is first: its result sets the others' time."""
     more = f",{match}" if match else ""
     us = _us(node, boot_id, match)
     out = f'{{cause="failure"{more}}}'
@@ -81,8 +79,10 @@ class PrometheusCounter:
 
     @property
     def pool(self) -> int | None:
-        """Number of nodes in the pool, as last known. Queried in the background, with a read long after the start and
-        about once a day, so that a fleet does not query at once.
+        """Last known number of nodes in the pool.
+
+        Queried in the background, first some time after the start and then about once a day, so that a fleet does not
+        query at the same time.
         """
         now = self._clock().boottime
         if now >= self._pool_due:
@@ -99,8 +99,8 @@ class PrometheusCounter:
         """Count the fleet. Concurrent callers share one query. Raises BudgetUnknown."""
         if self._querying is None or self._querying.done():
             self._querying = detached("prometheus", self._request)
-            self._querying.add_done_callback(lambda done: done.exception())  # also if every waiter has given up
-        # `query` has a deadline, and keeps it whatever the server does; a file of credentials may hang.
+            self._querying.add_done_callback(lambda done: done.exception())  # retrieves it even if no caller is left
+        # `query` keeps its deadline even if the server hangs; reading a credential file may hang.
         await asyncio.wait((self._querying,), timeout=RESPONSE_WITHIN + READ_WITHIN)
         if not self._querying.done():
             raise BudgetUnknown("the credentials of Prometheus cannot be read: does their file system hang?")
@@ -120,9 +120,7 @@ class PrometheusCounter:
 
 
 def access_of(options: BreakerOptions) -> Access:
-    """Read the access to Prometheus. Read it again for each query, since tokens are renewed in their files. Raises
-    AccessError, SecretError.
-    """
+    """Read the access to Prometheus, for each query anew, since tokens are renewed. Raises AccessError, SecretError."""
     return access(
         options.prometheus,
         token=_path(options.prometheus_token),
@@ -137,9 +135,7 @@ def _path(secret: SecretFile | None) -> Path | None:
 
 
 def fleet_count_of(results: Results, wall: float) -> FleetCount:
-    """Count the fleet by the results. Raises BudgetUnknown if nothing can be counted by them. `wall`: this host's
-    clock, Unix time.
-    """
+    """Count the fleet from the results. Raises BudgetUnknown. `wall`: this host's clock, Unix time."""
     if results.warnings:
         raise BudgetUnknown(f"Prometheus may have only a part of the nodes: {results.warnings[0]}")
     own, pool = results.samples["own"], results.samples["pool"]

@@ -1,9 +1,10 @@
-"""What the nodes excluded for failures have in common with this one: a text beside the breaker's refusal, by which nothing is decided.
+"""Finds what the nodes excluded for failures have in common with this one, as a text next to the breaker's refusal.
 
-Queried in the background, and only while this node would be excluded and at least MARKED_LEAST others are; which limits
-hold is the breaker's business. First the labels of this node (`gpuwarden_machine_info`, with those of its target), then
-for each of them how many nodes have it, and how many of the excluded ones. Fisher's exact test, corrected for the number
-of labels, decides what is shown. Only the values of this node are tested, which do not depend on who fails.
+The text is informative only. It is queried in the background, while this node would be excluded and at least
+MARKED_LEAST others are. The first query returns the labels of this node (`gpuwarden_machine_info`, with those of its
+target), the next ones, for each label, how many nodes and how many excluded nodes have it. Fisher's exact test,
+corrected for the number of labels, decides what is shown. Only this node's values are tested, which do not depend on
+which nodes fail.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from gpuwarden.publish.metrics.machine import OF_THE_NODE
 EVERY = 600.0
 """Seconds between two such queries."""
 LABELS_MOST = 32
-"""Two queries for each. A target has fewer, unless it is labelled by mistake."""
+"""Most labels; two queries for each. A target has fewer, unless it is mislabelled."""
 VALUE_SHOWN = 80  # characters
 _NODES = "cluster, job, instance"
 Query = Callable[[Mapping[str, str]], Results]
 
 
 class Shared:
-    """Queries what the excluded nodes have in common with this one.
+    """Queries the labels that this node shares with excluded nodes.
 
     `query` blocks, and raises PrometheusError. `us`: matchers of this node's `gpuwarden_node_info`; `match`: of all
     nodes. `held`: the expression of the nodes that are excluded for failures.
@@ -44,10 +45,10 @@ class Shared:
         self._text = ""
 
     def text(self, fleet: FleetCount, now: float) -> str:
-        """Text of the last query that ended; "" where nothing is explained. `now`: seconds of CLOCK_BOOTTIME."""
+        """Text of the last completed query; "" without a result. `now`: seconds of CLOCK_BOOTTIME."""
         if self._running is not None and self._running.done():
             self._text = ""
-            with contextlib.suppress(Exception):  # the text only explains
+            with contextlib.suppress(Exception):  # the text is informative only
                 self._text = self._running.result()
             self._running = None
         if self._running is None and now >= self._next and len(fleet.held) >= MARKED_LEAST:
@@ -79,7 +80,7 @@ def _best(labels: Mapping[str, str], counts: Mapping[str, list[Sample]], fleet: 
     held, best = len(fleet.held), (CHANCE, "")
     for name, value in labels.items():
         having, both = (int(of[0].value) if (of := counts[f"{prefix} {name}"]) else 0 for prefix in ("having", "held"))
-        with contextlib.suppress(ValueError):  # they were counted at two instants
+        with contextlib.suppress(ValueError):  # inconsistent, because they were counted at two instants
             p = len(labels) * p_value(both, held, having, fleet.pool)
             others = f"{having - both} of {fleet.pool - held} others"
             best = min(

@@ -1,8 +1,8 @@
-"""From an intent to its outcome: the intent is in the ledger; read, write, read back; the outcome goes into the ledger.
+"""Carries out an intent: it is in the ledger first; then read, write, read back; then the outcome goes into the ledger.
 
-An attempt may end anywhere, with the process or without a response. What is left is the intent in the ledger, and the
-next attempt begins with a read: what was written is found, what was not is written, and nothing is done twice. A write
-that timed out has not failed: the scheduler may still do it, so that only a read shows its result.
+An attempt may be interrupted anywhere, by the end of the process or a missing response. The intent remains in the
+ledger, and the next attempt begins with a read, so a completed write is not repeated. A write that timed out has not
+failed: the scheduler may still carry it out, and only a read shows its result.
 """
 
 from __future__ import annotations
@@ -33,44 +33,46 @@ from gpuwarden_collectors.dataclass import dataclass
 
 T = TypeVar("T")
 Committed = Callable[[], Awaitable[bool]]
-"""Whether everything decided so far is on disk, after a short while at most."""
+"""Waits a short time; true if everything decided so far is on disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Times in seconds. A pause is by chance up to half as long again, except `away`. A number without a source was
-    chosen, not measured.
+    """Times in seconds. Pauses are randomly extended by up to half, except `away`. Values without a source: own
+    choice.
     """
 
     budget: Budget = field(default_factory=Budget)
     recount_after: float = 2.0
-    """From a write to the second count of the breaker: `breaker.recount_after`."""
+    """From a write to the breaker's second count: `breaker.recount_after`."""
     first: float = 2.0
     """Before the first retry; each further pause is twice as long."""
     most: float = 120.0
     away: float = 5.0
-    """Before a retry while the scheduler is unreachable, at most, besides `breaker.spread_of_return`. docs/use/slurm.md has what that costs a
-    controller, docs/develop/performance.md how soon its return is noticed."""
+    """Longest pause while the scheduler is unreachable, in addition to `breaker.spread_of_return`. See
+    docs/use/slurm.md for the load on a controller, docs/develop/performance.md for the time until its return is
+    detected."""
     breaker_first: float = 60.0
-    """While the breaker is open, in the place of `first`: only a change of other nodes closes it."""
+    """Replaces `first` while the breaker is open: only a change of other nodes closes it."""
     breaker_most: float = 900.0
     refused_first: float = 60.0
-    """After a refusal, in the place of `first`: it may pass by itself, as where a dynamic node is not registered yet, or an API server that
-    starts does not know the rights of its clients."""
+    """Replaces `first` after a refusal, which may be transient: a dynamic node is not registered yet, or a starting API
+    server has not loaded its clients' rights."""
     refused: float = 3_600.0
-    """After refusals in a row, in the place of `most`: an operator must correct something."""
+    """Replaces `most` after consecutive refusals: an operator must correct something."""
     denied: float = 300.0
-    """The same after those by a rule of the site."""
+    """The same after refusals by a rule of the site."""
     backstop: float = 180.0
-    """An actuator bounds its own calls, by `slurm.timeout` at 120 s at most; one that does not return is given up after this."""
+    """Backstop for a call that does not return. Actuators limit their own calls, by `slurm.timeout` to 120 s."""
 
 
 class Reconciler:
-    """Carries out one actuator's intents. `node_state` is the last read, `refused` why that was refused for good, `key`
-    that of the current intent; `held_back` is why the breaker defers it. Both reasons are "" where there is none.
+    """Carries out one actuator's intents.
 
-    `wake` ends a pause, for instance because the intent changed; `wanted` is true while an intent is still wanted.
-    `limits` may be changed at any time, and hold from the next call on.
+    `node_state` is the last state read; `refused` is why a read was permanently refused, `held_back` why the breaker
+    defers the current intent, whose key is `key`; both are "" without a reason. `wake` ends a pause, for instance
+    because the intent changed; `wanted` is true while an intent is still wanted. `limits` may be changed at any time
+    and apply from the next call on.
     """
 
     def __init__(
@@ -87,7 +89,7 @@ class Reconciler:
         self.actuator = actuator
         self.node_state: NodeState | None = None
         self.last_answer: NodeState | None = None
-        """The last state that was read, also while the scheduler does not answer any more."""
+        """The last state that was read, even if the scheduler no longer answers."""
         self.refused = ""
         self.held_back = ""
         self.key = ""
@@ -100,20 +102,18 @@ class Reconciler:
         self._chance = chance or random.Random()  # noqa: S311 - spreads load, guards nothing
         self._backoff = Backoff(limits.first, limits.most, spread=_SPREAD, chance=self._chance)
         self._was_away = False  # in the attempt before
-        self._waited = False  # likewise, for a moment that comes to the whole fleet at once
-        self._overloaded = False  # in the attempt before, the scheduler was
-        self._denied = False  # likewise, a rule of the site refused it
+        self._waited = False  # in the attempt before, for a moment that is the same for the whole fleet
+        self._overloaded = False  # in the attempt before, the scheduler was overloaded
+        self._denied = False  # in the attempt before, a rule of the site refused it
         self._pool: int | None = None  # nodes, as last known
 
     async def read(self) -> None:
-        """Read the node's state. Never raises: an unreachable scheduler is a state too."""
+        """Read the node's state. Never raises: an unreachable scheduler is a state, too."""
         with contextlib.suppress(ActuatorError):
             await self._read()
 
     async def attempt(self, intent: Intent) -> tuple[Outcome, float]:
-        """Make one attempt. Returns its outcome, and in how many seconds the next is due if the outcome leaves
-        something to do.
-        """
+        """Make one attempt. Returns its outcome, and the seconds until the next attempt if one is needed."""
         first, self._waited = intent.key != self.key or self._waited, False
         if intent.key != self.key:
             self.key, self.held_back = intent.key, ""
@@ -122,7 +122,7 @@ class Reconciler:
         try:
             outcome = await self._attempt(intent, first=first)
         except ActuatorError as error:
-            # Whether the breaker is open is not known: a node that must roll back does so soon, and an unknown count defers the exclusion.
+            # Breaker's state unknown: a node that must roll back does so soon; an unknown count defers the exclusion.
             self.held_back = str(error) if isinstance(error, BudgetUnknown) else ""
             soon = isinstance(error, BudgetUnknown) and error.soon
             self._waited = isinstance(error, ActuatorWaits)
@@ -134,17 +134,17 @@ class Reconciler:
         return outcome, self._next(outcome, soon=soon or not self.held_back)
 
     def idle(self) -> None:
-        """Forget the intent: there is no current one."""
+        """Clear the current intent."""
         self.key, self.held_back = "", ""
 
     async def pause(self, seconds: float) -> None:
-        # Not wait_for: that of Python 3.11 loses a cancellation that comes together with the wake.
+        # Not wait_for: in Python 3.11 it loses a cancellation that coincides with the wake.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.wake.wait()
 
     async def _stay(self, intent: Intent, seconds: float) -> None:
-        """Wait for all of these seconds, as long as the intent is wanted."""
+        """Wait for these seconds, or until the intent is no longer wanted."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         while self._wanted(intent) and (left := until - loop.time()) > 0:
@@ -156,7 +156,7 @@ class Reconciler:
             return Outcome(result=Result.RETRY, text="the ledger cannot be written: nothing is restored meanwhile")
         if intent.act is Act.RESTORE or intent.why is not Why.FAILURE:
             return await self._write(intent)
-        if intent.replaces and (await self._read()).owner is Owner.OURS:  # it is out already: the budget is not touched
+        if intent.replaces and (await self._read()).owner is Owner.OURS:  # already excluded: the budget is unaffected
             return await self._write(intent)
         counted: FleetCount | None = None
         overloaded, self._overloaded = self._overloaded, False
@@ -172,23 +172,21 @@ class Reconciler:
         return await self._exclude(intent, counted) if self._wanted(intent) else SUPERSEDED
 
     async def _spread(self, intent: Intent, seconds: float) -> bool:
-        """Wait for a part of these seconds by chance. Returns whether the intent is still wanted."""
+        """Wait for a random part of these seconds. True if the intent is still wanted."""
         await self._stay(intent, self._chance.uniform(0.0, seconds))
         return self._wanted(intent)
 
     def _crowded(self, intent: Intent, fleet_count: FleetCount) -> bool:
-        """True if others write, too, and the breaker lets this node write."""
+        """True if other nodes write, too, and the breaker allows this node's write."""
         return breaker.crowded(fleet_count) and not self._refusal(intent, fleet_count)
 
     def _refusal(self, intent: Intent, fleet_count: FleetCount) -> str:
-        """Apply the breaker. The domain is that of the reason that is written, by which others count this node."""
+        """Apply the breaker. Uses the domain in the written reason, since other nodes count this node by it."""
         own = parse(intent.reason)
         return breaker.refusal(self.limits.budget, fleet_count, own.domain if own is not None else "")
 
     async def _exclude(self, intent: Intent, counted: FleetCount | None) -> Outcome:
-        """Exclude the node for a failure. The fleet count is checked before the write and after it; `counted` is that of a
-        moment ago, if there is one.
-        """
+        """Exclude the node for a failure. Counts the fleet before and after the write. `counted`: a recent count."""
         fleet_count = counted or await self._fleet_count()
         outcome = answer(intent, await self._read())
         if outcome is None:
@@ -204,7 +202,7 @@ class Reconciler:
     async def _recount(self, intent: Intent, outcome: Outcome) -> Outcome:
         """Count again after the write, and roll back if nodes that were excluded earlier use up the budget.
 
-        A scheduler that crashes right after a write may come back without it.
+        A scheduler that crashes right after a write may have lost it after its restart.
         """
         fleet_count = await self._fleet_count()
         self.held_back = self._refusal(intent, fleet_count)
@@ -221,23 +219,21 @@ class Reconciler:
         return answer(intent, await self._read()) or await self._written(intent)
 
     async def _written(self, intent: Intent) -> Outcome:
-        """Write what the read a moment ago allows, if it is still wanted, and read back."""
+        """Write the intent if it is still wanted, as the last read allows it, and read back."""
         if not self._wanted(intent):
             return SUPERSEDED
         assert self.node_state is not None  # noqa: S101 - it was read a moment ago
         await self._bounded(self.actuator.apply(intent, self.node_state))
         after = await self._read()
         if intent.act is Act.RESTORE and after.owner is not Owner.OURS:
-            return Outcome(
-                result=Result.DONE, text=still_closed(after)
-            )  # another party may have excluded it in that moment
+            return Outcome(result=Result.DONE, text=still_closed(after))  # another party may have excluded it meanwhile
         outcome = answer(intent, after)
         if outcome is None:
             return Outcome(result=Result.RETRY, text="it was written, but does not read back")
         return Outcome(result=Result.DONE, since=outcome.since) if outcome.result is Result.ALREADY else outcome
 
     async def _fleet_count(self) -> FleetCount:
-        """Raises BudgetUnknown where this node can be read and the fleet cannot be counted."""
+        """Count the fleet. Raises BudgetUnknown if this node can be read but the fleet cannot be counted."""
         try:
             return await self._bounded(self.actuator.fleet_count())
         except BudgetUnknown:
@@ -273,12 +269,12 @@ class Reconciler:
             raise ActuatorUnavailable(f"{name} has not finished within {seconds:g} s") from None
 
     def _next(self, outcome: Outcome, *, soon: bool) -> float:
-        """Seconds until the next attempt: by chance up to half as long again, so that a fleet does not retry in step."""
+        """Seconds until the next attempt, randomly extended by up to half, so that a fleet does not retry in step."""
         limits, away = self.limits, self._away()
         returned, self._was_away = self._was_away and not away, away
         if outcome.result not in (Result.RETRY, Result.REFUSED):
             return 0.0
-        if returned:  # within this attempt: its failures do not predict the next one
+        if returned:  # the scheduler returned during this attempt: earlier failures do not predict the next one
             self._backoff.succeeded()
         bounds = (limits.first, limits.most) if soon else (limits.breaker_first, limits.breaker_most)
         if outcome.result is Result.REFUSED:
@@ -294,7 +290,7 @@ class Reconciler:
         return self._until_return() if self._pool is not None else min(delay, self._until_return())
 
     def _until_return(self) -> float:
-        """Seconds until an unreachable scheduler is tried again; a pool of unknown size is taken for the largest there is."""
+        """Seconds until an unreachable scheduler is tried again. Assumes the largest pool if its size is unknown."""
         spread = breaker.spread_of_return(breaker.LARGEST_POOL if self._pool is None else self._pool)
         return self.limits.away * self._chance.uniform(0.5, 1.0) + self._chance.uniform(0.0, spread)
 

@@ -1,4 +1,4 @@
-"""The actuators that a configuration enables. Those of features come by the seam."""
+"""The actuators that a configuration enables. Features contribute theirs through their modules."""
 
 from __future__ import annotations
 
@@ -14,23 +14,21 @@ from gpuwarden.features import Excludes, parts
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.slurm.client import SlurmClient
 
-if TYPE_CHECKING:  # the builders take their own part of it
+if TYPE_CHECKING:  # the builders read their own tables
     from gpuwarden.config.model import Config
 
 Detail = Callable[[], str]
-"""Details of an exclusion for which a reason has no room."""
+"""Returns details of an exclusion that do not fit into a reason."""
 
 COUNTED: tuple[Callable[[Config, Clock, Counter], Sequence[Actuator]], ...] = (
     marker_actuators,
     exec_actuators,
 )
-"""Those that see this node alone."""
+"""Builders of actuators that only know this node."""
 
 
 def actuators(config: Config, slurm: SlurmClient | None, clock: Clock, detail: Detail) -> tuple[Actuator, ...]:
-    """Make the actuators that are configured, first those that have a register of all nodes, in the order of preference
-    for counting for the others.
-    """
+    """Make the configured actuators: first those that know all nodes, in the order in which they count for others."""
     registers = parts("register", config.excluding(Excludes.BY_REGISTER)).values()
     made: list[Register | HookGate | None] = [feature.register(config, clock, detail, slurm) for feature in registers]
     schedulers = [actuator for actuator in made if actuator is not None]

@@ -1,4 +1,4 @@
-"""Programs of actuators: run one after the other, and no more of them while some hang and cannot be ended."""
+"""Runs programs of actuators; refuses to start another while too many hang and cannot be killed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HANGING_MOST = 2
 
 
 class Runs:
-    """Runs programs one after the other. `kept`: bytes of the output of each. Programs that hang are remembered."""
+    """Runs programs and remembers hung ones. `kept`: bytes of the output of each."""
 
     def __init__(self, kept: int) -> None:
         self._kept = kept
@@ -27,9 +27,7 @@ class Runs:
         within: float,
         standard_input: bytes = b"",
     ) -> Run:
-        """Run a program as `plugin_run.run` does. `undone`: the beginning of the error, "cannot …". Raises
-        ActuatorUnavailable if too many hang.
-        """
+        """Run a program as `plugin.run.run` does. `undone`: start of the error text. Raises ActuatorUnavailable."""
         self._hanging = [process for process in self._hanging if not process.gone()]
         if len(self._hanging) >= _HANGING_MOST:
             raise ActuatorUnavailable(f"{undone}: {len(self._hanging)} earlier runs hang and cannot be ended")

@@ -1,4 +1,4 @@
-"""Connections as they are accepted: the one implementation for all listening sockets of the daemon."""
+"""Accepts connections, for all listening sockets of the daemon."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from itertools import count
 from typing import Any
 
 AT_ONCE = 16
-"""Connections accepted in one turn of the loop: a crowd that connects again and again leaves turns for those that ask. Measured beside
-one client that does so: with 128 no TLS handshake came to its end, with 16 each did.
+"""Connections accepted per iteration of the loop, so that a connection flood does not starve other clients.
+
+Measured with one flooding client: with 128 no TLS handshake completed, with 16 all did.
 """
-_EXHAUSTED = 1.0  # seconds until the next try where no connection can be accepted: file descriptors are used up
+_EXHAUSTED = 1.0  # seconds until the next attempt if file descriptors are exhausted
 
 
 async def accepted(listener: socket.socket) -> AsyncIterator[tuple[socket.socket, Any]]:
@@ -20,7 +21,7 @@ async def accepted(listener: socket.socket) -> AsyncIterator[tuple[socket.socket
     loop = asyncio.get_running_loop()
     for number in count(1):
         if number % AT_ONCE == 0:
-            await asyncio.sleep(0)  # as long as connections are ready nothing below gives others a turn
+            await asyncio.sleep(0)  # while connections are ready, nothing below yields to other tasks
         try:
             connection = await loop.sock_accept(listener)
         except ConnectionError:  # the peer has left

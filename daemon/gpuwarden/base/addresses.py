@@ -1,4 +1,4 @@
-"""TCP addresses as people write them."""
+"""TCP addresses in text form."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A TCP address to listen on. Port 0: any that is free."""
+    """A TCP address to listen on. Port 0: any free port."""
 
     host: str
     port: int

@@ -24,11 +24,10 @@ def boottime() -> float:
 
 
 class BackgroundWriter:
-    """One thread that does jobs in the order in which they were submitted.
+    """One thread that runs jobs in the order of their submission.
 
-    At most `capacity` jobs wait. One more is dropped; with `newest_wins` it takes the place of the oldest waiting one
-    instead, so that a capacity of 1 is a slot for something that is replaced as a whole. An exception of a job goes to
-    `on_error`, in the thread.
+    At most `capacity` jobs wait. A further one is dropped; with `newest_wins` it replaces the oldest waiting one, so
+    that a capacity of 1 always keeps the newest state. Exceptions of jobs are passed to `on_error`, in the thread.
     """
 
     def __init__(
@@ -47,7 +46,7 @@ class BackgroundWriter:
         self._clock = clock
         self._queue: deque[tuple[int, float, Job]] = deque()
         self._submitted = 0  # number of the newest job
-        self._settled = 0  # number of the newest job done; those before it are done or were replaced
+        self._settled = 0  # number of the newest finished job; earlier ones are finished or were replaced
         self._working_since: float | None = None
         self._closing = False
         # Reentrant, since a finalizer that logs may run inside `submit`.
@@ -70,7 +69,7 @@ class BackgroundWriter:
             return True
 
     def stalled_for(self, now: float) -> float:
-        """Seconds since the current job began, else since the oldest waiting one was submitted; 0 when idle."""
+        """Seconds since the current job started, or since the oldest waiting one was submitted; 0 when idle."""
         with self._changed:
             since = self._working_since
             if since is None and self._queue:
@@ -82,7 +81,7 @@ class BackgroundWriter:
         timeout: float,  # noqa: ASYNC109 - returns False at the deadline, which is no error here
         enough: Callable[[], bool] = lambda: False,
     ) -> bool:
-        """Wait until everything submitted so far is done, or as much of it as is `enough`; False if `timeout` seconds were not."""
+        """Wait until all submitted jobs are done, or `enough` returns true; False if `timeout` seconds pass first."""
         target, deadline = self._submitted, time.monotonic() + timeout
         while self._settled < target and not enough():
             if time.monotonic() >= deadline:
@@ -91,9 +90,9 @@ class BackgroundWriter:
         return True
 
     def close(self, timeout: float) -> bool:
-        """Accept no more jobs, finish those that wait, end the thread. False if it still runs after `timeout` seconds.
+        """Accept no more jobs, finish the waiting ones, end the thread. False if it still runs after `timeout` seconds.
 
-        Blocks the caller: after `flush`, or where no loop runs.
+        Blocks the caller: call it after `flush`, or without a running loop.
         """
         with self._changed:
             self._closing = True

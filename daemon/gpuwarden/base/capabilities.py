@@ -1,4 +1,4 @@
-"""The capabilities of this process (capabilities(7)) that gpuwarden uses, and what each is for."""
+"""The capabilities (capabilities(7)) that gpuwarden uses, and the purpose of each."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FOR_SIGNALS = (KILL, SYS_PTRACE, DAC_READ_SEARCH)
 
 
 def lacking(wanted: tuple[Capability, ...] = USED, status: Path = Path("/proc/self/status")) -> tuple[Capability, ...]:
-    """Capabilities that are not in effect here; empty where that cannot be read."""
+    """Returns the capabilities that this process lacks; empty if they cannot be read."""
     for line in text_or_empty(status).splitlines():
         if line.startswith("CapEff:"):
             held = int(line.split()[1], 16)

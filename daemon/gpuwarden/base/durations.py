@@ -1,4 +1,4 @@
-"""Durations as people write them: `500ms`, `5s`, `10m`, `2h`, `28d`. Inside the program they are seconds."""
+"""Converts durations between text (`500ms`, `5s`, `10m`, `2h`, `28d`) and seconds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EXPECTED = 'a duration such as "500ms", "5s", "10m", "2h" or "28d"'
 
 
 def parse_duration(text: str) -> float:
-    """Seconds, to the microsecond. Raises ValueError: no number, no unit or an unknown one."""
+    """Parse a duration into seconds, rounded to microseconds. Raises ValueError without a number or a valid unit."""
     match = _DURATION.fullmatch(text)
     if match is None:
         raise ValueError(f"expected {EXPECTED}, found {text[:60]!r}")
@@ -19,7 +19,7 @@ def parse_duration(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """Write a duration in the largest unit that needs no fraction; `parse_duration` reads the same duration from it."""
+    """Format a duration in the largest unit that needs no fraction, as `parse_duration` reads it."""
     for unit in ("d", "h", "m", "s"):
         if seconds and seconds % _UNITS[unit] == 0:
             return f"{seconds / _UNITS[unit]:.0f}{unit}"

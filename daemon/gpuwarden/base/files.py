@@ -31,17 +31,18 @@ def read_regular(path: Path, most: int, *, follow: bool = True) -> bytes:
 
 
 def replace_file(path: Path, content: str | bytes, *, mode: int, synced: bool = False) -> None:
-    """Replace the content of `path`: readers see the old content or the new one, whole.
+    """Replace `path` atomically: readers see the complete old or new content.
 
-    It is written into a new file beside `path`: what lies there may be of a killed process, or of another user, who could go on writing
-    it. `synced`: it is on disk when this returns. Raises OSError; the old content stays then, unless only the folder cannot be synced.
+    Writes a new file next to `path` and first removes an existing one there, which another user could still write to.
+    `synced`: the content is on disk when this returns. Raises OSError; the old content then remains, unless only the
+    folder could not be synced.
     """
     temporary = path.with_name(f".{path.name}.new")
     temporary.unlink(missing_ok=True)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(descriptor, mode)  # whatever the umask
+            os.fchmod(descriptor, mode)  # independent of the umask
             file.write(content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace"))
             if synced:
                 file.flush()
@@ -56,7 +57,7 @@ def replace_file(path: Path, content: str | bytes, *, mode: int, synced: bool = 
 
 
 def sync_folder(folder: Path) -> None:
-    """Write the names in the folder to disk. Raises OSError."""
+    """Sync the entries of the folder to disk. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -1,19 +1,20 @@
-"""Fisher's exact test, one-sided: is a property found more often among the marked than chance would have it? In whole numbers."""
+"""One-sided Fisher's exact test, in integers: is a property more frequent among marked items than by chance?"""
 
 from __future__ import annotations
 
 from math import comb
 
 CHANCE = 0.01
-"""Own choice: the most that p may be once it is corrected for the number of tests."""
+"""Largest significant p after correction for the number of tests; own choice."""
 MARKED_LEAST = 5
-"""Fewer marked ones show nothing by what they have in common."""
+"""Least number of marked items for a meaningful result."""
 
 
 def p_value(both: int, marked: int, having: int, total: int) -> float:
-    """The chance that of `total`, `marked` of them and `having` the property, at least `both` are marked and have it.
+    """The probability that at least `both` of `total` items are marked and have the property, by chance.
 
-    The upper tail of the hypergeometric distribution, rounded once. Raises ValueError for numbers that no such table has.
+    `marked` items are marked, `having` have the property. It is the upper tail of the hypergeometric distribution,
+    rounded once. Raises ValueError for inconsistent numbers.
     """
     most = min(marked, having)
     if not (0 <= both <= most and max(marked, having) <= total and marked + having - both <= total):

@@ -1,8 +1,8 @@
 """Log lines: one per event, to stderr, as text or as JSON: time, level, event, then its keys.
 
-The reader of stderr may stop (a terminal on hold, a pipe that is not read). Lines are therefore written by a thread of
-their own; those that do not fit into its queue are dropped, and their number is logged when lines flow again. What
-aiohttp, asyncio and other users of Python's `logging` log, and warnings, goes the same way.
+The reader of stderr may stop (a terminal on hold, a pipe that is not read). Therefore a separate thread writes lines;
+those that do not fit into its queue are dropped, and their number is logged once writing works again. Records of
+Python's `logging`, as of aiohttp and asyncio, and warnings take the same path.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from gpuwarden.base.background import BackgroundWriter
 
 @contextmanager
 def _hidden(module: str) -> Iterator[None]:
-    """Importing `module` fails meanwhile, unless it was loaded before."""
+    """Make imports of `module` fail during the block, unless it is already loaded."""
     if module in sys.modules:
         yield
         return
-    sys.modules[module] = None  # type: ignore[assignment]  # how the import system spells "there is none"
+    sys.modules[module] = None  # type: ignore[assignment]  # makes the import system treat it as missing
     try:
         yield
     finally:
@@ -47,7 +47,7 @@ _VALUE_MAX = 1_000  # characters
 _TRACEBACK_MAX = 8_000
 _ITEMS_MAX = 32  # values in a line, and in a list within it
 
-# Escape sequences and line breaks in what others wrote must not reach a terminal, nor half a character a JSON parser.
+# Escape sequences and line breaks from outside must not reach a terminal, nor unpaired surrogates a JSON parser.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _CONTROL_BUT_NEWLINE = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
@@ -56,7 +56,7 @@ _PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
 
 
 class LogOutput:
-    """The lines on their way to `fd`. Made by `configure`."""
+    """The queue of lines for `fd`, made by `configure`."""
 
     def __init__(self, fd: int, processors: list[Processor], capacity: int) -> None:
         self._fd = fd
@@ -67,19 +67,19 @@ class LogOutput:
 
     @property
     def dropped(self) -> int:
-        """Lines that were not written, since the reader was too slow or is gone."""
+        """Number of lines not written because the reader was too slow or is gone."""
         return self._writer.dropped + self._failed
 
     def msg(self, line: str) -> None:
         self._writer.submit(partial(self._write, line))
 
-    debug = info = warning = error = critical = msg  # by these names structlog calls what it writes to
+    debug = info = warning = error = critical = msg  # the methods that structlog calls on its output
 
     async def flush(self, timeout: float) -> bool:  # noqa: ASYNC109 - returns False at the deadline, which is no error here
         return await self._writer.flush(timeout)
 
     def close(self, timeout: float) -> bool:
-        """Write what waits; False if that was not done after `timeout` seconds. Blocks: for the end of the process."""
+        """Write waiting lines; False if not done within `timeout` seconds. Blocks: for the exit of the process."""
         return self._writer.close(timeout)
 
     def _write(self, line: str) -> None:
@@ -106,7 +106,7 @@ def configure(
     environ: Mapping[str, str] = os.environ,
     capacity: int = _CAPACITY,
 ) -> LogOutput:
-    """Send every line of `level` or above to `fd`. Once in a process, before its loop starts.
+    """Log lines of `level` or above to `fd`. Call it once, before the loop starts.
 
     `form`: "text", "json", or "auto": text on a terminal and JSON elsewhere.
     """
@@ -118,25 +118,25 @@ def configure(
         logger_factory=lambda *_: output,
         cache_logger_on_first_use=False,
     )
-    # Libraries log their ordinary work at "info".
+    # Libraries log routine work at "info".
     logging.basicConfig(handlers=[_Bridge()], level=max(logging.WARNING, getattr(logging, level.upper())), force=True)
     logging.captureWarnings(capture=True)
     return output
 
 
 def get_logger() -> FilteringBoundLogger:
-    """The logger of this process. It may be made before `configure` was called."""
+    """Returns the logger of this process; may be called before `configure`."""
     logger: FilteringBoundLogger = structlog.get_logger()
     return logger
 
 
 class _Bridge(logging.Handler):
-    """Records of Python's `logging` as lines of this log."""
+    """Converts records of Python's `logging` to lines of this log."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             message = record.getMessage()
-        except (TypeError, ValueError):  # a library's mistake: arguments that do not fit its message
+        except (TypeError, ValueError):  # a library's bug: arguments that do not match its message
             message = f"{record.msg!s} {record.args!r}"
         level = min(max(record.levelno // 10 * 10, logging.DEBUG), logging.CRITICAL)
         get_logger().log(level, message, logger=record.name, exc_info=record.exc_info)
@@ -173,7 +173,7 @@ def _with_priority(render: Processor) -> Processor:
 
 
 def _bounded(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Put the keys in the order in which a line is read, with every value bounded."""
+    """Order the keys for reading, and limit the length of each value."""
     ordered = {name: line[name] for name in _BEGINNING if name in line} | dict(line)
     return {
         name: _traceback(value) if name == "exception" else _value(value) for name, value in _first(ordered.items())
@@ -204,7 +204,7 @@ def _cut(text: str, most: int) -> str:
 
 
 codecs.lookup("unicode_escape")
-"""Loaded now: `encode` imports it at its first use, which fails where no file can be opened any more, with each line that needs it."""
+"""Loaded in advance: `encode` imports it at its first use, which fails if file descriptors are exhausted."""
 
 
 def _escaped(match: re.Match[str]) -> str:

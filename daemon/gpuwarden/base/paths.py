@@ -1,4 +1,4 @@
-"""Paths on a host: the real ones, and those of a simulation, which never touches a real one."""
+"""Paths on a host: those of a real daemon, and those of a simulation, which are separate."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ RUN_DIR_VARIABLE = "GPUWARDEN_RUN_DIR"
 
 
 class UnsafeFolder(Exception):  # noqa: N818 - a decision
-    """A folder that is not safe to use. The message says why and what to do."""
+    """A folder that is not safe to use. The message has the reason and the remedy."""
 
 
 def run_dir(environment: Mapping[str, str]) -> Path:
-    """The run directory of the daemon that verbs use without `--run-dir`."""
+    """The daemon's run directory that commands use without `--run-dir`."""
     return Path(environment.get(RUN_DIR_VARIABLE) or RUN_DIR)
 
 
 def marker_path(run_dir: Path, actuator: str) -> Path:
-    """The file in which an actuator records this node's exclusion, if it has no path of its own for it."""
+    """The default path of an actuator's marker of this node's exclusion."""
     return run_dir / "excluded" / actuator
 
 
 def beside_for_slurm(folder: Path) -> Path:
-    """The folder beside the run or state directory that only the user of Slurm's scripts (root) writes, in every profile."""
+    """The folder next to the run or state directory that, in every profile, only root (Slurm's scripts) can write."""
     return folder.with_name(f"{folder.name}-slurm")
 
 
@@ -40,25 +40,25 @@ def job_notes(run_dir: Path) -> Path:
 
 
 def bundles(state_dir: Path) -> Path:
-    """Folder of the archives that root makes at failures. It is root's own: the daemon's user may own the state directory."""
+    """Folder of the archives that root makes at failures. Root owns it, but not always the state directory."""
     return state_dir.with_name(f"{state_dir.name}-bundles")
 
 
 def black_box(state_dir: Path) -> Path:
-    """Folder of the black box: the ring that is written, and what was frozen of it."""
+    """Folder of the black box: its ring, and frozen copies."""
     return state_dir / "black-box"
 
 
 def kernel_cache(state_dir: Path) -> Path:
-    """Folder in which the driver keeps what it compiles for the workers of `gpuwarden test`.
+    """Folder of the driver's cache of compiled kernels for the workers of `gpuwarden test`.
 
-    It belongs to their user, whoever owns the state directory.
+    It belongs to their user, independent of the owner of the state directory.
     """
     return state_dir.with_name(f"{state_dir.name}-test")
 
 
 def simulation_home(environment: Mapping[str, str]) -> Path:
-    """The folder of this user for simulated GPUs, below the temporary directory: in it `run` and `state`."""
+    """Folder of this user for simulated GPUs in the temporary directory, with `run` and `state`."""
     temporary = Path(environment.get("TMPDIR") or "/tmp")  # noqa: S108 - checked by `check_private`
     return temporary.absolute() / f"gpuwarden-{os.getuid()}"
 
@@ -70,7 +70,7 @@ def is_real(folder: Path) -> bool:
 
 
 def make_private(folder: Path) -> None:
-    """Make the folder, for this user alone. Raises UnsafeFolder if another user made it first."""
+    """Make the folder, accessible only by this user. Raises UnsafeFolder if another user made it first."""
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
@@ -79,7 +79,7 @@ def make_private(folder: Path) -> None:
 
 
 def check_private(folder: Path) -> None:
-    """Raises UnsafeFolder if others could have put something into `folder`. One that does not exist is fine."""
+    """Raises UnsafeFolder if other users can write to `folder`. Accepts a missing folder."""
     try:
         status = folder.lstat()
     except FileNotFoundError:

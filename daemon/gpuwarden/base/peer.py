@@ -1,4 +1,4 @@
-"""The process at the other end of a Unix socket, by the kernel."""
+"""Reads the credentials of a Unix socket's peer from the kernel."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PEER = struct.Struct("=iII")  # struct ucred: pid, uid, gid
 
 
 class Peer(NamedTuple):
-    """The process at the other end, as of its connect."""
+    """The peer process, as of its connect."""
 
     pid: int
     """Process number."""
@@ -22,10 +22,10 @@ class Peer(NamedTuple):
 
 
 def peer_of(sock: socket.socket) -> Peer:
-    """Return who is at the other end. Raises OSError for a socket of another kind."""
+    """Return the peer. Raises OSError for a socket of another kind."""
     pid, uid, gid = PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
     try:
         raw = sock.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, 1024)
-    except OSError:  # more than 256 groups, or an older kernel: the primary one must do
+    except OSError:  # more than 256 groups, or an older kernel: only the primary group is known
         raw = b""
     return Peer(pid, uid, frozenset((gid, *struct.unpack(f"={len(raw) // 4}I", raw))))

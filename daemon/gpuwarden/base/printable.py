@@ -6,7 +6,7 @@ import json
 
 
 def clean(value: object) -> str:
-    """Escape what would move the cursor: names and kernel log lines hold what users put into them."""
+    """Escape control characters: names and kernel log lines may contain text of users."""
     text = value if isinstance(value, str) else json.dumps(value)
     if text.isprintable():
         return text

@@ -1,4 +1,4 @@
-"""What this process uses, as every exporter publishes it: the series `process_*` of Prometheus' client libraries."""
+"""Resource usage of this process, for the series `process_*` of Prometheus' client libraries."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True, slots=True)
 class ProcessUsage:
-    """Numbers of this process at one moment."""
+    """Resource usage of this process at one moment."""
 
     cpu_seconds: float
     """CPU time in user and system mode, of all threads."""
@@ -26,7 +26,7 @@ class ProcessUsage:
 
 
 def process_usage() -> ProcessUsage | None:
-    """Read them from /proc; None where that cannot be read. It takes about 0.1 ms."""
+    """Read the usage from /proc; None if it cannot be read. Takes about 0.1 ms."""
     try:
         with open("/proc/self/stat", "rb") as file:  # noqa: PTH123 - it is read in each pass
             fields = file.read().rpartition(b") ")[2].split()

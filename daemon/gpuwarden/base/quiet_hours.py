@@ -1,4 +1,4 @@
-"""Hours of the day in which something must not begin, as a site writes them: `22:00-06:00`. Pure."""
+"""Quiet hours of a site, such as `22:00-06:00`, in which an action must not start. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def quiet(hours: Iterable[str], minute: int) -> bool:
 
 
 def faults(hours: tuple[str, ...]) -> Iterator[str]:
-    """Yield what is wrong with these hours."""
+    """Yield the faults of these hours."""
     if len(hours) > _MOST:
         yield f"expected at most {_MOST} entries, found {len(hours)}"
     for text in hours[:_MOST]:
@@ -24,7 +24,7 @@ def faults(hours: tuple[str, ...]) -> Iterator[str]:
 
 
 def _minutes(text: str) -> tuple[int, int] | None:
-    """The first minute of the day, and the one at which they end; None if it is no such text."""
+    """Parse the first minute of the day, and the end minute; None for another text."""
     match = _HOURS.fullmatch(text)
     if match is None:
         return None

@@ -1,6 +1,6 @@
-"""The protocol between systemd and a service: the parts of sd_notify(3) and sd_listen_fds(3) that the daemon needs.
+"""The parts of sd_notify(3) and sd_listen_fds(3) that the daemon needs.
 
-All of its variables are removed from the environment, since a child that inherits them would notify in the daemon's name.
+Removes all their variables from the environment, so that no child notifies in the daemon's name.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "L
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceManager:
-    """The service manager that is notified; with an empty `address` nothing is sent.
+    """The service manager. With an empty `address` nothing is sent.
 
-    `watchdog`: the interval in seconds within which systemd expects a keep-alive, 0 for none. `sockets`: listening already, by the names
-    that their units give them.
+    `watchdog`: seconds within which systemd expects a keep-alive, 0 for none. `sockets`: passed listening sockets, by
+    the names in their units.
     """
 
     address: str = ""
@@ -32,7 +32,7 @@ class ServiceManager:
 
     @classmethod
     def of(cls, environment: MutableMapping[str, str]) -> Self:
-        """Takes from `environment` what is meant for this process, and removes what is meant for another one, too."""
+        """Read the variables for this process from `environment`, and remove them, also those for other processes."""
         variables = {name: environment.pop(name, "") for name in _VARIABLES}
         here = str(os.getpid())
         timed = variables["WATCHDOG_PID"] in ("", here)
@@ -43,14 +43,14 @@ class ServiceManager:
         )
 
     def turn_away(self) -> None:
-        """Close connections waiting on a socket that systemd passed: no daemon will accept them, and while one waits systemd starts the service again at once."""
+        """Close connections waiting on the passed sockets: while one waits, systemd restarts the service at once."""
         for listener in self.sockets.values():
-            with contextlib.suppress(OSError):  # no connection waits any more
+            with contextlib.suppress(OSError):  # no more waiting connections
                 for _ in range(_WAITING_MOST):
                     listener.accept()[0].close()
 
     def send(self, *lines: str) -> None:
-        """Send lines such as `READY=1`. Never blocks and never raises: without a receiver the message is lost."""
+        """Send lines such as `READY=1`. Never blocks or raises: without a receiver the message is lost."""
         if not self.address:
             return
         address = f"\0{self.address[1:]}" if self.address.startswith("@") else self.address
@@ -60,7 +60,7 @@ class ServiceManager:
 
 
 def _passed(variables: dict[str, str]) -> dict[str, socket.socket]:
-    """Sockets without a unique name, and anything but listening Unix sockets, are left out."""
+    """Return passed listening Unix sockets with unique names; ignore all others."""
     count = min(int(_number(variables["LISTEN_FDS"])), _PASSED_MOST)
     names = variables["LISTEN_FDNAMES"].split(":") if variables["LISTEN_FDNAMES"] else []
     passed: dict[str, socket.socket] = {}

@@ -1,4 +1,4 @@
-"""Work that may block or hang, in a thread that nothing waits for."""
+"""Runs work that may hang in a thread that nothing waits for."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Result = TypeVar("Result")
 
 
 def detached(name: str, work: Callable[[], Result]) -> asyncio.Future[Result]:
-    """Run `work` in a daemon thread of its own; the future gets what it returns or raises, if it ever ends.
+    """Run `work` in a new daemon thread; the future gets its result or exception, if it ever returns.
 
-    It also gets RuntimeError where no thread can be started, as at a limit on tasks (TasksMax, a pod's pids). Neither the loop nor the end
-    of the process waits for the thread (an executor's threads would be waited for).
+    The future gets RuntimeError if no thread can be started, as at a task limit (TasksMax, a pod's pids). Neither the
+    loop nor the exit of the process waits for the thread, unlike for an executor's threads.
     """
     future, run = promised(work)
     try:
@@ -26,7 +26,7 @@ def detached(name: str, work: Callable[[], Result]) -> asyncio.Future[Result]:
 
 
 def promised(work: Callable[[], Result]) -> tuple[asyncio.Future[Result], Callable[[], None]]:
-    """A future of this loop, and what a thread must run so that it gets what `work` returns or raises."""
+    """Return a future of this loop, and a function for a thread that runs `work` and sets the future."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Result] = loop.create_future()
 
@@ -44,7 +44,7 @@ def promised(work: Callable[[], Result]) -> tuple[asyncio.Future[Result], Callab
             result = work()
         except BaseException as raised:  # noqa: BLE001 - all of it goes to the waiter of the future
             error = raised
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(settle, result, error)
 
     return future, run

@@ -1,4 +1,4 @@
-"""Whether a text is the address of an HTTP server. Checked without any client, since configuration is read before one is loaded."""
+"""Validates addresses of HTTP servers without loading an HTTP client, because configuration is read before."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _PRINTABLE = re.compile(r"[\x21-\x7e]{1,2000}")
 
 
 def address_fault(url: str, *, query: bool = False) -> str:
-    """Say what is wrong with the address; empty if nothing is. `query`: it may have one."""
+    """Return the fault of an address, or "". `query`: whether it may have one."""
     try:
         parts = urlsplit(url)
         _ = parts.port

@@ -1,4 +1,4 @@
-"""Calls to the daemon: one JSON object on a line as request, one as response, through a Unix socket, within a deadline."""
+"""Calls the daemon through its Unix socket: one line of JSON as request, one as response, within a deadline."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpuwarden.cli.text import clean
 
 CONTROL, JOB = "control.sock", "job.sock"
 """The sockets: for operators, and for jobs."""
-DEADLINE = 5.0  # seconds, for everything together
+DEADLINE = 5.0  # seconds, for the whole call
 RESPONSE_MAX = 16 << 20  # bytes
 
 
@@ -29,13 +29,11 @@ class NoDaemon(CommandError):  # noqa: N818 - a state of the host
 
 
 class NoAnswer(CommandError):  # noqa: N818 - a state of the daemon
-    """The daemon was asked, and nobody knows what came of it."""
+    """The request was sent, and its outcome is unknown."""
 
 
 class Daemon:
-    """The daemon of `directory`; `simulated` is where one of simulated GPUs would be; errors mention it if only that one is
-    running.
-    """
+    """The daemon of `directory`. Errors mention a daemon with simulated GPUs in `simulated` if only that one runs."""
 
     def __init__(self, directory: Path, simulated: Path, *, deadline: float = DEADLINE, socket: str = CONTROL) -> None:
         self.path = directory / socket
@@ -51,12 +49,12 @@ class Daemon:
         deadline: float = DEADLINE,
         socket: str = CONTROL,
     ) -> Daemon:
-        """The one that the command line or the environment names, else that of this host's real GPUs."""
+        """The daemon named by the command line or the environment, otherwise that of the real GPUs."""
         simulated = simulation_home(environment) / "run"
         return cls(folder or run_dir(environment), simulated, deadline=deadline, socket=socket)
 
     def call(self, verb: str, **arguments: object) -> Any:
-        """The result of a verb. Raises NoDaemon, or CommandError when there is no response or the daemon refuses."""
+        """Call a verb. Raises NoDaemon, or CommandError if the daemon refuses or does not respond."""
         request = json.dumps({"verb": verb, **arguments}).encode() + b"\n"
         until = time.monotonic() + self._deadline
         try:
@@ -84,7 +82,7 @@ class Daemon:
         return self._result(line)
 
     def peer(self) -> tuple[int, int]:
-        """Process and user that listen there, from the kernel; (0, 0) if none does."""
+        """PID and uid of the listening process, from the kernel; (0, 0) if none listens."""
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(self._deadline)
             try:
@@ -100,7 +98,7 @@ class Daemon:
         return f"; one with simulated GPUs answers elsewhere: add --run-dir {self._simulated.parent}"
 
     def _unwritable(self) -> str:
-        """A daemon that cannot make its socket runs all the same."""
+        """Describe a folder in which the daemon, which may run, cannot create its socket."""
         folder = self.path.parent
         try:
             read_only = bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
@@ -146,10 +144,10 @@ class Daemon:
 
 
 def order(options: argparse.Namespace, verb: str, **arguments: object) -> int:
-    """Gives an order to the daemon of `options.run_dir` and prints its response; the exit code. Raises as `Daemon.call`."""
+    """Call a verb and print the response; return the exit code. Raises as `Daemon.call`."""
     try:
         response = Daemon.chosen(options.run_dir).call(verb, **arguments)
-    except NoAnswer as error:  # what was sent is read once it goes on
+    except NoAnswer as error:  # a stopped daemon reads the request when it continues
         raise NoAnswer(
             f"{error}\n  It may still do this: see gpuwarden status before trying again", error.code
         ) from error
@@ -169,7 +167,7 @@ def listens(path: Path) -> bool:
 
 
 def _connect(connection: socket.socket, path: Path) -> None:
-    """Connect, refusing a symbolic link: root connects in a folder that the daemon's user may own, and must reach no other socket."""
+    """Connect, but refuse a symbolic link: the daemon's user may own the folder, and must not redirect root."""
     file = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if stat.S_ISLNK(os.fstat(file).st_mode):

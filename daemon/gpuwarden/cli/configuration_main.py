@@ -19,7 +19,7 @@ from gpuwarden_collectors.options import SEPARATOR
 
 
 def missing_libraries(config: Config) -> Iterator[str]:
-    """A library that is named and not there. No fault, since a driver may be installed later than gpuwarden starts."""
+    """Yield a configured library that is missing. Not a fault, since the driver may be installed later."""
     library = config.collectors.nvml.library
     paths = [Path(path) for path in library.split(SEPARATOR) if path.startswith("/")]
     if paths and not any(path.exists() for path in paths):
@@ -30,16 +30,16 @@ def missing_libraries(config: Config) -> Iterator[str]:
 
 
 def check_as_daemon(options: argparse.Namespace, config: Config, unit: Mapping[str, str]) -> None:
-    """Read the daemon's own files once more as the user of its unit, for the rest of this process: what root can read the daemon may not.
+    """Read the daemon's own files again as the user of its unit, who may not be able to read what root can.
 
-    Raises CommandError. Does nothing for a file that was named, or if this is not root.
+    The process keeps that user. Raises CommandError. Does nothing for a named file, or if this is not root.
     """
     if options.config is not None or os.geteuid() != 0:
         return
     try:
         become_user_of_unit(unit)
     except (OSError, LookupError, ValueError):
-        return  # the doctor names a user that does not exist
+        return  # the doctor reports a missing user
     _layers, faults = sources(options, os.environ).read()
     try:
         if faults:

@@ -54,7 +54,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _read_again(options: argparse.Namespace, row: Row) -> Row:
-    """The row about the configuration, now that this process may do what the daemon may: what root can read the daemon may not."""
+    """The row about the configuration, read again with the daemon's rights, which may be less than root's."""
     _layers, faults = sources(options, os.environ).read()
     if row.grade is not Grade.OK or not faults:
         return row
@@ -63,7 +63,7 @@ def _read_again(options: argparse.Namespace, row: Row) -> Row:
 
 
 def _running(folder: Path) -> Running:
-    """The process that listens there, and its status."""
+    """The listening process and its status."""
     daemon = Daemon(folder, folder)
     status, why, refused = None, f"the process that answers at {folder} is not gpuwarden of this version", False
     try:

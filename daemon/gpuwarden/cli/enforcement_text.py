@@ -1,4 +1,4 @@
-"""Enforcement in the status document, as text for people."""
+"""Formats enforcement in the status document as text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Document = dict[str, Any]
 
 
 def enforcement_lines(status: Document) -> Iterator[str]:
-    """Lines about notices, exclusions and orders. There are none where no scheduler is configured and no operator gave an order."""
+    """Yield lines about notices, exclusions and orders; none without a scheduler or an order of an operator."""
     enforcement = status.get("actions") or {}
     yield from _notice_lines(status)
     if "operator" in status.get("excluded_by", ()):
@@ -21,7 +21,7 @@ def enforcement_lines(status: Document) -> Iterator[str]:
     for scheduler in enforcement.get("schedulers", ()):
         yield _scheduler(scheduler)
     for action in enforcement.get("wanted", ()):
-        # A restoration that an operator ordered has none.
+        # An operator's restoration has no reason.
         reason = f" ({clean(action['reason'])})" if action["reason"] else ""
         yield f"{clean(action['actuator'])}: {clean(action['intent'])} is pending{reason}: {clean(action['text'])}"
     for action in enforcement.get("would", ()):
@@ -37,14 +37,14 @@ def enforcement_lines(status: Document) -> Iterator[str]:
 
 
 def _blocked(status: Document, enforcement: Document) -> Iterator[str]:
-    """Yield why nothing is done; what waits for a person is said by `_returns`."""
+    """Yield why no action is taken, except for what waits for a person (`_returns`)."""
     for name, why in enforcement.get("blocked", {}).items():
         if status["schedulable"] or not (enforcement.get("needs_person") and _BY_PERSON in why):
             yield f"{clean(name)}: {'' if why.startswith(_COMES_BACK) else 'no action: '}{clean(why)}"
 
 
 def _returns(status: Document, enforcement: Document) -> Iterator[str]:
-    """Yield when the node comes back, by the strictest of its failures. A node that somebody returned by other means than ours is not away."""
+    """Yield when the node returns, by the strictest of its failures; nothing if it is already schedulable."""
     if status["schedulable"]:
         return
     if person := [clean(name) for name in enforcement.get("needs_person", ())]:
@@ -62,7 +62,7 @@ def _strictest_first(text: str) -> bool:
 
 
 _COMES_BACK, _BY_PERSON, _RESTORE = "it comes back ", "(gpuwarden restore)", "`gpuwarden restore`"
-"""Phrases of the daemon about an exclusion that waits, and about one that a person ends."""
+"""Phrases in the daemon's texts about an exclusion that ends by itself, and about one that a person ends."""
 
 
 def _override_lines(overridden: Document | None) -> Iterator[str]:
@@ -93,7 +93,7 @@ def _notice_lines(status: Document) -> Iterator[str]:
 
 
 def _shown_only(notice: Document) -> str:
-    """A notice that changes nothing yet, or never will."""
+    """Format a notice that has no effect, now or ever."""
     until = f" at {when(notice['deadline'])}" if notice.get("deadline") else ""
     description = f"{clean(notice['kind'])}{until}, from {clean(notice['source'])}: {clean(notice['reason'])}"
     if notice.get("called_off"):

@@ -24,7 +24,7 @@ examples:
 MAIN = "gpuwarden.cli.events_main"
 
 LIMIT = 10_000
-"""Events that a reading gives at most."""
+"""Most events per read."""
 
 
 def arguments(parser: Parser) -> None:

@@ -17,11 +17,11 @@ from gpuwarden.cli.text import clean, event_data, when
 from gpuwarden.health.bookkeeping import OF_GATES, OF_TESTS, is_bookkeeping
 
 POLL = 1.0  # seconds
-OVERLAP = 30.0  # seconds by which polls overlap: an event may be listed a little after its time
+OVERLAP = 30.0  # seconds of overlap between polls: an event may be listed slightly after its time
 
 Event = dict[str, Any]
 Read = Callable[[float], list[Event]]
-"""The events since a wall time, in order, at most the newest LIMIT. Raises CommandError."""
+"""Returns the events since a Unix time, in order, at most the newest LIMIT. Raises CommandError."""
 
 
 def main(options: argparse.Namespace) -> int:
@@ -69,13 +69,13 @@ def _from_ledger(state_dir: Path | None, since: float) -> list[Event]:
 
 
 def _following(read: Read, shown: list[Event]) -> Iterator[Event]:
-    """Yields what comes after `shown`, forever. Waits for a daemon that restarts meanwhile."""
+    """Yields events after `shown`, forever. Waits for a daemon that restarts."""
     seen = {_as_json(event) for event in shown}
     read_at = time.time()
     while True:
         sys.stdout.flush()
         time.sleep(POLL)
-        # The wall clock may be set back, and then events with earlier times than before are new.
+        # If the wall clock is set back, new events have earlier times.
         since = min(read_at, time.time()) - OVERLAP
         try:
             events = read(since)

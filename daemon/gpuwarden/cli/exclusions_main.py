@@ -36,7 +36,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _exclusions(state: PolicyState) -> Iterator[dict[str, Any]]:
-    """Exclusions by gpuwarden. One that is `asked` was written before the daemon stopped and not read back: it may be in force, too."""
+    """Yield gpuwarden's exclusions. One with `asked` may be in force: it was written, but not read back."""
     for hold in state.holds.values():
         yield _row(hold.actuator, hold.why.value, hold.reason, hold.since or hold.at.wall, asked=False)
     for intent in state.pending.values():

@@ -34,7 +34,7 @@ Explained = tuple[str, Facts]
 
 @dataclass(frozen=True, slots=True)
 class LineFacts:
-    """Facts that a line shows beyond its number; None: as in the table."""
+    """Facts in a line in addition to its number; None: as in the table."""
 
     ruling: Ruling | None = None
     facts: Facts = field(default_factory=dict)
@@ -52,7 +52,7 @@ LINE = re.compile(r"NVRM: |nvidia-nvswitch\d")
 
 
 def xid(number: int, rules: Rules, read: LineFacts | None = None) -> Explained:
-    """Explain an Xid. `read`: what a line shows beyond the number."""
+    """Explain an Xid. `read`: further facts in a line."""
     row = xid_row(number)
     read = read or LineFacts()
     ruling = read.ruling or Ruling(row.klass, row.advice)
@@ -82,7 +82,7 @@ _TRAFFIC = {
 
 
 def sxid(number: int, rules: Rules, *, fatal: bool | None = None) -> Explained:
-    """Explain an SXid. `fatal`: as the line states it, None if it does not."""
+    """Explain an SXid. `fatal`: from the line, or None."""
     row = sxid_row(number)
     klass = first_class(row, fatal)
     ruling = Ruling(klass, sxid_advice(fatal=klass is XidClass.FAILURE))
@@ -101,7 +101,7 @@ def sxid(number: int, rules: Rules, *, fatal: bool | None = None) -> Explained:
 
 
 def _here(table: Ruling, rule: XidRule | None, key: str, cure: Advice) -> Facts:
-    """The site's class of it, if configured."""
+    """The site's classification, if configured."""
     if rule is None or not (rule.severity or rule.advice):
         return {}
     site = of_site(table, rule, cure)
@@ -114,8 +114,8 @@ def _then(escalation: Advice, advice: Advice) -> str:
 
 
 def dcgm(text: str) -> DcgmCode:
-    """Raises CommandError for what is neither the number nor the name of a code."""
-    row = dcgm_named(text) or dcgm_named(f"dcgm {text}")  # DCGM_API is the name of one
+    """Find a DCGM code by number or name. Raises CommandError."""
+    row = dcgm_named(text) or dcgm_named(f"dcgm {text}")  # one code is named DCGM_API
     if row is not None:
         return row
     name = text.strip().upper().replace(" ", "_").removeprefix("DCGM_").removeprefix("FR_")
@@ -138,7 +138,7 @@ def dcgm_facts(row: DcgmCode) -> Explained:
 
 
 def line(text: str, rules: Rules, driver: str) -> Explained:
-    """A pasted line of the kernel log. Raises CommandError for one without Xid and SXid."""
+    """Explain a pasted line of the kernel log. Raises CommandError without an Xid or SXid."""
     begins = LINE.search(text)
     event = event_of(Record(0, 0, 0, 0, text[begins.start() :]), Stamp(0.0, 0.0), "") if begins else None
     if isinstance(event, SxidEvent):
@@ -152,7 +152,7 @@ def line(text: str, rules: Rules, driver: str) -> Explained:
 
 
 def _other(event: XidEvent) -> LineFacts:
-    """Lines of all numbers but NVLink 5's."""
+    """Read the facts in a line of an Xid, except those of NVLink 5."""
     text = sign(event)
     if event.xid == 154 and (action := recovery_action(text)) is not None:
         if action == 0:

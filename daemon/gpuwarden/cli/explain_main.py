@@ -28,7 +28,7 @@ from gpuwarden.publish.returning import comes_back_when
 from gpuwarden.publish.status import ENDS_WHEN
 
 _OF_FEATURES = {code: facts for feature in parts("reasons").values() for code, facts in feature.REASONS.items()}
-"""What status says of features, explained: facts by code."""
+"""Explanations of the features' reasons: facts by code."""
 _NUMBERED = re.compile(r"(s?xid)?[ .]?(\d{1,9})", re.ASCII)
 
 
@@ -58,7 +58,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _site(options: argparse.Namespace) -> tuple[Rules, str, str]:
-    """The site's rules for conditions and Xids, the address of its runbooks, and a note. Only a configuration given by --config must be readable."""
+    """The site's rules, its runbooks' address, and a note. Only a configuration given by --config must be readable."""
     try:
         config = load(sources(options, os.environ))
     except ConfigError as error:
@@ -73,7 +73,7 @@ def _site(options: argparse.Namespace) -> tuple[Rules, str, str]:
 
 
 def explanation(text: str, rules: Rules | None = None, driver: str = "") -> Iterable[str]:
-    """Lines. Raises CommandError for an unknown code."""
+    """Yield the explanation's lines. Raises CommandError for an unknown code."""
     rules = rules or Rules()
     if codes.LINE.search(text):
         return _facts(*codes.line(text, rules, driver))
@@ -110,7 +110,7 @@ def _of_status(text: str, code: str, rules: Rules) -> Iterator[str]:
 
 
 def _dcgm(name: str, rules: Rules) -> Iterator[str]:
-    """The code, and the condition that an incident with it belongs to."""
+    """Explain a DCGM code and its condition."""
     code = codes.dcgm(name)
     yield from _facts(*codes.dcgm_facts(code))
     if (row := condition(code.condition)) is not None:

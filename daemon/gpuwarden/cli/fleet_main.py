@@ -53,7 +53,7 @@ def main(options: argparse.Namespace) -> int:
     if options.report is not None:
         return fleet_report.show(reached, options)
     if options.watch is None:
-        gc.disable()  # a fifth of the time, with 10,000 nodes: nothing of it is in a cycle, and the process ends
+        gc.disable()  # saves a fifth of the time with 10,000 nodes: there are no cycles, and the process is short-lived
         return _show(reached, options)
     while True:
         try:
@@ -65,7 +65,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _combined(options: argparse.Namespace) -> None:
-    """Raise CommandError if options are given together of which one would be ignored."""
+    """Raise CommandError for combinations of options in which one would be ignored."""
     option_names = {name for name, value in vars(options).items() if value not in (None, False)}
     if options.report is None and option_names & {"until", "by", "html"}:
         raise CommandError("--until, --by and --html are of a report: give --report, too")
@@ -80,7 +80,7 @@ def _combined(options: argparse.Namespace) -> None:
 
 
 def _show(reached: Access, options: argparse.Namespace) -> int:
-    """Raises CommandError when Prometheus cannot be queried or has no such node."""
+    """Query and print the fleet. Raises CommandError if Prometheus cannot be queried or has no such node."""
     try:
         wide = options.why or options.drift
         results = query(reached, QUERIES | WHY_QUERIES if wide else QUERIES, options.timeout)
@@ -116,18 +116,18 @@ def _wanted(row: Row, options: argparse.Namespace) -> bool:
 
 
 def _why(results: Results, all_rows: Sequence[Row], shown: Sequence[Row], options: argparse.Namespace) -> Why:
-    """Find what the nodes of `--status` have in common that the others lack; without it, those that fail or do not answer."""
+    """Find what distinguishes the nodes of `--status`, or else the failing and silent ones, from the others."""
     failing = shown if options.status else [row for row in all_rows if row.status in _FAILING]
     return why(all_rows, failing, _machines(results))
 
 
 def _machines(results: Results) -> dict[Key, dict[str, str]]:
-    """Return the labels of nodes; of those that no longer answer the last ones."""
+    """Return the labels of nodes; the last known ones for silent nodes."""
     return labels_of(results.samples["machines_before"], results.samples["machines"])
 
 
 def _chosen(candidates: Sequence[Row], options: argparse.Namespace, reached: Access) -> list[Row]:
-    """Rows of `--cluster` and `--node`. A silent node whose cluster is unknown is in each. Raises CommandError if there is none."""
+    """Select rows by `--cluster` and `--node`. A node of unknown cluster is in each. Raises CommandError if none."""
     if not candidates:
         raise CommandError(
             f"{reached.url} has no series of gpuwarden: does it scrape the daemons (port 9839)?", UNKNOWN
@@ -168,7 +168,7 @@ def _document(reached: Access, shown: Sequence[Row], notes: Sequence[str]) -> di
 
 
 def _node(row: Row) -> dict[str, Any]:
-    """The JSON of one row. It avoids `asdict` for the whole row, which copies what it meets and takes longer than Prometheus."""
+    """The JSON of one row. Avoids `asdict` for the whole row, whose deep copies take longer than Prometheus."""
     document: dict[str, Any] = {name: getattr(row, name) for name in _KEYS}
     return document | {
         "gpus": {"expected": row.expected, "present": row.present},

@@ -1,4 +1,4 @@
-"""The report as one HTML page: styles and plots are within it, and it has no script. Every value is escaped."""
+"""The report as one HTML page with inline styles and plots, without scripts. Escapes every value."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from gpuwarden.cli.parser import Parser, duration
 
 BY = ("cluster", "rack")
-"""Labels by which a report groups nodes, unless it is told otherwise."""
+"""Default labels by which a report groups nodes."""
 
 
 def arguments(parser: Parser) -> None:

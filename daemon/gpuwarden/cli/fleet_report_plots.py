@@ -1,4 +1,4 @@
-"""The plots of the report: SVG within the page, without a script. Every text in it is escaped."""
+"""The plots of the report as inline SVG without scripts. Escapes every text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FAILED, PLANNED, UNKNOWN, GOOD = "#c0392b", "#5d7fa8", "#c8c8c8", "#3c8d5a"
 
 
 def days(made: Report) -> str:
-    """Draw a bar for the availability of each day. The scale begins below the worst day, and is written beside it."""
+    """Draw a bar for the availability of each day. The labelled scale begins below the worst day."""
     values = [row.availability for row in made.days if row.availability is not None]
     if not values:
         return ""
@@ -57,7 +57,7 @@ def causes(made: Report) -> str:
 
 
 def nodes(made: Report) -> str:
-    """Draw when the nodes that lost most were out, and when nothing is known of them."""
+    """Draw the outages and the unknown times of the nodes that lost most."""
     shown = [story for story in made.stories if story.lost][:NODES_MOST]
     if not shown:
         return ""

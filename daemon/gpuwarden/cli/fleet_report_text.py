@@ -117,7 +117,7 @@ def group_row(of: Figures) -> tuple[str, ...]:
 
 
 def repair(of: Spread) -> str:
-    """Write a spread: its median with the extremes, or the one value there is."""
+    """Format a spread: its median with the extremes, or its only value."""
     if of.shortest is None or of.longest is None:
         return "-"
     if of.median is None:

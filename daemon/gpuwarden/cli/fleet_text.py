@@ -77,7 +77,7 @@ def _headline(rows: Sequence[Row]) -> str:
 
 
 def _domains(all_rows: Sequence[Row]) -> Iterator[str]:
-    """Yield a line for each NVLink domain that has a node worth a look, the domains with most of them first."""
+    """Yield a line for each NVLink domain with remarkable nodes, those with most of them first."""
     of: dict[str, list[Row]] = {}
     for row in all_rows:
         of.setdefault(row.domain, []).append(row)
@@ -115,7 +115,7 @@ def _why(row: Row) -> str:
 
 
 def _checks(findings: Iterable[Finding]) -> Iterator[str]:
-    """Texts in the order of findings, which is the worst first: `xid 79 on GPU 3`, `nvlink_down x18`."""
+    """Yield texts of findings, worst first: `xid 79 on GPU 3`, `nvlink_down x18`."""
     of: dict[str, list[Finding]] = {}
     for finding in findings:
         of.setdefault(finding.check, []).append(finding)

@@ -1,4 +1,4 @@
-"""One HTML document that loads nothing: its styles and plots are in it, and it has no script. Every value is escaped."""
+"""A self-contained HTML document with inline styles and plots, without scripts. Escapes every value."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ pre { font-size: 12px; white-space: pre-wrap; background: #f6f6f6; padding: .6em
 
 
 def page(title: str, body: str) -> str:
-    """Return the document. `body` is HTML already."""
+    """Return the document. `body` is HTML."""
     policy = "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
     head = f'<meta charset="utf-8">{policy}<title>{escape(title)}</title><style>{_STYLE}</style>'
     return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n<h1>{escape(title)}</h1>\n{body}\n</body></html>\n'
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, most: int, all_of: str) -> str:
-    """Return a table of texts. `all_of`: where all rows are, if there are more than `most`."""
+    """Return a table of texts. `all_of`: where to find all rows if there are more than `most`."""
     if not rows:
         return "<p>None.</p>"
     top = "".join(f"<th>{escape(cell)}</th>" for cell in head)

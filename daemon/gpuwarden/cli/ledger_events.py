@@ -1,4 +1,4 @@
-"""Events from the ledger itself, for when no daemon runs. Nothing is written."""
+"""Reads events from the ledger when no daemon runs. Writes nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpuwarden.publish.status import event
 
 
 def ledger_events(state_dir: Path | None, since: float, limit: int) -> list[dict[str, Any]]:
-    """The newest events of the ledger, listed as the daemon lists them. Raises CommandError."""
+    """The newest events of the ledger, in the daemon's format. Raises CommandError."""
     path = ledger_path(state_dir)
     try:
         with read_only(path) as ledger:
@@ -26,7 +26,7 @@ def ledger_events(state_dir: Path | None, since: float, limit: int) -> list[dict
 
 
 def ledger_path(state_dir: Path | None) -> Path:
-    """Path of the ledger in `state_dir`, by default that of the daemon that the configuration describes. Raises CommandError."""
+    """Path of the ledger in `state_dir`, by default the configured one. Raises CommandError."""
     return (state_dir or _configured()) / LEDGER
 
 

@@ -1,4 +1,4 @@
-"""Before anything starts: a ledger of another major version ends `run`, as a fault in the configuration does."""
+"""Makes `run` exit if the ledger has another major version, as for a fault in the configuration."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from gpuwarden.ledger.errors import LedgerError, LedgerOfAnotherMajor
 from gpuwarden.ledger.reader import read_only
 
 WITHIN = 2.0
-"""Seconds. A disk that hangs keeps no daemon from starting: it then judges from memory, and reports it."""
+"""Time limit in seconds. With a hung disk the daemon starts anyway, judges from memory, and reports it."""
 
 
 def refuse_another_major(path: Path) -> None:
-    """Raises CommandError. With any other error of the ledger the daemon runs."""
+    """Raises CommandError for another major version. The daemon runs with any other error of the ledger."""
     refused: list[LedgerOfAnotherMajor] = []
     thread = threading.Thread(target=_check, args=(path, refused), name="ledger version", daemon=True)
     thread.start()

@@ -1,7 +1,7 @@
-"""The command line: finds the verb, loads its module and no other, and turns its errors into an exit code.
+"""The command line: loads only the module of the verb, and converts its errors to an exit code.
 
-A verb's module has `HELP` (what it does, and examples), `arguments(parser)` and `main(options) -> exit code`. Where `main` needs much
-more than its help does, it is in a module of its own, which `MAIN` names and which is loaded when the arguments are read.
+A verb's module has `HELP` (description and examples), `arguments(parser)` and `main(options) -> exit code`. If `main`
+needs many more imports than the help, it is in the module named by `MAIN`, which is loaded after parsing the arguments.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ VERBS: dict[str, tuple[str, str]] = {
     **_OF_FEATURES,
     "config": ("gpuwarden.cli.configuration", "check the configuration, or show it with the source of each value"),
 }
-"""Verb: its module, and one line about it."""
+"""Module and one-line description of each verb."""
 
 INTERNAL, UNWRITTEN = 70, 74  # EX_SOFTWARE and EX_IOERR of sysexits.h
 INTERRUPTED, PIPE_CLOSED = 130, 141  # 128 and the number of the signal, as a shell reports it
@@ -57,11 +57,11 @@ INTERRUPTED, PIPE_CLOSED = 130, 141  # 128 and the number of the signal, as a sh
 
 def main(argv: Sequence[str] | None = None) -> int:
     verb, *arguments = (sys.argv[1:] if argv is None else argv) or [""]
-    if verb.startswith("--") and verb not in ("--help", "--version"):  # as Prometheus' exporters are started
+    if verb.startswith("--") and verb not in ("--help", "--version"):  # the style of Prometheus' exporters
         verb, arguments = "run", [verb, *arguments]
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # neither closed nor replaced
-            stream.reconfigure(errors="backslashreplace")  # names of files need not be UTF-8
+            stream.reconfigure(errors="backslashreplace")  # file names may not be UTF-8
     try:
         code = _dispatch(verb, arguments)
         print(end="", flush=True)
@@ -108,7 +108,7 @@ def _dispatch(verb: str, arguments: Sequence[str]) -> int:
     if verb not in VERBS:
         print(_usage() if not verb else f"gpuwarden: unknown verb {verb!r}{_suggestion(verb)}", file=sys.stderr)
         return USAGE
-    gc.disable()  # while modules are loaded nothing is garbage, and looking for some takes a tenth of the time (benchmarks/bench_imports.py)
+    gc.disable()  # imports create no garbage; collection takes a tenth of the time (bench_imports.py)
     try:
         module = _module(verb)
         options = _parser(verb, module).parse_args(arguments)
@@ -120,7 +120,7 @@ def _dispatch(verb: str, arguments: Sequence[str]) -> int:
 
 
 def parser_of(verb: str) -> Parser:
-    """Parser of one verb, from which its man page and shell completions are made."""
+    """Parser of one verb; also the source of its man page and shell completions."""
     return _parser(verb, _module(verb))
 
 

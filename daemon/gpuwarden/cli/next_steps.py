@@ -1,4 +1,4 @@
-"""What to type in another terminal while simulated GPUs run."""
+"""Suggests commands for another terminal while simulated GPUs run."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 from gpuwarden.config.model import Config
 
 CONTAINER = "container"
-"""The variable that systemd and the image (packaging/Dockerfile) set in a container."""
+"""Environment variable that systemd and the image (packaging/Dockerfile) set in a container."""
 
 
 def next_steps(config: Config, environment: Mapping[str, str]) -> Iterator[str]:
-    """Yields lines that say how to try a simulation."""
+    """Yields lines about how to try a simulation."""
     command = _command(environment)
     folder = shlex.quote(str(config.run.dir))
     yield "These GPUs are SIMULATED. In another terminal:"
@@ -27,9 +27,9 @@ def next_steps(config: Config, environment: Mapping[str, str]) -> Iterator[str]:
 
 
 def _command(environment: Mapping[str, str]) -> str:
-    """The command as it was called, by its name alone where the shell finds it so.
+    """The command as it was called, or its bare name if the shell finds it.
 
-    In a container it starts with `docker exec`: the default hostname there is the container's own name.
+    In a container it starts with `docker exec`; the default hostname there identifies the container.
     """
     name = Path(sys.argv[0]).name
     command = name if shutil.which(name, path=environment.get("PATH", "")) else shlex.quote(sys.argv[0])

@@ -1,4 +1,4 @@
-"""Common to all verbs: the parser, exit codes and errors."""
+"""The parser, exit codes and errors of all verbs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from gpuwarden.base.durations import parse_duration
 USAGE, UNAVAILABLE, CANNOT_CREATE, TRY_AGAIN, NOT_ALLOWED = 64, 69, 73, 75, 77
 
 HEALTH_CODES = {"healthy": 0, "warning": 1, "failure": 2}
-UNKNOWN = 3  # any other health, and none at all
+UNKNOWN = 3  # any other health, or none
 
 _SIMULATED_MAX = 64  # more than any host has
 
 
 class CommandError(Exception):
-    """Ends the command with `code` and its message, which states what could not be done and what to do about it."""
+    """Ends the command with `code`. The message has the failed action and the remedy."""
 
     def __init__(self, message: str, code: int = USAGE) -> None:
         super().__init__(message)
@@ -28,7 +28,7 @@ class CommandError(Exception):
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser of argparse that exits with 64 on bad usage: 2 means that GPUs have failed."""
+    """An argparse parser that exits with 64 on bad usage, because 2 means that GPUs have failed."""
 
     def __init__(self, prog: str, description: str, epilog: str) -> None:
         super().__init__(
@@ -73,7 +73,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def duration(least: str = "0s", most: str = "36500d") -> Callable[[str], float]:
-    """The type of an argument: a duration, in seconds, within these bounds."""
+    """Return an argparse type for durations, in seconds, within these bounds."""
 
     def parse(text: str) -> float:
         try:
@@ -94,7 +94,7 @@ def _count(text: str) -> int:
 
 
 def folder(text: str) -> Path:
-    """An absolute path, from one that may be relative to where the command was given."""
+    """Return an absolute path; a relative one starts at the current folder."""
     if not text:
         raise argparse.ArgumentTypeError("expected a folder, found nothing")
     return Path(text).absolute()

@@ -1,4 +1,4 @@
-"""How the options of a command, and its environment, reach Prometheus. It loads TLS, which a command without Prometheus does not need."""
+"""Builds the access to Prometheus from options and environment. Separate, because it loads TLS."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuwarden.prometheus.access import Access, AccessError, Hints, access
 
 
 def prometheus_access(options: argparse.Namespace, environment: Mapping[str, str]) -> Access:
-    """Return how the options and the environment reach Prometheus. Raises CommandError."""
+    """Return the access to Prometheus. Raises CommandError."""
     hints = Hints(
         address="is the address right? --prometheus URL, or PROMETHEUS_URL",
         credentials="give --token-file or --basic-file",

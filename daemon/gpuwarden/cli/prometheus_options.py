@@ -1,4 +1,4 @@
-"""The options of commands that query Prometheus: its address, and files with credentials. None takes a secret itself."""
+"""The options of commands that query Prometheus: its address, and files with credentials; no option takes a secret."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FILES = {
     "basic": "one line USER:PASSWORD",
     "ca": "certificates (PEM) to trust instead of the system's",
 }
-"""Options that name a file, and what it holds."""
+"""Options that name a file, with the file's content."""
 
 
 def add_files(parser: Parser) -> None:

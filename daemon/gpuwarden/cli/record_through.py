@@ -1,4 +1,4 @@
-"""Recording through the running daemon, which is polled once a second for its readings since: the GPUs are not read twice."""
+"""Records through the running daemon, polled once a second for new readings, so that GPUs are not read twice."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ Piece = dict[str, Any]
 
 
 class RecordingEnded(Exception):  # noqa: N818 - what is in the trace can be replayed
-    """The daemon ended the recording. The message says why."""
+    """The daemon ended the recording. The message has the reason."""
 
 
 def record_through(
     daemon: Daemon, first: Piece, path: Path, seconds: float | None, *, hosts: Iterable[str] | None
 ) -> None:
-    """Write what comes after `first`, the answer that began the session. `hosts`: anonymise, these names too.
+    """Write the records after `first`, the answer that started the session. `hosts`: names to anonymise, too.
 
-    Raises OSError if the file cannot be written, CommandError if the daemon no longer responds, RecordingEnded. In every
-    case the session at the daemon is ended, and what was written can be replayed.
+    Raises OSError if the file cannot be written, CommandError if the daemon no longer responds, RecordingEnded. In all
+    cases the session is closed, and the written part can be replayed.
     """
     file, zipped = new_trace(path)
     names = None if hosts is None else Pseudonyms(hosts)

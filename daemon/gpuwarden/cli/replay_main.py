@@ -36,7 +36,7 @@ NOT_SHOWN = (EventKind.STARTED, EventKind.RISING, EventKind.SUBSIDED, EventKind.
 
 
 class Side:
-    """A configuration, or none, with its judge, its policy, and the sums of both."""
+    """A configuration, or the trace's own, with its judge, its policy, and their totals."""
 
     def __init__(self, config: Path | None) -> None:
         site = None if config is None else _given(config)
@@ -151,7 +151,7 @@ def _conclude(tallies: Sequence[Tally], box: dict[str, Any] | None, *, as_json: 
 
 
 def _box_text(box: dict[str, Any]) -> str:
-    """Text of what a black box says of itself. Its values are whatever the file has."""
+    """Format the header of a black box, whose values are untrusted."""
     names = box.get("findings")
     findings = ", ".join(clean(str(name)) for name in names) if isinstance(names, list) else ""
     missing = f"; missing: {clean(str(box['missing']))}" if box.get("missing") else ""

@@ -57,5 +57,5 @@ def arguments(parser: Parser) -> None:
 
 
 def _address(text: str) -> str:
-    """Accepts `:9839`, as Prometheus' exporters do. Whether it is an address is checked with the configuration."""
+    """Accept `:9839`, as Prometheus' exporters do. The configuration validates the address."""
     return f"0.0.0.0{text}" if text.startswith(":") else text  # noqa: S104 - what the exporters do

@@ -34,7 +34,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _again(options: argparse.Namespace, *, supervised: bool) -> Config:
-    """The same configuration read again. Raises ReloadError."""
+    """Read the configuration again. Raises ReloadError."""
     try:
         config, read = _read_again(options)
         check_web_config(config)
@@ -46,7 +46,7 @@ def _again(options: argparse.Namespace, *, supervised: bool) -> Config:
 
 
 def _read_again(options: argparse.Namespace) -> tuple[Config, Sources | None]:
-    """Return the configuration as its files are now. Raises CommandError if it has a fault."""
+    """Return the configuration from the present files. Raises CommandError if it has a fault."""
     if options.simulate is not None:
         return configuration(options, os.environ), None
     try:

@@ -69,12 +69,12 @@ _DONE = {
     State.OUTDATED: "replaced",
     State.CHANGED: "left as it is: changed by hand",
 }
-"""Actions by the state before. A foreign file is refused."""
+"""Install, depending on the present states. Refuses foreign files."""
 
 
 def _remove(options: argparse.Namespace, installation: Installation) -> int:
     _as_root()
-    installed = installation.installed()  # refused before anything is stopped
+    installed = installation.installed()  # fails before anything is stopped
     if _systemd_runs(options):
         units = " ".join(
             sorted(Path(path).name for path in installed if path.endswith((".service", ".socket", ".timer")))
@@ -91,7 +91,7 @@ def _remove(options: argparse.Namespace, installation: Installation) -> int:
 
 
 def _systemd_runs(options: argparse.Namespace) -> bool:
-    """True if systemd runs for the root that is installed into."""
+    """True if systemd runs and the installation is for this root."""
     return bool(options.root == Path("/")) and Path("/run/systemd/system").is_dir()
 
 

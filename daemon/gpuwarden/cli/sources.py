@@ -1,8 +1,8 @@
 """The configuration that a command line selects.
 
-Under `--simulate` neither /etc/gpuwarden nor any GPUWARDEN_* variable is read, and nothing is where a real daemon has
-its files: no simulated fault can reach a scheduler, a prolog or a dashboard of real GPUs. Settings
-then come from the command line, or from a file named there that is not one of the real daemon.
+Under `--simulate` neither /etc/gpuwarden nor any GPUWARDEN_* variable is read, and no path is one of a real daemon:
+simulated faults cannot reach a scheduler, a prolog or a dashboard of real GPUs. Settings then come from the command
+line, or from a file named there that does not belong to the real daemon.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _OPTIONS = (
 def configuration(
     options: argparse.Namespace, environment: Mapping[str, str], secure: Callable[[Path], None] = check_private
 ) -> Config:
-    """Raises CommandError with every fault. `secure` is called with the folder of the simulation, if it is used."""
+    """Load the configuration. Raises CommandError with all faults. `secure` is called with a simulation's folder."""
     try:
         if options.simulate is None:
             return loaded(sources(options, environment))
@@ -48,7 +48,7 @@ def configuration(
 
 
 def loaded(origin: Sources) -> Config:
-    """Load the configuration, and check the names of series in it. Raises ConfigError."""
+    """Load the configuration and check its names of series. Raises ConfigError."""
     return load(origin, series=ALL)
 
 
@@ -67,7 +67,7 @@ def sources(options: argparse.Namespace, environment: Mapping[str, str]) -> Sour
 
 
 def filed_run_dir(options: argparse.Namespace) -> Path:
-    """The run directory by the files of the configuration alone, whatever command line and environment say."""
+    """The run directory by the configuration files only, ignoring command line and environment."""
     layers, _faults = Sources(file=options.config or CONFIG_FILE).read()
     tables = [layer.tree.get("run") for layer in layers]
     named = [table["dir"] for table in tables if isinstance(table, dict) and isinstance(table.get("dir"), str)]

@@ -1,4 +1,4 @@
-"""The configuration with which the daemon starts: the configured one, or under systemd the last good one if that has a fault."""
+"""The daemon's start configuration: the files, or, under systemd, the last good copy if they have a fault."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpuwarden.config.sources import Sources
 
 
 def start_configuration(options: argparse.Namespace, environment: MutableMapping[str, str]) -> Config:
-    """Raises CommandError. A command that a person typed fails at a fault; so does a pod, whose rollout stops then."""
+    """Raises CommandError. An interactive command fails at a fault; so does a pod, which stops its rollout."""
     if options.simulate is not None or not environment.get("NOTIFY_SOCKET"):
         config = configuration(options, environment, secure=make_private)
         check_web_config(config)
@@ -36,7 +36,7 @@ def start_configuration(options: argparse.Namespace, environment: MutableMapping
 
 
 def _check_web_config(config: Config, origin: Sources) -> None:
-    """Refuse only the first start ever for a fault of the web-config file: later ones serve nothing until it is mended.
+    """Fail for a fault of the web-config file only at the first start ever; later ones serve nothing until it is fixed.
 
     Raises CommandError.
     """
@@ -51,7 +51,7 @@ def _check_web_config(config: Config, origin: Sources) -> None:
 
 
 def remember(read: Sources) -> None:
-    """Keep the files that were read as the last good ones. What prevents it is printed: the daemon works without."""
+    """Keep a copy of the files as the last good ones. Prints an error, because the daemon works without."""
     try:
         keep(read, read.files or ())
     except OSError as error:

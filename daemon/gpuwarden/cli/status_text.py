@@ -1,4 +1,4 @@
-"""The status document as text: the verdict, why, each GPU, each finding and how it ends, and what cannot be read."""
+"""Formats the status document: verdict, reasons, GPUs, findings with their ends, and sources that cannot be read."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ Document = dict[str, Any]
 
 
 def status_text(status: Document, width: int | None = None, *, verbose: bool = False) -> Iterator[str]:
-    """Yield the lines of the status. Where the columns of GPUs are wider than `width`, the least important are left out; other lines
-    are not cut. `verbose`: also the sources that this host does not have.
+    """Yield the lines of the status. Omits the least important GPU columns that exceed `width`; does not cut other
+    lines.
+
+    `verbose`: include sources that this host lacks.
     """
     if status.get("simulated"):
         yield "SIMULATED: these GPUs do not exist"
@@ -50,12 +52,12 @@ def status_text(status: Document, width: int | None = None, *, verbose: bool = F
 
 
 def _spoken(code: str) -> str:
-    """Return a reason as people say it: `xid 79` for `xid.79`."""
+    """Format a reason: `xid 79` for `xid.79`."""
     return clean(code).replace(".", " ", 1)
 
 
 def _guidance(about: Document) -> Iterator[str]:
-    """Yield what to do and where more is written, as a finding or a reason has it."""
+    """Yield the advice and the runbook of a finding or a reason."""
     yield f"  to do: {clean(about['to_do'])}"
     if about.get("ends_when"):
         yield f"  ends when {clean(about['ends_when'])}"
@@ -63,7 +65,7 @@ def _guidance(about: Document) -> Iterator[str]:
 
 
 def _with_its_cause(findings: list[Document]) -> Callable[[Document], tuple[int, bool]]:
-    """Order findings so that each consequence is behind its cause."""
+    """Return a sort key that places each consequence after its cause."""
     place = {finding["id"]: number for number, finding in enumerate(findings)}
     last = len(place)
     return lambda finding: (place.get(finding.get("caused_by") or finding["id"], last), bool(finding.get("caused_by")))
@@ -134,7 +136,7 @@ def _finding(finding: Document) -> Iterator[str]:
 
 
 def _title(finding: Document) -> tuple[str, tuple[str, ...]]:
-    """Return the title, and the keys of the evidence that it says already."""
+    """Return the title, and the keys of the evidence that it contains."""
     check, meaning = finding["check"], finding["evidence"].get("meaning")
     if check in _NUMBERED and meaning and finding["detail"]:
         return f"{_NUMBERED[check]} {clean(finding['detail'])}: {clean(meaning)}", (check, "meaning")
@@ -153,7 +155,7 @@ def _where(finding: Document) -> str:
 
 
 def _unseen(collectors: list[Document], *, absent: bool) -> Iterator[str]:
-    """Yield the sources that are not read yet, and with `absent` those that this host lacks; those that fail are in the daemon's list."""
+    """Yield sources that are not read yet, and with `absent` those that this host lacks; not those that fail."""
     for collector in collectors:
         name, error = clean(collector["name"]), clean(collector["error"])
         if collector["outcome"] is None:

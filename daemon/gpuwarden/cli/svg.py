@@ -1,4 +1,4 @@
-"""Parts of plots: SVG within an HTML page, without a script. Every text in it is escaped."""
+"""Elements of plots as inline SVG without scripts. Escapes every text."""
 
 from __future__ import annotations
 

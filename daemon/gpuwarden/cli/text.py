@@ -12,7 +12,7 @@ _ONLY_IN_JSON = ("first_boottime", "first_wall", "latch")  # of events: only the
 
 
 def event_data(data: Mapping[str, object]) -> str:
-    """The data of an event for one line: `name=value`, without what is empty."""
+    """The data of an event on one line: `name=value`, without empty values."""
     shown = {name: value for name, value in data.items() if name not in _ONLY_IN_JSON and value not in ("", None)}
     return " ".join(f"{clean(name)}={clean(value)}" for name, value in shown.items())
 
@@ -24,5 +24,5 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def when(time: str | None) -> str:
-    """RFC 3339 in UTC, to the second and easier on the eye."""
+    """Format an RFC 3339 time in UTC to the second, in a readable form."""
     return f"{clean(time)[:19].replace('T', ' ')} UTC" if time else "never"

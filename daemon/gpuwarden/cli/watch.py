@@ -24,7 +24,7 @@ examples:
 """
 
 POLL = 0.5  # seconds between a response and the next request, at most
-USUAL = (80, 24)  # columns and rows of a terminal that does not know its size
+USUAL = (80, 24)  # columns and rows of a terminal of unknown size
 
 
 def arguments(parser: Parser) -> None:
@@ -41,13 +41,13 @@ def arguments(parser: Parser) -> None:
 def main(options: argparse.Namespace) -> int:
     watch = Watch(Daemon.chosen(options.run_dir), options.interval)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    # Blocked, a resize waits until it is taken; else it could be lost between two polls.
+    # Blocked, so that a resize between two polls is not lost.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGWINCH})
     try:
         watch.run()
     except KeyboardInterrupt:
         if watch.on_terminal:
-            print()  # the shell's prompt begins a line
+            print()  # the shell's prompt starts on a new line
     return watch.code()
 
 
@@ -59,18 +59,18 @@ class Watch:
         self._known = Known()
 
     def code(self) -> int:
-        """The exit code of what is known now."""
+        """The exit code of the last known status."""
         if self._known.error or self._known.status is None:
             return UNKNOWN
         return HEALTH_CODES.get(str(self._known.status["status"]), UNKNOWN)
 
     def run(self) -> None:
-        """Show changes until a signal raises KeyboardInterrupt. Raises CommandError if this user may not connect."""
+        """Show changes until KeyboardInterrupt. Raises CommandError if this user may not connect."""
         self._poll()
         if self.on_terminal:
-            print("\n" * (_size()[1] - 1), end="")  # keeps above what was on the screen
+            print("\n" * (_size()[1] - 1), end="")  # scrolls the screen's content up
         shown: tuple[str, ...] = ()
-        due = 0.0  # when to draw again though nothing changed
+        due = 0.0  # when to redraw without a change
         while True:
             now = time.monotonic()
             if self._known.content() != shown or (self.on_terminal and now >= due):
@@ -85,7 +85,7 @@ class Watch:
         try:
             self._known = self._known.answer(self._daemon.call("status"), time.time())
         except CommandError as error:
-            if error.code == NOT_ALLOWED and self._known.status is None:  # waiting would not change it
+            if error.code == NOT_ALLOWED and self._known.status is None:  # waiting would not help
                 raise CommandError(str(error), UNKNOWN) from error
             self._known = self._known.silence(str(error), time.time())
 

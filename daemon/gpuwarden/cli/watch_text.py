@@ -1,4 +1,4 @@
-"""The output of `gpuwarden watch`: on a terminal a screen that fits it, elsewhere a block of lines for each change."""
+"""The output of `gpuwarden watch`: a fitted screen on a terminal, otherwise a block of lines per change."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ Document = dict[str, Any]
 
 
 class Known(NamedTuple):
-    """State of the daemon as last received. Times are Unix times."""
+    """The last received state of the daemon. Times are Unix times."""
 
     status: Document | None = None
     """The last response."""
     answered: float = 0.0
-    """When it came."""
+    """When it arrived."""
     error: str = ""
-    """Why there is no response now; empty while there is one."""
+    """Why the daemon does not respond; empty while it does."""
     silent_since: float = 0.0
-    """Since when there is none."""
+    """Since when it does not respond."""
     restarted: str = ""
-    """When this daemon started, if another one answered before it."""
+    """When this daemon started, if an earlier one answered before."""
 
     def answer(self, status: Document, at: float) -> Known:
         same = self.status is None or self.status["started_at"] == status["started_at"]
@@ -34,7 +34,7 @@ class Known(NamedTuple):
         return self._replace(error=error, silent_since=self.silent_since if self.error else at)
 
     def content(self) -> tuple[str, ...]:
-        """The text without what always changes: equal contents need no new block."""
+        """The text without parts that always change; an equal content needs no new block."""
         if self.error or self.status is None:
             return (self.error,)
         lasting = {
@@ -47,7 +47,7 @@ class Known(NamedTuple):
         return str(self.status["started_at"]), *status_text(self.status | lasting)
 
     def lines(self, width: int | None = None, *, only_sick: bool = False) -> Iterator[str]:
-        """Lines to show. An old status is reduced to the verdict and its time: stale readings must not look current."""
+        """Yield the lines. Reduces an old status to verdict and time, so that stale readings do not look current."""
         if self.error:
             yield f"NO RESPONSE since {_time(self.silent_since)}: {clean(self.error)}"
             if self.status is not None:
@@ -73,12 +73,12 @@ def _time(wall: float) -> str:
 
 
 def block(state: Known, now: float) -> str:
-    """Text of one change, for a file or another program; its first line begins with `==`."""
+    """Text of one change, for a file or another program. Its first line begins with `==`."""
     return "\n".join((f"== {_time(now)}", *state.lines(), ""))
 
 
 def screen(state: Known, now: float, columns: int, rows: int) -> str:
-    """Text that fills a terminal of that size, drawn over what is there. The terminal's modes are restored."""
+    """Text that overwrites a terminal of that size and restores its modes."""
     lines = list(_wrapped(state.lines(columns), columns))
     room = max(rows - 2, 1)  # one line for the head, one for the shell's prompt
     if len(lines) > room:
@@ -91,7 +91,7 @@ def screen(state: Known, now: float, columns: int, rows: int) -> str:
 
 _HOME, _TO_END_OF_LINE, _REST_AWAY = "\x1b[H", "\x1b[K", "\x1b[J"
 _CUT, _NO_CUT = "\x1b[?7l", "\x1b[?7h"
-"""Off and on: a line that is longer than counted, since a character may be two columns wide, goes on in the next row."""
+"""Disable and enable line wrapping, because a wide character could make a line longer than computed."""
 
 _HANGING = 4
 

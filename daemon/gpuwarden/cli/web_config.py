@@ -1,4 +1,4 @@
-"""The web-config file that the configuration names, if it names one: read before anything starts, so that a fault is reported at once."""
+"""Checks the configured web-config file before anything starts, so that a fault is reported at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpuwarden.publish.web.rules import WebConfigError
 
 
 def check_web_config(config: Config) -> tuple[str, ...]:
-    """Its warnings. Raises CommandError with every fault."""
+    """Return the file's warnings. Raises CommandError with all faults."""
     path = config.publish.web_config
     if path is None:
         return ()

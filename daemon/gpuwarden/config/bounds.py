@@ -1,4 +1,4 @@
-"""Values of the configuration that are of the right kind and yet outside the bounds that their field declares."""
+"""Finds values of the configuration outside the bounds of their fields."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuwarden_collectors.options import Bounds, Misfit, PolledOptions, bounds, 
 
 
 def misfits(table: Any, path: str = "") -> Iterator[Misfit]:
-    """Yields the values out of bounds of a table and all tables in it; sources that are polled name misfits of their own besides."""
+    """Yields the values out of bounds in a table and its subtables, and the misfits that polled sources report."""
     if isinstance(table, Mapping):
         for name, value in table.items():
             yield from misfits(value, _below(path, name))
@@ -29,7 +29,7 @@ def misfits(table: Any, path: str = "") -> Iterator[Misfit]:
 
 
 def allowed(limits: Bounds, kind: type) -> str:
-    """Text of the bounds, such as `1s to 1m`."""
+    """Format bounds, such as `1s to 1m`."""
     show = format_duration if kind is float else str
     return f"{show(limits.least)} to {show(limits.most)}"
 

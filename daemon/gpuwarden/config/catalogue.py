@@ -1,4 +1,4 @@
-"""What must hold of the tables `[checks.CODE]`, `[xids.N]` and `[sxids.N]`: their names are codes and numbers that there are."""
+"""Validates the tables `[checks.CODE]`, `[xids.N]` and `[sxids.N]`: their names must be existing codes and numbers."""
 
 from __future__ import annotations
 

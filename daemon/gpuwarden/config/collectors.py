@@ -1,6 +1,6 @@
-"""The keys of what is read of this host: `[collectors]`, with a table for each collector, and the site checks.
+"""The keys of `[collectors]`, with a table for each collector, and of the site checks.
 
-`plugin_misfits` names values that are of the right kind and yet dangerous, by their keys.
+`plugin_misfits` reports values that have the right type but are dangerous, by their keys.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class Collectors:
     plugin: PluginOptions = field(default_factory=PluginOptions)
 
     def of(self, spec: CollectorSpec[Any, Options]) -> Options:
-        """The table of a collector of the host."""
+        """The table of a host collector."""
         options: Options = getattr(self, spec.name)
         return options
 
     @property
     def off(self) -> tuple[str, ...]:
-        """The collectors of the host that are not enabled (site checks that are not run are just not there)."""
+        """The disabled host collectors (disabled site checks are omitted)."""
         return tuple(spec.name for spec in HOST_COLLECTORS if not self.of(spec).enabled)
 
 

@@ -54,7 +54,7 @@ class JobOptions:
 
 
 def job_misfits(jobs: JobOptions) -> Iterator[Misfit]:
-    """Values that are of the right kind and yet wrong, by their keys."""
+    """Yield values that have the right type but are invalid, by their keys."""
     if len(jobs.rules) > RULES_MOST:
         yield ("jobs.rules",), f"expected at most {RULES_MOST} rules, found {len(jobs.rules)}"
     for name, rule in jobs.rules.items():

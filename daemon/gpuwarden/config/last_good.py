@@ -1,8 +1,9 @@
 """The last configuration that the service started with: a copy of its files, for a start at which they have a fault.
 
-A typing error before a restart would otherwise leave a fleet unwatched. The copy names programs that are run, so that a daemon of root's keeps it
-in the folder that root alone writes in every profile, and obeys none that others could have written. Where it lies depends on the environment and
-the command line only, since the files may not be readable. It has what the files have: of secrets, their paths.
+Otherwise a typing error before a restart would leave a fleet unmonitored. The copy names programs to run, so a daemon
+of root keeps it in a folder that only root can write, in every profile, and ignores a copy that others could have
+written. Its path depends only on the environment and the command line, since the files may be unreadable. Like the
+files, it contains paths of secrets, not secrets.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ _BYTES_MOST = 8 << 20
 
 
 class NoneKept(Exception):  # noqa: N818 - a state
-    """There is no copy that may be used. The message says why."""
+    """No usable copy exists. The message has the reason."""
 
 
 def keep(sources: Sources, layers: tuple[Layer, ...]) -> None:
-    """Replace the copy by these files, as a whole. Does nothing if they are the same. Raises OSError."""
+    """Replace the copy by these files, atomically. Does nothing if they are equal. Raises OSError."""
     path = _path(sources)
     files = [{"origin": layer.origin, "tree": layer.tree} for layer in layers]
     data = json.dumps({"format": FORMAT, "file": str(sources.file), "files": files}, default=str)
@@ -41,7 +42,7 @@ def keep(sources: Sources, layers: tuple[Layer, ...]) -> None:
 
 
 def kept(sources: Sources) -> Sources:
-    """The same sources, with the copy in place of the files. Raises NoneKept."""
+    """Return the sources with the copy in place of the files. Raises NoneKept."""
     path = _path(sources)
     try:
         document = json.loads(_trusted(path))
@@ -66,7 +67,7 @@ def _path(sources: Sources) -> Path:
 
 
 def _trusted(path: Path) -> bytes:
-    """Its content. Raises NoneKept if another user than this one could have written it, OSError."""
+    """Read the copy. Raises OSError, and NoneKept if another user could have written it."""
     for each in (path.parent, path):
         status = each.lstat()
         if (

@@ -1,4 +1,4 @@
-"""Where each key stands in a file of TOML, for the messages about faults: also in a file that is no valid TOML."""
+"""Finds the line of each key in a TOML file, even an invalid one, for messages about faults."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _SETTING = re.compile(r"\s*(?P<keys>(?:[A-Za-z0-9_.\- ]|\"[^\"]*\"|'[^']*')+?)\s
 _BARE_WORD = re.compile(r"(?P<word>[A-Za-z/][^\"'\s#\[\]{},]*)\s*(?:#.*)?")
 _AT = re.compile(r"at line (\d+)")
 _SWITCHES = {"yes": "true", "on": "true", "true": "true", "no": "false", "off": "false", "false": "false"}
-"""How YAML, INI files and Python write what TOML writes as true or false."""
+"""Spellings of true and false in YAML, INI files and Python."""
 
 
 def lines_of(text: str) -> dict[KeyPath, list[int]]:
-    """The lines of each key and table, from 1. What looks like a key within a text of several lines counts, too."""
+    """The lines of each key and table, from 1. Includes text that looks like a key within a multi-line string."""
     lines: dict[KeyPath, list[int]] = {}
     for number, path, _ in _settings(text):
         lines.setdefault(path, []).append(number)
@@ -24,7 +24,7 @@ def lines_of(text: str) -> dict[KeyPath, list[int]]:
 
 
 def hint(text: str, error: str) -> str:
-    """Say what is wrong and what to write, where tomllib's error does not say it well enough itself; else ""."""
+    """Return an explanation and the correct form if tomllib's error is unclear; otherwise ""."""
     at = _AT.search(error)
     line = int(at[1]) if at is not None else 0
     here = next(((path, value) for number, path, value in _settings(text) if number == line), None)
@@ -51,7 +51,7 @@ def _twice(text: str, line: int) -> str:
 
 
 def _settings(text: str) -> Iterator[tuple[int, KeyPath, str]]:
-    """Line, key and the rest of the line; for a table the rest is empty."""
+    """Yield line number, key and the rest of the line, which is empty for a table."""
     table: KeyPath = ()
     for number, line in enumerate(text.splitlines(), 1):
         if header := _HEADER.match(line):
@@ -62,7 +62,7 @@ def _settings(text: str) -> Iterator[tuple[int, KeyPath, str]]:
 
 
 def _path(keys: str) -> KeyPath:
-    """Split `a."b c".d` into its keys; empty if it is no such path."""
+    """Split `a."b c".d` into its keys; empty for another text."""
     try:
         tree = tomllib.loads(f"{keys} = 0")
     except ValueError:

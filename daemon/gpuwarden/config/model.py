@@ -1,7 +1,7 @@
-"""The keys of the configuration, what they may be, and what must fit together.
+"""The keys of the configuration, their types, and the constraints between them.
 
 Read once, before anything starts; all faults are reported together as `file: key: what was expected, what was found`.
-Where the values come from is in `sources.py`, how they become these classes in `structure.py`.
+`sources.py` reads the values, `structure.py` converts them to these classes.
 """
 
 from __future__ import annotations
@@ -191,22 +191,22 @@ class Config:
 
     @property
     def repairs(self) -> bool:
-        """Return whether a feature may repair this node: then a test comes before its return after each repair."""
+        """True if a feature may repair this node; a test then precedes its return after each repair."""
         return any(feature.repairs(self) for feature in _FEATURES.values() if hasattr(feature, "repairs"))
 
     @property
     def counted(self) -> bool:
-        """Return whether a scheduler counts the excluded nodes."""
+        """True if a scheduler counts the excluded nodes."""
         return bool(self.excluding(Excludes.BY_REGISTER))
 
     @property
     def excludes(self) -> bool:
-        """Return whether this configuration names anything that excludes the node."""
+        """True if this configuration enables anything that excludes the node."""
         return self.counted or any(_uncounting(self))
 
 
 PARSERS = {Address: (ADDRESS, Address.parse), SecretFile: (A_SECRET, SecretFile.parse)}
-"""Classes of the configuration that are written as text."""
+"""Classes that are written as text in the configuration."""
 
 _SOCKET_PATH_MAX = 107  # bytes; sun_path of unix(7) without its final zero
 _NODE_MAX = 253  # characters of a name in DNS
@@ -221,13 +221,13 @@ class ConfigError(Exception):
 
 
 def load(sources: Sources, series: Collection[str] | None = None) -> Config:
-    """Raises ConfigError. `series`: the names of the metrics that `publish.series` may name; None: it is not checked."""
+    """Load the configuration. `series`: valid names for `publish.series`; None: no check. Raises ConfigError."""
     layers, faults = sources.read()
     tree, origins = merge(layers)
     config, unfit = structure(tree, Config, parsers=PARSERS)
     faults += [_fault(origins[path], path, message) for path, message in unfit]
     faulty = {".".join(path) for path, _ in unfit}
-    paths = {".".join(path): path for path in origins}  # a site's own names may hold dots themselves
+    paths = {".".join(path): path for path in origins}  # a site's own names may contain dots
     for keys, message in (*_misfits(config), *series_misfits(config.publish.series, config.breaker, series)):
         if not faulty.intersection(keys):
             key = next((key for key in keys if key in paths), keys[0])
@@ -245,7 +245,7 @@ def _fault(source: str, path: KeyPath, message: str) -> Fault:
 
 
 def _misfits(config: Config) -> Iterator[Misfit]:
-    """Values that are of the right kind and yet dangerous, alone or beside each other."""
+    """Yield values that have the right type but are dangerous, alone or in combination."""
     yield from misfits(config)
     nvml = config.collectors.nvml
     if nvml.init_deadline < nvml.deadline:
@@ -269,7 +269,7 @@ def _misfits(config: Config) -> Iterator[Misfit]:
 
 
 def _uncounted(config: Config) -> Iterator[Misfit]:
-    """Exclusion for a failure needs a count of the excluded nodes: reported before it matters."""
+    """Yield a fault if exclusions for failures are enabled without a count of the excluded nodes."""
     counts = config.counted or config.breaker.prometheus or config.breaker.uncounted == "allow"
     acts = list(_uncounting(config))
     if config.mode == "enforce" and acts and not counts:
@@ -278,7 +278,7 @@ def _uncounted(config: Config) -> Iterator[Misfit]:
 
 
 def _uncounting(config: Config) -> Iterator[str]:
-    """Yield the enabled tables that exclude this node without knowing of any other."""
+    """Yield the enabled tables that exclude this node without knowing other nodes."""
     yield from (f"[{name}]" for name in config.excluding(Excludes.BY_MARKER, Excludes.BY_ACTUATOR))
     if config.exec.exclude.command:
         yield "[exec.exclude]"

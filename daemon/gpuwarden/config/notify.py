@@ -1,4 +1,4 @@
-"""The keys of `[notify]`: the targets of notifications about this node, in both modes. They keep no work away."""
+"""The keys of `[notify]`: the targets of notifications about this node, in both modes. They exclude no node."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
 
 def notify_misfits(options: NotifyOptions) -> Iterator[Misfit]:
-    """Values that are of the right kind and yet wrong, by their keys."""
+    """Yield values that have the right type but are invalid, by their keys."""
     if len(options.webhook) + len(options.exec) > TARGETS_MOST:
         count = len(options.webhook) + len(options.exec)
         yield (

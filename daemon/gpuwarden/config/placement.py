@@ -1,4 +1,4 @@
-"""Where a key belongs that stands in the wrong table."""
+"""Finds the right table for a misplaced key."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from gpuwarden.config.sources import KeyPath, dotted
 from gpuwarden_collectors.options import keys
 
 _NAMED_MOST = 4
-"""Tables that are named; of a key that more have, such as `enabled`, nobody can say which of them was meant."""
+"""Most tables named; a key of more tables, such as `enabled`, is ambiguous."""
 
 
 def placement(path: KeyPath, cls: type) -> str:
-    """Say where the unknown key `path` of the configuration `cls` is to be written; "" if no table has such a key, or many have."""
+    """Return where to write the unknown key `path`; "" if no table, or too many tables, have such a key."""
     key = path[-1]
     places = [table for table, names in _tables(cls, ()) if key in names and table != path[:-1]]
     if not places:
@@ -28,7 +28,7 @@ def placement(path: KeyPath, cls: type) -> str:
 
 
 def _named(path: KeyPath, cls: type) -> str:
-    """A name that was written in place of the kind, as in `[notify.pager]`."""
+    """Return advice for a name in place of the kind, as in `[notify.pager]`."""
     kinds: Any = cls
     for name in path[:-1]:
         kinds = get_type_hints(kinds).get(name) if is_dataclass(kinds) else None
@@ -42,7 +42,7 @@ def _named(path: KeyPath, cls: type) -> str:
 
 
 def _tables(cls: type, path: KeyPath) -> Iterator[tuple[KeyPath, set[str]]]:
-    """Yields each table with the names of its plain keys. A table whose keys are the site's own is shown as NAME."""
+    """Yields each table with the names of its plain keys. Shows a table with the site's own keys as NAME."""
     hints = get_type_hints(cls)
     plain: set[str] = set()
     for key in keys(cls):
@@ -60,5 +60,5 @@ def _tables(cls: type, path: KeyPath) -> Iterator[tuple[KeyPath, set[str]]]:
 
 
 def _is_table(kind: type) -> bool:
-    """True unless values of the class are written as text."""
+    """True unless the class is written as text."""
     return not hasattr(kind, "parse")

@@ -1,4 +1,4 @@
-"""The keys of `[breaker]`: how many nodes may be out, and where it is counted. Those of `[policy]` are policy's own Settings."""
+"""The keys of `[breaker]`: the limits of excluded nodes, and their count. `[policy]` is policy's own Settings."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _MATCHERS = re.compile(rf"\s*{_MATCHER}(?:\s*,\s*{_MATCHER})*\s*")
 
 
 def breaker_misfits(breaker: BreakerOptions) -> Iterator[Misfit]:
-    """Values that are of the right kind and yet wrong, by their keys."""
+    """Yield values that have the right type but are invalid, by their keys."""
     if breaker.prometheus and (fault := address_fault(breaker.prometheus)):
         yield ("breaker.prometheus",), fault
     if breaker.prometheus_match and not _MATCHERS.fullmatch(breaker.prometheus_match):

@@ -1,4 +1,4 @@
-"""Configuration as TOML that can be read back, with the origin of every value beside it."""
+"""Renders the configuration as TOML that can be read back, with the origin of each value as a comment."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def as_toml(config: Config, origins: Mapping[KeyPath, str]) -> str:
 
 
 def _table(table: Any, path: KeyPath, origins: Mapping[KeyPath, str]) -> Iterator[str]:
-    """Its own keys first, as TOML wants it, then the tables in it."""
+    """Yield the table's own keys first, as TOML requires, then its subtables."""
     tables: dict[KeyPath, Any] = {}
     lines: list[str] = []
     for name, value in _items(table):
@@ -50,7 +50,7 @@ def _line(name: str, value: Any, origin: str) -> str:
 
 
 def literal(value: Any) -> str:
-    """A value as TOML has it."""
+    """Render a value in TOML."""
     if isinstance(value, bool | int):
         return str(value).lower()
     if isinstance(value, tuple):
@@ -59,5 +59,5 @@ def literal(value: Any) -> str:
 
 
 def _quoted(text: str) -> str:
-    """JSON escapes what TOML escapes, and in the same way, but for one character."""
+    """Quote a text. JSON's escapes equal TOML's, except for one character."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,7 +1,7 @@
-"""Secrets come from files or from systemd's credentials, never from the configuration itself, which `config show` prints.
+"""Reads secrets from files or systemd's credentials. The configuration, which `config show` prints, contains none.
 
-A key that wants one holds where it lies: the absolute path of a file, or the bare name of a credential (`LoadCredential=` or
-`SetCredentialEncrypted=` in the unit), which systemd puts into `$CREDENTIALS_DIRECTORY`.
+A key for a secret contains its location: the absolute path of a file, or the name of a credential (`LoadCredential=` or
+`SetCredentialEncrypted=` in the unit), which systemd places into `$CREDENTIALS_DIRECTORY`.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")  # no leading dot, no s
 
 
 class SecretError(Exception):
-    """A secret cannot be read. The message says which, why, and what to do; it never holds any of it."""
+    """A secret cannot be read. The message has its location, the cause and the remedy, but no part of the secret."""
 
 
 @dataclass(frozen=True, slots=True)
 class SecretFile:
-    """The place of a secret. `where` may be shown to anybody, as the text of this may."""
+    """The location of a secret, which may be shown."""
 
     where: str
 
     @classmethod
     def parse(cls, text: str) -> SecretFile:
-        """Return the file that the text names: a credential, or an absolute path. Raises ValueError for other texts."""
+        """Parse the name of a credential, or an absolute path. Raises ValueError for other texts."""
         sound = _NAME.fullmatch(text) if "/" not in text else text.startswith("/") and text.isprintable()
         if not sound or len(text) > 4095:
             raise ValueError(f"expected {EXPECTED}, found {text[:60]!r}")
@@ -43,7 +43,7 @@ class SecretFile:
         return self.where
 
     def path(self, environment: Mapping[str, str] = os.environ) -> Path:
-        """Raises SecretError for a credential where systemd gave this process none."""
+        """Return the path. Raises SecretError for a credential that systemd did not pass."""
         if self.where.startswith("/"):
             return Path(self.where)
         folder = environment.get(VARIABLE, "")
@@ -55,14 +55,14 @@ class SecretFile:
         return Path(folder) / self.where
 
     def read(self, environment: Mapping[str, str] = os.environ) -> str:
-        """Read the secret: one line, without the white space around it. Blocks as long as the file system does. Raises SecretError."""
+        """Read the secret, one stripped line. May block on the file system. Raises SecretError."""
         text = self.text(environment).strip()
         if not text or not text.isprintable():
             raise SecretError(f"{self.path(environment)} does not hold a secret: expected one line of printable text")
         return text
 
     def text(self, environment: Mapping[str, str] = os.environ) -> str:
-        """Read the whole file, for what has several lines, such as certificates and keys. Raises SecretError."""
+        """Read the whole file, for certificates and keys. Raises SecretError."""
         path = self.path(environment)
         try:
             data = read_regular(path, SECRET_MAX + 1)
@@ -76,7 +76,7 @@ class SecretFile:
             raise SecretError(f"{path} does not hold a secret: expected text in UTF-8") from None
 
     def exposed(self, environment: Mapping[str, str] = os.environ) -> str:
-        """Why others than its owner and group can read or write it; empty if they cannot. Raises SecretError."""
+        """Return how others than owner and group can access the file, or "". Raises SecretError."""
         path = self.path(environment)
         try:
             mode = path.stat().st_mode

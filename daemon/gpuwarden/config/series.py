@@ -1,4 +1,4 @@
-"""What must hold of `publish.series`: its names are metrics, and the breaker can count by them."""
+"""Validates `publish.series`: its names must be metrics, and include those that the breaker queries."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ COUNTED_BY = (
     "gpuwarden_excluded",
     "gpuwarden_excluded_since_timestamp_seconds",
 )
-"""What the breaker's queries to Prometheus read."""
+"""The series that the breaker's queries to Prometheus read."""
 _KEY = ("publish.series",)
 
 
 def series_misfits(
     series: Collection[str], breaker: BreakerOptions, metrics: Collection[str] | None
 ) -> Iterator[Misfit]:
-    """`metrics`: the names of all metrics; None: names are not checked."""
+    """Yield the faults. `metrics`: the names of all metrics, or None to skip the check of names."""
     if not series:
         yield _KEY, 'expected "default", "full" or names of metrics, found an empty list'
     named = [name for name in series if name not in SETS]

@@ -1,9 +1,9 @@
-"""Where configuration comes from, as layers that a later one overrides key by key.
+"""Reads the configuration as layers, of which a later one overrides earlier ones key by key.
 
     defaults < NODE_NAME of a pod < gpuwarden.toml < conf.d/*.toml beside it, by name < environment < command line
 
-A layer is a tree of plain TOML values and the name by which a fault in it is reported. Tables merge, everything else is
-replaced. Nothing is judged here but whether a file can be read and is TOML.
+A layer is a tree of plain TOML values, with a name for reports of faults. Tables are merged, other values replaced.
+This module only checks that files are readable and valid TOML.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from gpuwarden.config.lines import hint, lines_of
 Tree = dict[str, Any]
 KeyPath = tuple[str, ...]
 Origins = dict[KeyPath, str]
-"""Who gave a key, the last word winning; tables too. What is not in it stands at its default."""
+"""The layer that set each key or table, the last one winning. Keys that are missing have their default."""
 
 _PREFIX = "GPUWARDEN_"
 _NO_KEYS = re.compile(
     r"TEST_HOST|(SERVICE|PORT)(_[A-Z0-9_]+)?|SIGNAL|JOB|STALL|AFTER_SAVE|REQUEUE_EXIT|CHECKPOINT_DIR|VERB|REASON"
 )
-"""Variables that are no keys: the switch of the tests, what Kubernetes sets for a service named gpuwarden, what a job declares, and what a
-program of the site's is given; either may call gpuwarden."""
+"""Variables that are not keys: the tests' switch, Kubernetes' variables for a service named gpuwarden, and those of
+jobs and of the site's programs, both of which may call gpuwarden."""
 
 _SERVICE, _NODE = "KUBERNETES_SERVICE_HOST", "NODE_NAME"
-"""What the kubelet sets in every pod, and what a manifest sets from spec.nodeName: the kernel calls a pod by the pod's name."""
+"""Set by kubelet in every pod; set by a manifest from spec.nodeName, since a pod's hostname is the pod's name."""
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _FILE_MAX = 1 << 20  # bytes
-_DEPTH_MAX = 8  # tables within tables; below that a tree is one value
+_DEPTH_MAX = 8  # nested tables; deeper ones count as one value
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something in the configuration that is not as it must be. `key` is empty when the fault is the file's, `line` 0 if it is not known."""
+    """A fault of the configuration. `key` is empty for a fault of the whole file, `line` is 0 if unknown."""
 
     source: str
     key: str
@@ -56,7 +56,7 @@ class Fault:
 
 
 def with_line(fault: Fault, path: KeyPath) -> Fault:
-    """The same, with the line of the key if its source is a file that can be read."""
+    """Return the fault with the line of its key, if its source is a readable file."""
     if not fault.source.startswith("/"):
         return fault
     try:
@@ -68,7 +68,7 @@ def with_line(fault: Fault, path: KeyPath) -> Fault:
 
 
 def dotted(path: KeyPath) -> str:
-    """The key as it is written in TOML: `plugins."my check".command`."""
+    """Format a key as in TOML: `plugins."my check".command`."""
     return ".".join(part if _BARE.fullmatch(part) else f'"{part}"' for part in path)
 
 
@@ -82,8 +82,8 @@ class Layer:
 class Sources:
     """The sources of the configuration.
 
-    `file` is None for no files. `required`: somebody named the file, so that it must be there. `defaults` are below the files, `overrides`
-    above the environment. `files`: the contents of the files, if they were read already.
+    `file` is None for no files. `required`: the file was named explicitly and must exist. `defaults` are below the
+    files, `overrides` above the environment. `files`: the contents of the files, if already read.
     """
 
     file: Path | None = CONFIG_FILE
@@ -94,13 +94,13 @@ class Sources:
     files: tuple[Layer, ...] | None = None
 
     def with_files_read(self) -> Sources:
-        """The same, with the files read; those with a fault are left to be read again, and reported."""
+        """Return the sources with the files read. Files with a fault are read again later, and then reported."""
         read = list(_files(self.file, required=self.required)) if self.file else []
         layers = tuple(each for each in read if isinstance(each, Layer))
         return replace(self, files=layers) if len(layers) == len(read) else self
 
     def read(self) -> tuple[list[Layer], list[Fault]]:
-        """Read all layers, in order, and the faults of what could not be read."""
+        """Read all layers, in order, and the faults of unreadable ones."""
         files: list[Layer | Fault] = list(self.files or ())
         if self.files is None and self.file is not None:
             files = list(_files(self.file, required=self.required))
@@ -145,7 +145,7 @@ def _pod(environment: Mapping[str, str]) -> Iterator[Layer]:
 
 
 def environment_layers(environment: Mapping[str, str]) -> Iterator[Layer]:
-    """Yields a layer for each variable such as `GPUWARDEN_COLLECTORS__NVML__INTERVAL=1s`. A value that is no TOML is taken as text."""
+    """Yields a layer for each variable such as `GPUWARDEN_COLLECTORS__NVML__INTERVAL=1s`. Invalid TOML is text."""
     for name, text in sorted(environment.items()):
         bare = name.removeprefix(_PREFIX)
         if name == RUN_DIR_VARIABLE:

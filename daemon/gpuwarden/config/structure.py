@@ -1,7 +1,7 @@
-"""A tree of plain values becomes frozen dataclasses, or faults: all of them at once, each with its key.
+"""Converts a tree of plain values to frozen dataclasses, and reports all faults at once, each with its key.
 
-Nothing is converted that somebody may have meant otherwise: "8" is no number and 5 is no duration. Every `float` field
-is a duration and is stored in seconds.
+Ambiguous values are not converted: "8" is not a number and 5 is not a duration. Every `float` field is a duration,
+stored in seconds.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _KINDS = {
 
 
 def structure(tree: Tree, cls: type[T], *, parsers: Parsers) -> tuple[T, list[Keyed]]:
-    """The value, and the faults; keys with a fault stand at their default in it.
+    """Return the value and the faults. Keys with a fault have their default.
 
-    `parsers`: for a class that is written as text, what is expected and what makes it of the text or raises ValueError.
+    `parsers`: for each class that is written as text, the expected form, and a parser that raises ValueError.
     """
     converter = _converter(parsers)
     try:
@@ -88,7 +88,7 @@ def _table(converter: Converter, cls: type) -> Callable[[Any, Any], Any]:
 
 
 def _tables(converter: Converter, cls: type) -> Callable[[Any, Any], Any]:
-    """A table whose keys are the site's own, each with a table of the class."""
+    """Convert a table with the site's own keys, each with a table of the class."""
 
     def tables(value: Any, _: Any) -> Any:
         if not isinstance(value, dict):
@@ -109,7 +109,7 @@ def _tables(converter: Converter, cls: type) -> Callable[[Any, Any], Any]:
 
 
 def _list_of(converter: Converter, item: Any) -> Callable[[Any, Any], Any]:
-    """A list of any length; a text is none, though it can be taken apart."""
+    """Convert a list of any length; a text is not a list."""
 
     def items(value: Any, _: Any) -> Any:
         if not isinstance(value, list):
@@ -140,7 +140,7 @@ def _plain(value: Any, kind: type[T]) -> T:
 
 
 def _text(value: Any, kind: Any) -> Any:
-    if issubclass(kind, StrEnum):  # cattrs finds the hook of str for it, too
+    if issubclass(kind, StrEnum):  # cattrs would use the hook of str
         return kind(_one_of([word.value for word in kind], value))
     return _plain(value, kind)
 
@@ -165,7 +165,7 @@ def _path(value: Any, _: Any) -> Path:
 
 
 def _searched(value: Any, _: Any) -> str:
-    """Paths to be tried in order, with `:` between them."""
+    """Join paths that are tried in order with `:`."""
     if not isinstance(value, list):
         return _plain(value, str)
     for index, path in enumerate(value):
@@ -201,7 +201,7 @@ def _unexpected(expected: str, actual: object, hint: str = "") -> ValueError:
 
 
 def near(word: str, candidates: Iterable[str]) -> str:
-    """A hint at what may have been meant, to be appended; empty where nothing is near."""
+    """Return a hint with a similar word, to be appended, or ""."""
     names = {name.lower(): name for name in candidates}
     matches = get_close_matches(word.lower(), list(names), n=1)
     return f"; did you mean {names[matches[0]]!r}?" if matches else ""

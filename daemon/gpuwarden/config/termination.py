@@ -1,4 +1,4 @@
-"""The keys of `[termination]`: who is asked whether this machine is about to end, and from when that counts."""
+"""The keys of `[termination]`: the sources of termination notices, and when a notice becomes imminent."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ _ENDPOINT = re.compile(r"http://(?:[A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])
 
 
 def termination_misfits(termination: TerminationOptions) -> Iterator[Misfit]:
-    """Values that are of the right kind and yet wrong, by their keys."""
+    """Yield values that have the right type but are invalid, by their keys."""
     names = termination.sources
     if len(set(names)) != len(names):
         yield ("termination.sources",), f"expected each source once, found {', '.join(names[:12])}"

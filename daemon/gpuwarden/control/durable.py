@@ -1,7 +1,7 @@
-"""Verbs that change something answer once that is on disk: an answer "done" that a crash can undo is none.
+"""Delays the answers of verbs that change something until the change is on disk, so that a crash cannot undo it.
 
-Only the answer waits, never what was ordered. Where the disk does not take it in time the answer is an error of its own, and
-the same verb sent again changes nothing: it waits for the disk once more.
+Only the answer is delayed, not the action. If the disk is too slow, the answer is a specific error, and the same verb
+sent again only waits for the disk.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.dataclass import dataclass
 
 ON_DISK_WITHIN = 2.0
-"""Seconds from the order on. The control socket has 4 for everything."""
+"""Seconds from the order to the answer. The control socket allows 4 in total."""
 AT_LEAST = 0.2
-"""Seconds that the disk has in any case, also after an order that waited for a scheduler."""
+"""Least seconds for the disk, even after an order that waited for a scheduler."""
 SAME_ORDER = 60.0
-"""Seconds for which the same verb with the same arguments counts as the same order, sent again."""
+"""Seconds for which the same verb with the same arguments counts as a repetition."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Accepted:
-    """An order that was taken. `result` may be a VerbError, if its answer is other than "done"."""
+    """An accepted order. `result` is a VerbError if its answer is not "done"."""
 
     request: str
     result: Any
@@ -33,15 +33,15 @@ class _Accepted:
 
 
 class Durable:
-    """Makes verbs answer only once they are on disk.
+    """Wraps verbs so that they answer once their changes are on disk.
 
-    `committed(seconds)`: whether all that was recorded so far is on disk, after so many seconds at most.
+    `committed(seconds)` waits at most so long, and returns true if everything recorded so far is on disk.
     """
 
     def __init__(self, committed: Callable[[float], Awaitable[bool]], clock: Clock) -> None:
         self._committed = committed
         self._clock = clock
-        self._accepted: _Accepted | None = None  # the last order, as long as it was not known to be on disk
+        self._accepted: _Accepted | None = None  # the last order, until it is known to be on disk
 
     def table(self, verbs: Mapping[str, Verb]) -> dict[str, Verb]:
         return {name: self._durable(name, verb) for name, verb in verbs.items()}

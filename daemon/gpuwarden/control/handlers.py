@@ -1,4 +1,4 @@
-"""What operators may ask of the running daemon through the control socket."""
+"""The verbs of the control socket, for operators."""
 
 from __future__ import annotations
 
@@ -74,10 +74,10 @@ class Verbs:
         }
 
     async def events_since(self, since: float, limit: int, *, newest: bool = False) -> list[Event]:
-        """The first `limit` events from the ledger, or the `newest`; while it cannot be read, from memory, as far back as that goes."""
+        """Return the first (or `newest`) `limit` events from the ledger, or from memory while it is unreadable."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LEDGER_ANSWERS_WITHIN), self._turn:
-                if self._reading is None or self._reading.done():  # one that hangs costs one thread
+                if self._reading is None or self._reading.done():  # a hung read costs one thread
                     self._reading = detached("events", lambda: self._from_ledger(since, limit, newest=newest))
                     await asyncio.wait((self._reading,))
                     if self._reading.exception() is None:
@@ -90,7 +90,7 @@ class Verbs:
             return [recorded.event for recorded in reader.events(since=since, limit=limit, newest=newest)]
 
     async def _status(self, _: dict[str, Any], __: Peer) -> Any:
-        """The document of /v1/status, with who asks for the metrics: that is for operators alone."""
+        """The document of /v1/status, plus the client that scrapes the metrics, which only operators see."""
         holder, now = self._service.holder, self._clock()
         return status.status(holder.snapshot, now) | {"scraped": status.scraped(holder.scraped, now)}
 
@@ -147,7 +147,7 @@ class Verbs:
 
 
 async def _name(uid: int) -> str:
-    """Name of this user on the host; the number where it has no name, or where its directory does not answer."""
+    """The user's name on the host, or the uid if it has none or the directory server does not answer."""
     looking = detached("name", lambda: pwd.getpwuid(uid).pw_name)
     await asyncio.wait((looking,), timeout=NAME_FOUND_WITHIN)
     return looking.result() if looking.done() and looking.exception() is None else f"uid {uid}"

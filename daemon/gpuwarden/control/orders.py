@@ -1,4 +1,4 @@
-"""What operators may order of policy through the control socket: exclude, restore, and the end of this machine."""
+"""The control socket's verbs for policy: exclude, restore, and announce the end of this machine."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from gpuwarden.publish.sockets.control import TRY_AGAIN, Verb, VerbError
 from gpuwarden_collectors.base import Clock
 
 NOTICE_MOST = 90 * 86_400.0
-"""Seconds; clouds announce maintenance that long before."""
+"""Most seconds until an announced end; clouds announce maintenance that early."""
 REASON_MOST = 10_000
 STAYS_OUT = 1
-"""The code of an answer to `restore` where the node stays out for failures."""
+"""Exit code of `restore` if the node stays excluded for failures."""
 
 
 class Service(Protocol):
@@ -26,11 +26,11 @@ class Service(Protocol):
     verdict: Verdict
 
     async def jobs_signalled(self) -> str:
-        """Text that names the jobs that were signalled for the imminent ends, or would be; empty while none is imminent."""
+        """Text with the jobs that were or would be signalled for imminent ends; empty if none is imminent."""
 
 
 def order_verbs(service: Service, name_of: Callable[[int], Awaitable[str]], clock: Clock) -> Mapping[str, Verb]:
-    """Verbs by which operators order exclusions and restorations. `name_of` gives the name of a user id."""
+    """The verbs for exclusions and restorations. `name_of` returns the name of a uid."""
 
     async def exclude(arguments: dict[str, Any], peer: Peer) -> Any:
         text = _reason(arguments)
@@ -47,7 +47,7 @@ def order_verbs(service: Service, name_of: Callable[[int], Awaitable[str]], cloc
         try:
             return await service.enforcement.orders.restore(by, service.verdict, force=force, untested=untested)
         except StaysOut as error:
-            return VerbError(str(error), STAYS_OUT)  # raised once it is on disk, since it ended an order
+            return VerbError(str(error), STAYS_OUT)  # raised once on disk, because it ended an order
         except ValueError as error:
             raise VerbError(str(error)) from error
 

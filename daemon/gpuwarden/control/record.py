@@ -1,12 +1,12 @@
-"""The verb `record`: what the daemon sees, fetched piece by piece by `gpuwarden record`, so that nobody reads the GPUs twice.
+"""The verb `record`: streams the daemon's readings to `gpuwarden record`, so that GPUs are not read twice.
 
     {"verb": "record"}                                  ->  {"session": "…", "trace": "…lines…", "more": false, …}
     {"verb": "record", "session": "…"}                  ->  the same, with what came since
     {"verb": "record", "session": "…", "end": true}     ->  the last of it; ask on while `more`
 
-Lines are made in a thread of their own and wait in memory, at most `BYTES_MOST` of them. Who does not fetch for `FORGOTTEN`
-seconds is taken to be gone. The daemon writes no file, so that neither a full disk nor a path of somebody's choice
-is any concern of its.
+A separate thread renders the lines, of which at most `BYTES_MOST` wait in memory. A client that does not fetch for
+`FORGOTTEN` seconds counts as gone. The daemon writes no file, so neither a full disk nor a path chosen by a client
+affects it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gpuwarden_collectors.base import Clock
 SESSIONS_MOST = 2
 BYTES_MOST = 8 << 20
 PIECE = 256 << 10
-"""Bytes of one answer, at least if there are as many: more would keep the loop busy for milliseconds."""
+"""Least bytes of one answer, if available; many more would block the loop for milliseconds."""
 FORGOTTEN = 20.0
 WRITTEN_WITHIN = 1.0
 
@@ -40,7 +40,7 @@ class Service(Protocol):
 
 
 class Spool(io.BufferedIOBase):
-    """Lines on their way to a client. `write` raises OSError when too many wait."""
+    """A buffer of lines for a client. `write` raises OSError if too many wait."""
 
     def __init__(self, most: int = BYTES_MOST) -> None:
         self._most = most
@@ -60,7 +60,7 @@ class Spool(io.BufferedIOBase):
         return len(line)
 
     def take(self, least: int) -> bytes:
-        """Whole lines, `least` bytes of them if there are as many."""
+        """Return complete lines, at least `least` bytes if available."""
         taken: list[bytes] = []
         size = 0
         with self._lock:
@@ -76,7 +76,7 @@ class Spool(io.BufferedIOBase):
 
 
 class _Session(Recording):
-    """Listens until it is given up; then it is silent, and its thread ends by itself."""
+    """Records until it is abandoned; then it stops and its thread ends."""
 
     def __init__(self, now: float, gone: Callable[[], None]) -> None:
         self.spool = Spool()
