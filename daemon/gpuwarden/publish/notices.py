@@ -1,6 +1,7 @@
 """The termination notice as published: a file, a document, and the clients that wait for its next change.
 
-`act` is true only for a notice that is imminent, in mode enforce, on real GPUs: what acts by being read does not act otherwise.
+`act` is true only for an imminent notice, in mode enforce, on real GPUs: readers that act on the document do nothing
+otherwise.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from gpuwarden_collectors.base import Clock, host_clock
 Document = dict[str, Any]
 WAITERS_MOST = 64
 WAIT_MOST = 60.0
-"""Seconds that one response may wait for a change."""
+"""Maximum seconds for which one response waits for a change."""
 
 
 KEYS = (
@@ -59,7 +60,7 @@ def act(snapshot: Snapshot) -> bool:
 
 
 def document(snapshot: Snapshot) -> Document:
-    """The imminent notice, its keys beside `act`; all of them under `notices`."""
+    """The keys of the imminent notice beside `act`; all notices under `notices`."""
     imminent = snapshot.enforced.notice
     return {
         "act": act(snapshot),
@@ -78,7 +79,7 @@ def source_document(source: NoticeSource) -> Document:
 
 
 class Notices:
-    """The newest document, its tag, and the clients that wait for another: at most `waiters` for each server, so that none uses up another's."""
+    """The newest document, its tag, and the clients that wait for a change: at most `waiters` for each server."""
 
     def __init__(self, waiters: int = WAITERS_MOST) -> None:
         self.body = b""
@@ -99,14 +100,13 @@ class Notices:
         return True
 
     def close(self) -> None:
-        """Release all waiting clients, and admit none any more."""
+        """Release all waiting clients, and admit no more."""
         self._closed = True
         self._wake()
 
     async def wait(self, seconds: float, tag: str = "", *, server: str = "web") -> bool:
-        """Wait until an end is imminent, or, for a client that has the document with this `tag`, until it changes.
-
-        At most `seconds`, and never more than WAIT_MOST. False if too many wait at this server already.
+        """Wait until an end is imminent, or, with the `tag` of the client's document, until the document changes. At
+        most `seconds`, and at most WAIT_MOST. False if too many clients already wait at this server.
         """
         if self.waiting[server] >= self._most:
             return False
@@ -127,8 +127,8 @@ class Notices:
 
 
 class NoticeFile(KeptFile):
-    """Keeps `notice.json` in the run directory up to date, in a thread. Handed the document of each pass; a changed one is written,
-    and one that could not be is written again.
+    """Keeps `notice.json` in the run directory up to date, in a thread. Receives the document of each pass; writes it
+    if it changed or the last write failed.
     """
 
     def __init__(self, run_dir: Path, clock: Clock = host_clock) -> None:
@@ -147,9 +147,8 @@ Sample = tuple[tuple[str, ...], float]
 
 
 def announced(snapshot: Snapshot) -> Iterator[Sample]:
-    """Yields 1 for each source and kind that is announced, else 0.
-
-    Every kind that may come is present from the start, so that no series first appears with its first notice.
+    """Yields 1 for each source and kind that is announced, else 0. Every possible kind exists from the start, so that
+    no series first appears with its first notice.
     """
     for source in snapshot.notice_sources:
         for kind in source.kinds:

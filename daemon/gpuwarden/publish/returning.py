@@ -1,4 +1,4 @@
-"""When a node comes back that was taken out for a failure: what `ends_when` does not say, since that is about the finding alone."""
+"""When a node that was excluded for a failure is restored; `ends_when` is about the finding only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ BY_PERSON = "it was repaired and somebody types `gpuwarden restore` on it: the f
 
 
 def comes_back_when(severity: Severity, advice: Advice, *, shadow: bool = False) -> str:
-    """Return when a node that is out for this finding comes back; "" for a finding that takes no node out."""
+    """Return when a node excluded for this finding is restored; "" for a finding that does not exclude."""
     if severity is not Severity.FAILURE or shadow:
         return ""
     return BY_PERSON if advice in NEEDS_PERSON else BY_ITSELF

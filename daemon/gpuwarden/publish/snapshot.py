@@ -1,4 +1,4 @@
-"""What is published: one immutable value per pass or event. Readers serve it; they compute nothing but its age."""
+"""The published state: one immutable value per pass or event. Its readers compute only its age."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class CollectorStatus:
 
 
 NVML_PASSES = Histogram.of(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-"""Durations of passes over the GPUs, in seconds: 8 idle GPUs take some hundredths, a slow driver whole seconds."""
+"""Durations of passes over the GPUs, in seconds: some hundredths for 8 idle GPUs, whole seconds with a slow driver."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,14 +67,14 @@ class Service:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XidCount:
-    """Xids of one number on one GPU since the ledger began."""
+    """Xids of one number on one GPU since the start of the ledger."""
 
     slot: str
     """PCI address of the GPU."""
     xid: int
     count: int = 0
     last: float | None = None
-    """Unix time of the last one; None if there was none yet."""
+    """Unix time of the last one; None if there was none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,7 @@ class ReceiverState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Enforced:
-    """Enforcement: what is wanted of schedulers, and the state that they report."""
+    """Enforcement: the state intended for the schedulers, and the state that they report."""
 
     actuators: tuple[str, ...] = ()
     """Names of all that are configured."""
@@ -117,13 +117,14 @@ class Enforced:
     blocked: Mapping[str, str] = field(default_factory=dict)
     """Why its intent is not carried out, by actuator."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """Outcomes of intents, as `exclude_done`, since the ledger began; of retry and refused, attempts of this process."""
+    """Outcomes of intents, such as `exclude_done`, since the start of the ledger; for retry and refused, attempts of
+    this process."""
     breaker: str = ""
     """Why the breaker is open; empty if it is not."""
     person: tuple[str, ...] = ()
     """Findings after which only an operator restores the node."""
     person_why: tuple[str, ...] = ()
-    """Why, for those whose kind does not say it."""
+    """The reason, for those whose kind does not imply it."""
     order: str = ""
     """The text of an operator's exclusion."""
     overridden: tuple[str, ...] = ()
@@ -156,7 +157,7 @@ class Clients:
     """Clients of the web server."""
 
     turned_away: int = 0
-    """Connections closed to make room for others."""
+    """Connections closed to make room for new ones."""
     refused: Mapping[str, int] = field(default_factory=dict)
     """Requests refused, by reason."""
 
@@ -172,7 +173,7 @@ class JobLabels:
 
 
 _NEXT = 0.001
-"""Seconds past the limit at which a page is renewed, so that its age is seen to be above the limit."""
+"""Seconds beyond the limit at which a page is renewed, so that its age is certainly above the limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,19 +182,19 @@ class Snapshot:
 
     service: Service
     sequence: int
-    """Grows only with a GPU pass that observed."""
+    """Increases only with a GPU pass that observed."""
     made: Stamp
     """When this snapshot was made."""
     observed: Stamp | None
     """When a GPU pass last observed."""
     verdict: Verdict
     nvml: NvmlFacts | None = None
-    """None once it is not fresh, as the next three."""
+    """None if not fresh; so are the next three."""
     dcgm: DcgmFacts | None = None
     jobs: JobsFacts | None = None
     infiniband: InfinibandFacts | None = None
     pods: PodsOnGpus | None = None
-    """Pods; None where no answer of kubelet counts."""
+    """Pods; None without a current response of kubelet."""
     machine: tuple[str, ...] = ()
     """Values of `MACHINE_LABELS`, as last seen."""
     collectors: tuple[CollectorStatus, ...] = ()
@@ -206,31 +207,31 @@ class Snapshot:
     receivers: tuple[ReceiverState, ...] = ()
     """Receivers of notifications."""
     features: Mapping[str, Any] = field(default_factory=dict)
-    """By feature, what it shows."""
+    """The published data of each feature."""
     notice_sources: tuple[NoticeSource, ...] = ()
     errors: Mapping[str, str] = field(default_factory=dict)
     """Why a component of the daemon does not work, by component."""
     process: ProcessUsage | None = None
-    """What the daemon's own process uses; None where that cannot be read, and without a daemon."""
+    """Resources used by the daemon's own process; None if they cannot be read, and without a daemon."""
     nvml_passes: Histogram = NVML_PASSES
     """Durations of all passes over the GPUs since the start, in seconds."""
     feature_errors: Mapping[str, int] = field(default_factory=dict)
-    """By feature, how often it raised."""
+    """Number of exceptions raised, by feature."""
     dropped: Mapping[str, int] = field(default_factory=dict)
     """Writes dropped, by kind: "log", "ledger", "files"."""
     log_gaps: int = 0
     """Times that records of the kernel log were overwritten before they were read."""
     log_lost: int = 0
-    """Records lost in them."""
+    """Records lost through that."""
     disbelieved: Mapping[str, int] = field(default_factory=dict)
-    """Lines of the kernel log that do not count, by reason."""
+    """Lines of the kernel log that are ignored, by reason."""
     clients: Clients = field(default_factory=Clients)
     hpc_jobs: JobLabels | None = None
-    """Jobs of that label; None where it is not configured."""
+    """Jobs of that label; None if it is not configured."""
 
     @property
     def excluded_by(self) -> tuple[str, ...]:
-        """Owners that keep work away: `actuator:owner`, or the owner alone where no actuator does."""
+        """Owners that exclude the node: `actuator:owner`, or the owner alone without an actuator."""
         return tuple(f"{actuator}:{owner}" if actuator else owner for actuator, owner in self.enforced.excluded)
 
     def age(self, now: Stamp) -> float | None:
@@ -242,12 +243,14 @@ class Snapshot:
         return age is not None and age <= self.service.fresh_for
 
     def lasts(self, now: Stamp) -> float:
-        """Seconds for which the GPU readings may still be shown; not above 0 once they are too old, infinite where there are none."""
+        """Seconds for which the GPU readings may still be shown; at most 0 if they are too old, infinite if there are
+        none.
+        """
         age = self.age(now)
         return math.inf if self.nvml is None or age is None else self.service.fresh_for - age + _NEXT
 
     def health(self, now: Stamp) -> Health:
-        """The health at `now`: anything but a failure is unknown once the observation is not fresh."""
+        """The health at `now`: if the observation is not fresh, everything but a failure is unknown."""
         if self.verdict.health is Health.FAILURE:
             return Health.FAILURE
         return self.verdict.health if self.fresh(now) else Health.UNKNOWN

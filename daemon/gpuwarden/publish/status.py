@@ -1,6 +1,5 @@
 """The documents that tools read: heartbeat, status, GPUs, findings, events. Pure functions of a snapshot and `now`.
-
-Names of keys are a contract: some may be added, none renamed. Times are RFC 3339 in UTC. Unknown values are null.
+Names of keys are a contract: keys may be added, but not renamed. Times are RFC 3339 in UTC. Unknown values are null.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ MAIN_READINGS = (
     "gsp_mode",
     "recovery_action",
 )
-"""The readings of `GpuReadings` that are shown beside the health of a GPU."""
+"""The readings of `GpuReadings` that are shown with the health of a GPU."""
 
 ENDS_WHEN = {
     Latch.NONE: "it is no longer seen",
@@ -75,7 +74,7 @@ def to_json(document: object) -> bytes:
 
 
 def _plain(values: Mapping[str, Any]) -> Document:
-    """JSON has no NaN and no infinity: such numbers are null."""
+    """Replace NaN and infinity, which JSON does not have, by null."""
     return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in values.items()}
 
 
@@ -84,7 +83,7 @@ def _age(since: Stamp | None, now: Stamp) -> float | None:
 
 
 def _reasons(snapshot: Snapshot, now: Stamp) -> list[str]:
-    """The verdict's reasons; a verdict that has grown old is a reason of its own."""
+    """The verdict's reasons; an outdated verdict is an additional reason."""
     grew_old = snapshot.observed is not None and not snapshot.fresh(now)
     return [*snapshot.verdict.reasons, *(["observation_too_old"] if grew_old else [])]
 
@@ -140,7 +139,7 @@ def status(snapshot: Snapshot, now: Stamp) -> Document:
 
 
 def _of_features(snapshot: Snapshot) -> tuple[Document, list[str]]:
-    """Return the keys of features, and which feature cannot say them: its keys are missing, and the document has all others."""
+    """Return the keys of features, and the features that failed: only their keys are missing from the document."""
     keys: Document = {}
     failed = []
     for name, feature in _FEATURES.items():
@@ -152,7 +151,7 @@ def _of_features(snapshot: Snapshot) -> tuple[Document, list[str]]:
 
 
 def _unknown_because(snapshot: Snapshot, now: Stamp) -> Iterable[Document]:
-    """Why the health is unknown, with what to do; without what a finding says already."""
+    """Reasons why the health is unknown, with remedies; omits those that a finding states already."""
     codes = {finding.key.code for finding in snapshot.verdict.findings}
     for code in dict.fromkeys((*snapshot.verdict.unknown, *_reasons(snapshot, now))):
         if code in UNKNOWN_REASONS and code not in codes:
@@ -161,7 +160,7 @@ def _unknown_because(snapshot: Snapshot, now: Stamp) -> Iterable[Document]:
 
 
 def scraped(last: tuple[Stamp, str] | None, now: Stamp) -> Document | None:
-    """The last request for the metrics. The name is as the caller gives it."""
+    """The last request for the metrics. The client's name is not verified."""
     if last is None:
         return None
     at, by = last
@@ -181,7 +180,7 @@ def findings(snapshot: Snapshot) -> Document:
 
 
 def incidents(snapshot: Snapshot) -> list[Document]:
-    """List each fault as the finding that it begins with and the ids of its consequences: findings, silenced ones, recorded lines."""
+    """List each fault as its first finding and the ids of its consequences: findings, silenced ones, recorded lines."""
     return [
         {"cause": str(incident.cause), "consequences": [str(key) for key in incident.consequences]}
         for incident in snapshot.verdict.incidents
@@ -193,7 +192,7 @@ def events(snapshot: Snapshot, recorded: Iterable[Event]) -> Document:
 
 
 def public_events(snapshot: Snapshot, recorded: Iterable[Event]) -> Document:
-    """Return events for everyone who can connect: names of users and jobs only where they may be published."""
+    """Return events for every client: names of users and jobs only if they may be published."""
     return events(snapshot, recorded if snapshot.service.publish_jobs else map(_nameless, recorded))
 
 
@@ -215,7 +214,7 @@ def event(entry: Event) -> Document:
 
 
 def _gpu(gpu: GpuVerdict, facts: GpuFacts | None, *, fresh: bool) -> Document:
-    """Status of one GPU. A health other than a failure becomes unknown where the observation is old."""
+    """Status of one GPU. If the observation is outdated, a health other than a failure becomes unknown."""
     readings = {} if facts is None else {name: getattr(facts.readings, name) for name in MAIN_READINGS}
     health = gpu.health if fresh or gpu.health is Health.FAILURE else Health.UNKNOWN
     return {
@@ -302,9 +301,9 @@ DISBELIEVED = {
     PACKET_FILTER: "from the log rule of a packet filter",
     UNKNOWN_SLOT: "about a slot that holds no GPU and no switch",
 }
-"""Why a line of the kernel log does not count, as text for people."""
+"""Text for people: why a line of the kernel log is ignored."""
 _SAYS_SO = ("gpu_missing", "gpu_unresponsive", "gpu_reset_required")
-"""Conditions of a GPU that say already that calls on it fail."""
+"""Conditions of a GPU that imply that calls on it fail."""
 _SHOWN = 3  # calls that failed, of one GPU
 
 

@@ -1,4 +1,4 @@
-"""Enforcement as published. Pure functions of its part of the snapshot."""
+"""Documents and metrics of enforcement: pure functions of its part of the snapshot."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ def _wanted(wanted: Wanted) -> Document:
 def exclusions(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], int]]:
     """Yields 1 for each actuator and cause in force, else 0.
 
-    Every pair is present from the start, so that no series first appears with its first exclusion; but for maintenance, of which no alert
-    counts how often it begins.
+    Every pair exists from the start, so that no series first appears with its first exclusion; except maintenance,
+    whose starts no alert counts.
     """
     in_force = set(snapshot.enforced.excluded)
     causes = ("failure", "termination", "operator", Owner.FOREIGN.value)
@@ -102,9 +102,8 @@ def _owner(cause: str) -> str:
 
 
 def intents(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], int]]:
-    """Counts by act and result, where there is or was an actuator.
-
-    Every pair is present from the start, so that no series first appears with its first intent.
+    """Counts by act and result, if there is or was an actuator. Every pair exists from the start, so that no series
+    first appears with its first intent.
     """
     counts = snapshot.enforced.counts
     if snapshot.enforced.actuators or any(counts.values()):
@@ -113,7 +112,7 @@ def intents(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], int]]:
 
 
 def exclusions_since(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], float]]:
-    """Yield since when gpuwarden's exclusions are in force, by the scheduler's clock."""
+    """Yield the start of each of gpuwarden's exclusions in force, by the scheduler's clock."""
     for actuator, owner in snapshot.enforced.excluded:
         state = snapshot.enforced.node_states.get(actuator)
         if state is not None and state.why is not None and state.since:

@@ -1,8 +1,8 @@
-"""A snapshot becomes the bytes of `/metrics` when it is scraped first; every further scrape of it is served these bytes.
+"""Renders a snapshot as the bytes of `/metrics` at its first scrape; every further scrape of it gets the same bytes.
 
-Two formats: Prometheus text 0.0.4 and OpenMetrics 1.0, each plain and compressed. They differ in their
-headers only, so the sample lines are rendered once. The cost is one formatted line for each series: label texts,
-which rarely change, are kept between snapshots. A form that is not requested is not made.
+Two formats: Prometheus text 0.0.4 and OpenMetrics 1.0, each plain and compressed. They differ in their headers only, so
+the sample lines are rendered once. The cost is one formatted line per series: label texts, which rarely change, are
+cached between snapshots. A form is made only on request.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from gpuwarden_collectors.facts import Stamp
 log = get_logger()
 
 LABEL_TEXTS = 4096
-"""How many label texts are kept: 16 GPUs have about 1,000 series of gpuwarden's own, the rest is room for findings that come and go."""
+"""Maximum number of cached label texts: 16 GPUs have about 1,000 series of gpuwarden's own; the rest is for changing
+findings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class _Family:
 
 @dataclass(frozen=True)
 class Page:
-    """`/metrics` as of `made`, in every form in which it can be requested."""
+    """`/metrics` at the time `made`, in every form that can be requested."""
 
     made: Stamp
     families: Sequence[_Family]
@@ -77,7 +78,7 @@ class Page:
 
 
 def _family(head: tuple[bytes, bytes], lines: Sequence[str]) -> _Family:
-    """An unpaired surrogate in a name from outside has no UTF-8."""
+    """Replaces unpaired surrogates in names from outside: they have no UTF-8."""
     return _Family(*head, "".join(lines).encode("utf-8", "replace"), len(lines))
 
 
@@ -86,9 +87,9 @@ _FIELD_HEADS = {field.name: heads(PREFIX + field.name, field.kind, field.help) f
 
 
 class Renderer:
-    """Makes a page of a snapshot. `hostname_label`: dcgm-exporter up to 4.8.2 has `Hostname`, later ones `hostname`. `series`: what it has.
-
-    Every snapshot is to be followed, in their order; those of which a page is wanted may be rendered.
+    """Makes a page of a snapshot. `hostname_label`: dcgm-exporter up to 4.8.2 has `Hostname`, later ones `hostname`.
+    `series`: the series on the page. Call `follow` with every snapshot, in order, and `render` for those whose page is
+    requested.
     """
 
     def __init__(
@@ -103,7 +104,9 @@ class Renderer:
         self._broken: set[str] = set()
 
     def follow(self, snapshot: Snapshot) -> None:
-        """Keep what later pages need of it: rates are of two passes, and a GPU that is lost keeps its index. A second time does nothing."""
+        """Keep what later pages need: rates need two passes, and a lost GPU keeps its index. A second call does
+        nothing.
+        """
         before = self._indices
         self._indices = {
             gpu.slot: index
@@ -117,7 +120,9 @@ class Renderer:
         return Page(snapshot.made, [*self._own(self._with_last_index(snapshot)), *self._telemetry(snapshot)])
 
     def _with_last_index(self, snapshot: Snapshot) -> Snapshot:
-        """A GPU that NVML does not list keeps the index it had: its series must not change names when it is lost."""
+        """A GPU that NVML does not list keeps its last index: the labels of its series must not change when it is
+        lost.
+        """
         gpus = snapshot.verdict.gpus
         if all(gpu.index is not None for gpu in gpus):
             return snapshot
@@ -141,7 +146,9 @@ class Renderer:
             yield _family(_METRIC_HEADS[metric.name], lines)
 
     def _samples(self, metric: Metric, snapshot: Snapshot) -> dict[Labels, Number]:
-        """Return the samples of a row. A row that raises is missing from the page, which has all others, and is logged once."""
+        """Return the samples of a row. A row that raises is omitted from the page and logged once; the other rows
+        remain.
+        """
         try:
             return dict(metric.samples(snapshot))
         except Exception:
@@ -198,10 +205,10 @@ def _xid_lines(series: Sequence[Series]) -> Iterable[str]:
 
 
 class Holder:
-    """The snapshot that readers are served. It is replaced as a whole, so that no reader sees half of one.
+    """The snapshot that is served to readers. It is replaced as a whole, so that no reader sees a partial one.
 
-    The web server sets `clients` and `scraped`, which says when `/metrics` was last requested, and by whom. `hpc_jobs`, if that label is
-    configured, returns what was read for it and never waits.
+    The web server sets `clients` and `scraped`, which says when `/metrics` was last requested, and by whom. `hpc_jobs`,
+    if that label is configured, returns the jobs last read for it and never waits.
     """
 
     def __init__(self, renderer: Renderer, snapshot: Snapshot, hpc_jobs: Callable[[], JobLabels] | None = None) -> None:
@@ -220,7 +227,7 @@ class Holder:
 
     @property
     def page(self) -> Page:
-        """The page of the present snapshot, rendered when it is first requested and then kept."""
+        """The page of the current snapshot, rendered at the first request and then cached."""
         if self._page is None:
             self._page = self._renderer.render(self.snapshot)
         return self._page

@@ -1,4 +1,6 @@
-"""A histogram of Prometheus: how many of all values were at most each bound, their sum and their number."""
+"""A Prometheus histogram: for each bound, the number of values not above it; and the sum and the number of all
+values.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ SUM, COUNT = "sum", "count"
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Counts of values: one for each of `bounds`, which rise, and one for what is above them all."""
+    """Counts of values: one for each of `bounds`, in ascending order, and one for the values above all of them."""
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...]

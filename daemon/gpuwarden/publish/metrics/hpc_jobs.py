@@ -1,9 +1,10 @@
 """The label `hpc_job`, from the folder of files that dcgm-exporter reads for it (`--hpc-job-mapping-dir`).
 
 A file is named by the index of a GPU, `3`, or index and GPU instance, `3.1`; each of its lines is a job, unchanged.
-Every series of that GPU or instance is exposed once for each job, as dcgm-exporter does. Prologs and epilogs write these
-files, or the daemon itself (`slurm.job_mapping_dir`). dcgm-exporter reads them at each scrape and fails all of the page when
-it cannot read one; here a thread reads them after each pass, for the next page, and what cannot be read has no jobs.
+Every series of that GPU or instance is exposed once for each job, as dcgm-exporter does. Prologs and epilogs write
+these files, or the daemon itself (`slurm.job_mapping_dir`). dcgm-exporter reads them at each scrape and fails the whole
+page if one cannot be read; here a thread reads them after each pass, for the next page, and a GPU whose file cannot be
+read has no jobs.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ _BYTES_MOST = 4096
 
 
 class HpcJobs:
-    """Called for each page, it returns what was read after the page before, and has the folder read again. It never waits."""
+    """A call, made for each page, returns what was read since the last page and starts another read of the folder. It
+    never waits.
+    """
 
     def __init__(self, folder: Path, clock: Callable[[], float]) -> None:
         self._folder = folder
@@ -42,7 +45,7 @@ class HpcJobs:
         return await self._reader.flush(timeout)
 
     def close(self, timeout: float) -> bool:
-        """The thread ends; False if it hangs. Blocks."""
+        """End the thread; False if it hangs. Blocks."""
         return self._reader.close(timeout)
 
     def _read(self) -> None:
@@ -67,7 +70,7 @@ def _described(path: Path, error: Exception) -> str:
 def _names(folder: Path) -> list[str]:
     """Names of the mapping files, sorted, at most FILES_MOST.
 
-    A missing folder counts as an empty one: prologs make it with the first job.
+    A missing folder counts as empty: prologs create it with the first job.
     """
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
         return sorted(entry.name for entry in entries if FILE_NAME.fullmatch(entry.name))[:FILES_MOST]

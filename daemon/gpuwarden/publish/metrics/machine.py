@@ -1,4 +1,6 @@
-"""The labels by which nodes are compared: what they share may be why they fail (`gpuwarden fleet --why`)."""
+"""The labels by which nodes are compared: a property that failing nodes share may be the cause (`gpuwarden fleet
+--why`).
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ MACHINE_LABELS = (
     "adapter_firmware",
 )
 OF_THE_NODE = frozenset({"__name__", "instance", "job", "node", "boot_id", "replica", "prometheus_replica"})
-"""Labels of its series that name a node, and not what it shares with others."""
+"""Labels of its series that identify the node, and are not shared with others."""
 _LONGEST = 120  # characters
 
 
@@ -35,9 +37,8 @@ def machine_labels(
     kernel: str = "",
     infiniband: InfinibandFacts | None = None,
 ) -> tuple[str, ...]:
-    """The values of `MACHINE_LABELS`; "" for what is not known, several joined by `+` where GPUs of the node differ.
-
-    Adapters of one node may be of several boards, so that their firmware is written with the board.
+    """The values of `MACHINE_LABELS`; "" if not known, several joined by `+` if GPUs of the node differ. The firmware
+    of adapters is written with the board, because a node may have several boards.
     """
     gpus = () if facts is None else facts.gpus
     of = [gpu.placement for gpu in gpus]
@@ -60,7 +61,7 @@ def machine_labels(
 
 
 def _text(number: int | None) -> str:
-    """The number, which may be 0; "" where it is not known."""
+    """The number, which may be 0; "" if it is not known."""
     return "" if number is None else str(number)
 
 

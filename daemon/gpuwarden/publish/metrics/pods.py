@@ -1,4 +1,4 @@
-"""Which pods have the GPUs, and why a pod may be missing: the most frequent question about labels of pods."""
+"""The pods on the GPUs, and the reason if a pod is missing: the most frequent question about pod labels."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from gpuwarden_collectors.kubelet.facts import PodContainer, PodsFacts
 POD = ("pod", "namespace", "container")
 """The labels of dcgm-exporter."""
 EXAMPLES = 3
-"""Ids that fit no GPU here and are shown."""
+"""Maximum number of ids shown that match no GPU of this node."""
 
 
 class State(StrEnum):
-    """The outcome of the last question to kubelet."""
+    """The outcome of the last request to kubelet."""
 
     LABELLED = "labelled"
     NO_GPU_GIVEN = "no_gpu_given"
@@ -62,7 +62,7 @@ def devices(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], int]]:
 
 
 def document(snapshot: Snapshot) -> dict[str, Any] | None:
-    """Section of the status about pods; None where kubelet is not asked."""
+    """Section of the status about pods; None if kubelet is not queried."""
     status = asked(snapshot)
     if status is None:
         return None
@@ -78,7 +78,7 @@ def document(snapshot: Snapshot) -> dict[str, Any] | None:
 
 
 def asked(snapshot: Snapshot) -> CollectorStatus | None:
-    """The last question to kubelet; None where none is asked."""
+    """The last request to kubelet; None if it is not queried."""
     return next(
         (collector for collector in snapshot.collectors if collector.name == PodsFacts.collector and collector.outcome),
         None,

@@ -10,7 +10,7 @@ from gpuwarden.publish.snapshot import Snapshot
 from gpuwarden_collectors.host_facts import PortFacts
 
 PORTS_MOST = 32
-"""More than a host has adapters."""
+"""Maximum number of ports; no host has as many."""
 
 Sample = tuple[tuple[str, ...], Number]
 

@@ -1,4 +1,4 @@
-"""The daemon's own process and how fast the driver answers it: rows of metrics."""
+"""Metric rows about the daemon's own process and the driver's response times."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ def _of(value: Callable[[ProcessUsage], Number]) -> Callable[[Snapshot], Iterato
 
 
 def _started(snapshot: Snapshot) -> Iterator[Sample]:
-    """Yield the start as Unix time. Both clocks are of the start of the daemon, so that it does not move with the clock."""
+    """Yield the start as Unix time. Both clocks were read at the daemon's start, so that later clock changes do not
+    move it.
+    """
     if snapshot.process is not None:
         at = snapshot.service.started
         yield (), at.wall - at.boottime + snapshot.process.started

@@ -1,4 +1,4 @@
-"""The row of a metric: what it is called, and how the snapshot becomes its samples."""
+"""The row of a metric: its name, and the function that makes its samples from the snapshot."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ Sample = tuple[Labels, Number]
 class Metric:
     """One row of the table.
 
-    `samples` gives the values of `labels`, in their order, with the number. Of equal label values the last counts.
+    `samples` yields the values of `labels`, in their order, with the number. Of samples with equal label values the
+    last one counts.
     """
 
     name: str
@@ -26,11 +27,11 @@ class Metric:
     samples: Callable[[Snapshot], Iterable[Sample]]
     help: str
     default: bool = True
-    """Served by default. Else only by `publish.series`: no rule, dashboard or command reads it."""
+    """Served by default. Otherwise only if `publish.series` asks for it: no rule, dashboard or command reads it."""
     zeros: bool = True
-    """False: by default a series of 0 is left out, since its absence says the same."""
+    """False: by default a series with value 0 is omitted, because its absence has the same meaning."""
     omitted: Labels = ()
-    """Labels without which a sample is that has nothing in them: Prometheus takes an empty one for a label that the target must not have."""
+    """Labels omitted from a sample if empty: Prometheus treats an empty label as one that the target must not have."""
 
 
 GPU: Labels = ("gpu", "uuid", "pci_bus_id")

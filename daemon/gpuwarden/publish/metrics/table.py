@@ -1,8 +1,8 @@
-"""gpuwarden's own metrics: one row each, and those of features behind them. A metric's name is nowhere else.
+"""gpuwarden's own metrics: one row each, followed by those of features. The name of a metric is written nowhere else.
 
-GPU labels are `gpu` (NVML index, empty while unknown), `uuid` and `pci_bus_id` (the slot, as the kernel writes it).
-A counter of which an alert or a dashboard asks the increase is 0 from the start: nothing sees the first step of a series
-that first appears with it.
+GPU labels are `gpu` (NVML index, empty while unknown), `uuid` and `pci_bus_id` (the slot, as the kernel writes it). A
+counter whose increase an alert or a dashboard reads exists from the start with value 0: the increase of a series that
+first appears with value 1 is not seen.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ _LOOKED_AT = [feature.looked_at for feature in parts("snapshot").values() if has
 NO_GPU: Labels = ("", "", "")
 SHADOW = "shadow"
 INFOS_MOST = 32
-"""The number of findings that are described: a host with many faults must not grow its page by much."""
+"""Maximum number of findings that are described, to limit the page of a host with many faults."""
 INCIDENTS_MOST = 16
-"""The number of incidents of several findings, the worst, that are described."""
+"""Maximum number of incidents of several findings that are described, the worst first."""
 CONSEQUENCES_LONGEST = 200  # characters
 XIDS_MOST = 32
-"""The number of pairs of GPU and Xid, the latest, that have a time, and a count where it is not 0 from the start."""
+"""Maximum number of pairs of GPU and Xid, the latest, that have a time, and a count if it is not 0 from the start."""
 LEMONS_MOST = 16
-"""The number of GPUs and kinds of events, the worst."""
+"""Maximum number of pairs of GPU and kind of event, the worst first."""
 FAILURE_XIDS = tuple(str(row.xid) for row in XIDS.values() if row.klass is XidClass.FAILURE)
 
 
 def _labels_of_slot(snapshot: Snapshot) -> Callable[[str], Labels]:
-    """The GPU labels for a slot; of a slot that is not a GPU here (a switch) only the address is known."""
+    """The GPU labels for a slot; for a slot that is no GPU of this node (a switch) only the address is known."""
     by_slot = {gpu.slot: gpu_labels(gpu) for gpu in snapshot.verdict.gpus}
     return lambda slot: by_slot.get(slot, ("", "", slot))
 
@@ -99,8 +99,8 @@ def _finding_texts(snapshot: Snapshot) -> Iterator[Sample]:
 def _described(findings: Sequence[Finding]) -> list[Finding]:
     """Return the INFOS_MOST findings to describe, in their order.
 
-    Each check of each GPU comes before a second finding of one, since alerts are raised by check, severity and GPU: 144 links that
-    are down must not hide a GPU that is missing.
+    The first finding of each check and GPU precedes any second one, because alerts are raised by check, severity and
+    GPU: 144 links that are down must not hide a missing GPU.
     """
     first = {(f.key.code, _severity(f), f.key.subject.slot): f.key for f in reversed(findings)}
     chosen = sorted(findings, key=lambda f: f.key not in first.values())[:INFOS_MOST]
@@ -226,7 +226,7 @@ def _gpu_jobs(snapshot: Snapshot) -> Iterator[Sample]:
 
 PER_COLLECTOR = ("collector",)
 REFUSALS = ("handshake", "name", "login", "rate_limit")
-"""Why the web server refuses a client."""
+"""Reasons for which the web server refuses a client."""
 
 _ROWS: tuple[Metric, ...] = (
     # --- this daemon

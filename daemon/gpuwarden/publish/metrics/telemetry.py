@@ -1,9 +1,9 @@
-"""Who has telemetry series, under which labels, and what they read: GPUs, and the instances of GPUs that are divided (MIG).
+"""The GPUs and MIG instances that have telemetry series, with the labels and the readings of each.
 
-Divided GPUs are exposed as dcgm-exporter does by default (its `-d f`): a GPU with instances has its default counters once
-for each of them, with the instance's own numbers where it has some and the GPU's where it has none, so that a sum over
-all series counts the power of such a GPU several times. What is beyond dcgm-exporter's default counters, and the last Xid,
-is exposed once for the GPU, without labels of an instance. `MigSeries` changes that.
+GPUs with MIG are exposed as by dcgm-exporter's default (`-d f`): a GPU with instances has its default counters once per
+instance, with the instance's own values where they exist and otherwise the GPU's; a sum over all series therefore
+counts the power of such a GPU several times. All other counters, and the last Xid, are exposed once for the GPU,
+without labels of an instance. `MigSeries` changes that.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MigSeries = Literal["instances", "gpus", "both"]
 COPIES_MOST = 8
 """Copies of one series: a GPU may have several jobs and several pods."""
 LABEL_TEXTS = 1024
-"""How many are kept: 16 GPUs with 7 instances each have 128."""
+"""Maximum number of cached entries: 16 GPUs with 7 instances each have 128."""
 
 _OF_INSTANCE = tuple({f.name for f in fields(MigInstance)} & {f.name for f in fields(GpuReadings)})
 
@@ -40,9 +40,9 @@ _OF_INSTANCE = tuple({f.name for f in fields(MigInstance)} & {f.name for f in fi
 class Series:
     """The series of one GPU or instance.
 
-    `labels` are without braces. `copies` are added to them, one for each job and pod; without any, one empty copy. `alone` is added to a
-    series that has no labels of jobs and pods. `whole`: it has the series that belong to a GPU only; `repeated`: it has those that are
-    repeated for each instance.
+    `labels` have no braces. Each of `copies`, one per job and pod (one empty copy if there is none), is appended to
+    them. `alone` is appended for series without labels of jobs and pods. `whole`: has the series that only a GPU has;
+    `repeated`: has those that are repeated for each instance.
     """
 
     labels: str
@@ -54,7 +54,7 @@ class Series:
 
 
 class InstanceReadings:
-    """Readings of an instance: those named in `_OF_INSTANCE` are its own, all others those of its GPU."""
+    """Readings of an instance: those named in `_OF_INSTANCE` are its own, all others are its GPU's."""
 
     def __init__(self, gpu: GpuReadings, instance: MigInstance) -> None:
         self._gpu = gpu
@@ -71,7 +71,7 @@ def dcgm_bus_id(slot: str) -> str:
 
 
 class Sources:
-    """Keeps what a rate needs from one snapshot to the next. `hostname_label`: dcgm-exporter up to 4.8.2 has `Hostname`."""
+    """Keeps the state that rates need between snapshots. `hostname_label`: dcgm-exporter up to 4.8.2 has `Hostname`."""
 
     def __init__(self, hostname_label: str, mig: MigSeries) -> None:
         self._mig = mig
@@ -90,7 +90,7 @@ class Sources:
         self._traffic = {slot: pair for slot, pair in traffic.items() if pair is not None}
 
     def of(self, snapshot: Snapshot) -> tuple[Series, ...]:
-        """Series in the order of the GPUs; of those with the same labels only the last."""
+        """Series in the order of the GPUs; of several with the same labels only the last."""
         if snapshot.nvml is None:
             return ()
         gpus = snapshot.nvml.gpus
@@ -126,7 +126,7 @@ class Sources:
             yield Series(labels, copies.of(gpu, instance.gpu_instance), copies.free, own, whole=False)
 
     def _nvlink(self, gpu: GpuFacts, observed: Stamp | None) -> tuple[Traffic, int | None] | None:
-        """The counter and the rate since the pass before; a snapshot of the same pass keeps its rate."""
+        """The counter and the rate since the previous pass; a further snapshot of the same pass has the same rate."""
         now = None if observed is None else nvlink_traffic(gpu.readings, observed.boottime)
         if now is None:
             return None
@@ -135,7 +135,9 @@ class Sources:
 
 
 def _instances(gpu: GpuFacts) -> dict[int, MigInstance]:
-    """GPU instances by their id, each as its first compute instance sees it (so does DCGM). One without any is not seen."""
+    """GPU instances by id, each as its first compute instance sees it (as in DCGM). Omits those without compute
+    instances.
+    """
     instances: dict[int, MigInstance] = {}
     for mig in gpu.mig:
         instances.setdefault(mig.gpu_instance, mig)
@@ -143,7 +145,7 @@ def _instances(gpu: GpuFacts) -> dict[int, MigInstance]:
 
 
 def _profile(instance: MigInstance) -> str:
-    """Profile of the GPU instance: `3g.40gb` also for the part of it that is `1c.3g.40gb`."""
+    """Profile of the GPU instance: `3g.40gb` also for its compute instance `1c.3g.40gb`."""
     part, dot, rest = instance.profile.partition(".")
     return rest if dot and part.endswith("c") else instance.profile
 
@@ -154,9 +156,9 @@ def _suffix(names: tuple[str, ...], values: tuple[str, ...]) -> str:
 
 
 class _Copies:
-    """What is added to the labels of a GPU or instance: its job, its pod. With several of them its series are copied, at most `COPIES_MOST` times.
-
-    A GPU without a pod has these labels empty: a Prometheus that honours labels would give it those of gpuwarden's own pod.
+    """The job and pod labels of a GPU or instance. With several jobs or pods its series are copied, at most
+    `COPIES_MOST` times. The pod labels of a GPU without a pod are empty: otherwise Prometheus with honor_labels would
+    set those of gpuwarden's own pod.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -177,7 +179,9 @@ def _readings_of_dcgm(snapshot: Snapshot) -> dict[str, DcgmReadings]:
 
 
 def _last_xids(snapshot: Snapshot) -> dict[str, int]:
-    """The last Xid of this boot, by slot. DCGM forgets Xids with the driver, and so with the boot; the ledger still has earlier ones."""
+    """The last Xid of this boot, by slot. DCGM loses Xids when the driver is unloaded; the ledger also has earlier
+    boots.
+    """
     booted = snapshot.made.wall - snapshot.made.boottime
     recent = sorted(
         (xid.last, xid.slot, xid.xid) for xid in snapshot.xids if xid.last is not None and xid.last >= booted

@@ -45,11 +45,11 @@ __all__ = (
 )
 
 LINE_LIMIT = 256 * 1024
-"""Bytes: the results of 16 GPUs, each with all that a test may report (12 KiB)."""
+"""Bytes: the results of 16 GPUs, each with the maximum report of a test (12 KiB)."""
 RETRY = 5.0
-"""Seconds between two tries to make the socket, or to find its group."""
+"""Seconds between two attempts to create the socket or to find its group."""
 GROUP_WITHIN = 1.0
-"""Seconds that the start waits for the group, which may be asked of a directory server that does not answer."""
+"""Seconds for which the start waits for the group; a directory server that is asked for it may not respond."""
 NAME = "control.sock"
 NEW_NAME = "control.new"
 
@@ -58,10 +58,11 @@ Verb = Callable[[dict[str, Any], Peer], Awaitable[Any]]
 
 
 class Control:
-    """The control socket. `deadline` in seconds: for a line to arrive, for a verb to be done, for the response to be taken.
+    """The control socket. `deadline` in seconds: for a line to arrive, for a verb to be done, for the response to be
+    taken.
 
-    Where the folder does not let the socket be made, `error` says so and the daemon tries again: it serves over TCP meanwhile. So it does
-    where the group cannot be found: root is served meanwhile.
+    If the socket cannot be created in its folder, `error` reports it and the daemon tries again; meanwhile it serves
+    over TCP. If the group cannot be found, it also tries again; meanwhile only root is served.
     """
 
     def __init__(
@@ -91,7 +92,9 @@ class Control:
     # --- life
 
     async def start(self) -> None:
-        """Listen, if that can be done by now. A socket that no process answers on is replaced. Raises ControlError if a process does."""
+        """Listen, if possible already. Replaces a socket that no process listens on. Raises ControlError if one
+        does.
+        """
         if self._group is not None and not await self._is_found(self._group, GROUP_WITHIN):
             log.error("group of the control socket not found: root alone is served", error=self._group_error)
             self._seeking = asyncio.create_task(self._seek(self._group))
@@ -107,7 +110,9 @@ class Control:
         return "; ".join(filter(None, (self._error, self._group_error)))
 
     async def _is_found(self, group: str, within: float) -> bool:
-        """Look the group up, in a thread, since a directory server may be asked for it; whether that succeeded by then."""
+        """Look the group up in a thread, because a directory server may be asked. True if found within `within`
+        seconds.
+        """
         if self._looking is None:
             self._looking = detached("group", lambda: grp.getgrnam(group).gr_gid)
         await asyncio.wait((self._looking,), timeout=within)
@@ -133,7 +138,7 @@ class Control:
         self._give()
 
     def _give(self) -> None:
-        """Give the socket to its group, once both are there. Without the right to, root is served alone."""
+        """Set the group of the socket when both exist. Without permission for that, only root is served."""
         if self._server is None or self._gid is None:
             return
         try:
@@ -145,7 +150,7 @@ class Control:
             )
 
     def _made(self) -> socket.socket:
-        """Make the folder and the listening socket. Blocks. Raises SocketError."""
+        """Create the folder and the listening socket. Blocks. Raises SocketError."""
         folder = self.path.parent
         try:
             folder.mkdir(mode=0o755, parents=True, exist_ok=True)

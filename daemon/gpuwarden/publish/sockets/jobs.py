@@ -1,15 +1,17 @@
-"""The Unix socket for jobs: they read whether this node may take work and when it ends. Features add verbs, as `acknowledge`.
+"""The Unix socket for jobs, which read whether this node may take work and when it ends. Features add verbs such as
+`acknowledge`.
 
     {"verb": "status"}                        ->  {"ok": true, "result": {the public part of status}}
     {"verb": "notice", "wait": S, "tag": T}   ->  {"ok": true, "result": {"tag": T, "notice": {as notice.json}}}
 
-With `wait` the response is sent once an end is imminent, or, with the tag of the last response, once it has changed; after S
-seconds in any case. Errors are those of the control socket.
+With `wait` the response is sent when an end is imminent, or, with the tag of the last response, when the document has
+changed; after S seconds at the latest. Errors are those of the control socket.
 
-Every user of the host may connect, so that everything is bounded: a line (4 KiB), the time until it is there (4 s), clients (128,
-and 16 of one user), how many of them wait. Idle clients give way: one client more of a user ends the one of the
-same user that has been idle longest, and where there are too many altogether, of the user who has most. Clients are accepted
-one at a time, a millisecond apart: of a whole node's ranks that acknowledge at once few are served at a time.
+Every user of the host may connect, so everything is bounded: a line (4 KiB), the time until it arrives (4 s), clients
+(128, and 16 per user), and the clients that wait. Idle clients are disconnected for new ones: above the limit of a
+user, the client of that user that has been idle longest; above the total limit, that of the user with the most clients.
+Clients are accepted one at a time, a millisecond apart: if all ranks of a node acknowledge at once, few are served at a
+time.
 """
 
 from __future__ import annotations
@@ -40,16 +42,15 @@ NAME = "job.sock"
 NEW_NAME = "job.new"
 LINE_LIMIT = 4096
 BACKLOG = 512
-"""Clients that wait in the kernel: one that finds the queue full is refused at once, and leaves a file instead."""
+"""Clients that wait in the kernel: a client that finds the queue full is refused at once and writes a file instead."""
 _WAITERS_OF_USER = 8
 _CHECK = 1.0  # seconds between two checks whether a waiting client is still connected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """The process that connected. `pid` 0: it is in a PID namespace that is not visible from here.
-
-    `started`: ticks since boot; None if it was gone already when it was read.
+    """The process that connected. `pid` 0: its PID namespace is not visible from here. `started`: ticks since boot;
+    None if it had already exited.
     """
 
     pid: int
@@ -58,12 +59,12 @@ class Caller:
 
 
 JobVerb = Callable[[dict[str, Any], Caller], Awaitable[Any]]
-"""A verb of jobs: takes its arguments and who calls. Raises VerbError."""
+"""A verb of jobs: called with its arguments and the caller. Raises VerbError."""
 
 
 @dataclass(slots=True, eq=False)
 class _Client:
-    """A connected client. `idle_since`: loop time; None while a request of it is handled."""
+    """A connected client. `idle_since`: loop time; None while its request is handled."""
 
     caller: Caller
     socket: socket.socket
@@ -76,9 +77,10 @@ class _Client:
 class JobSocket:
     """The socket for jobs.
 
-    `status` gives the document for the verb of that name, which may name no user and no job; the loop calls it. `notices`: the document for
-    jobs and the clients that wait for it. `verbs`: those beside `status` and `notice`. `check_every`: seconds between two checks that the
-    socket is there. `passed`: the socket, if systemd listens on it already.
+    `status` returns the document for the verb `status`, without names of users and jobs; called on the loop. `notices`:
+    the document for jobs and the clients that wait for it. `verbs`: the verbs besides `status` and `notice`.
+    `check_every`: seconds between two checks that the socket exists. `passed`: the socket, if systemd already listens
+    on it.
     """
 
     def __init__(
@@ -112,11 +114,11 @@ class JobSocket:
     # --- life
 
     async def start(self) -> None:
-        """Listen, if that can be done by now; else `error` has the reason. Raises nothing, and takes 4 s at most."""
+        """Listen, if possible already; otherwise `error` returns the reason. Raises nothing; takes at most 4 s."""
         await self._listener.check()
 
     async def run(self) -> None:
-        """Keep the socket in place until cancelled: check that it is there, and make it again if it was removed."""
+        """Check until cancelled that the socket exists, and create it again if it was removed."""
         await self._listener.run()
 
     def error(self, now: Stamp) -> str:
@@ -124,7 +126,7 @@ class JobSocket:
         return self._listener.error(now)
 
     async def stop(self) -> None:
-        """End every connection and remove the socket, if it is still this daemon's. Takes a few seconds at most."""
+        """End every connection and remove the socket if it is still this daemon's. Takes at most a few seconds."""
         await self._listener.close()
         tasks = [client.task for client in self._clients if client.task is not None]
         for task in tasks:
@@ -134,7 +136,7 @@ class JobSocket:
     # --- clients
 
     def _accepted(self, sock: socket.socket) -> None:
-        """An accepted client. Raises OSError if it is gone."""
+        """Return the accepted client. Raises OSError if it has disconnected."""
         peer = peer_of(sock)
         stat = process_stat("/proc", peer.pid) if peer.pid > 0 else None
         caller = Caller(pid=peer.pid, started=None if stat is None else stat.started, uid=peer.uid)
@@ -150,7 +152,7 @@ class JobSocket:
         client.task.add_done_callback(lambda _: self._left(client))
 
     def _room(self, uid: int) -> bool:
-        """Return True if there is room for one more of this user, or has been made."""
+        """Return True if one more client of this user is possible, perhaps after another one was disconnected."""
         counts = Counter(client.caller.uid for client in self._clients)
         if counts[uid] >= self._clients_of_user:
             user = uid
@@ -184,7 +186,7 @@ class JobSocket:
             pass  # the peer is gone or does not read: there is no client to answer
 
     def _left(self, client: _Client) -> None:
-        """Its task has ended, which may have been cancelled before it began."""
+        """Clean up after the client's task, which may have been cancelled before it started."""
         self._clients.discard(client)
         if client.connection is None:
             client.socket.close()
@@ -207,7 +209,7 @@ class JobSocket:
         return {"tag": self._notices.tag, "notice": json.loads(self._notices.body)}
 
     async def _wait(self, client: _Client, seconds: float, tag: str) -> None:
-        """Raises VerbError if too many do already."""
+        """Raises VerbError if too many clients wait."""
         others = [other for other in self._clients if other.waits and other.caller.uid == client.caller.uid]
         if len(others) >= _WAITERS_OF_USER:
             raise VerbError(f"{_WAITERS_OF_USER} clients of this user wait already; try again", TRY_AGAIN)
@@ -234,7 +236,7 @@ def _seconds(value: object) -> float:
 
 
 def _hung_up(sock: socket.socket) -> bool:
-    """Closed at the other end, in both directions. A client that only closed its sending side has not hung up."""
+    """True if the client closed both directions; a client that closed only its sending side has not hung up."""
     if sock.fileno() < 0:
         return True
     poll = select.poll()

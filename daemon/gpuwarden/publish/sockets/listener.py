@@ -1,7 +1,6 @@
-"""A listening Unix socket for any user: made, kept at its path, with clients accepted one by one.
-
-A thread keeps the file, the loop the socket. Clients are accepted a millisecond apart, so that each is answered
-before many more are there: the others wait in the kernel.
+"""A listening Unix socket for any user: created, kept at its path, its clients accepted one by one. A thread manages
+the file, the loop the socket. Clients are accepted a millisecond apart, so that each gets its response before many more
+are connected: the others wait in the kernel.
 """
 
 from __future__ import annotations
@@ -20,15 +19,16 @@ from gpuwarden_collectors.facts import Stamp
 log = get_logger()
 
 PACE = 0.001
-"""Seconds between two clients, and between two requests of one."""
+"""Seconds between accepting two clients, and between two requests of a client."""
 _STALLED = 5.0
 
 
 class SocketListener:
     """Keeps a socket at its path and accepts its clients.
 
-    The loop calls `welcome` with each client; an exception from it ends that client. `backlog`: how many clients may wait in the kernel.
-    Seconds: `check_every` between two checks of the file, `deadline` for the file system.
+    The loop calls `welcome` with each client; an exception from it disconnects that client. `backlog`: maximum number
+    of clients that wait in the kernel. In seconds: `check_every` between two checks of the file, `deadline` for the
+    file system.
     """
 
     def __init__(
@@ -54,13 +54,13 @@ class SocketListener:
         self._closed = False
 
     async def run(self) -> None:
-        """Check forever that the socket is there, and make it again if it was removed."""
+        """Check repeatedly that the socket exists, and create it again if it was removed."""
         while True:
             await asyncio.sleep(self._check_every)
             await self.check()
 
     async def check(self) -> None:
-        """Check once that the socket is there. Raises nothing; `error` has the result."""
+        """Check once that the socket exists. Raises nothing; `error` returns the result."""
         loop = asyncio.get_running_loop()
         self._files.submit(lambda: self._make(loop))
         await self._files.flush(self._deadline)
@@ -82,7 +82,9 @@ class SocketListener:
     # --- in the thread
 
     def _make(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Make the socket again if its file is not ours any more. Raises SocketError or OSError if it cannot be made."""
+        """Create the socket again if its file is no longer this daemon's. Raises SocketError or OSError if that
+        fails.
+        """
         if not self._file.is_current():
             listener = self._file.make(self._backlog)
             try:

@@ -29,7 +29,7 @@ Who = TypeVar("Who")
 
 
 class SocketError(Exception):
-    """The socket cannot be set up: configuration or another process is at fault. The message says what to do."""
+    """The socket cannot be set up because of the configuration or another process. The message states the remedy."""
 
 
 class VerbError(Exception):
@@ -41,14 +41,13 @@ class VerbError(Exception):
 
 
 class SocketUnavailable(SocketError):  # noqa: N818 - a state of the folder
-    """The folder does not let the socket be made, as one that is read-only; it may later."""
+    """The socket cannot be created in its folder (a read-only one, for example); a later attempt may succeed."""
 
 
 class SocketFile:
-    """The file of a listening socket. Its calls block for as long as the file system does, and wait for nothing else.
-
-    `new`: another name in the same folder, which no client uses. `passed`: a socket at `path` on which systemd
-    listens for the daemon, also while it does not run. It is used as long as its file exists, and the file is left to systemd.
+    """The file of a listening socket. Its calls block only as long as the file system does. `new`: another name in the
+    same folder, which no client uses. `passed`: a socket at `path` on which systemd listens for the daemon, also while
+    the daemon does not run. It is used while its file exists; systemd removes the file.
     """
 
     def __init__(self, path: Path, new: str, mode: int, passed: socket.socket | None = None) -> None:
@@ -60,7 +59,9 @@ class SocketFile:
         self._systemds = False
 
     def make(self, backlog: int) -> socket.socket:
-        """Listening. A socket that no process answers on is replaced. Raises SocketError, SocketUnavailable where it may help to try again."""
+        """Return a listening socket; replaces one that no process listens on. Raises SocketError; SocketUnavailable if
+        a retry may help.
+        """
         passed, self._passed = self._passed, None
         try:
             if passed is not None and self._is_at_path(passed):
@@ -78,7 +79,7 @@ class SocketFile:
             return False
 
     def remove(self) -> None:
-        """Remove the socket file, unless a daemon started since has put its own there."""
+        """Remove the socket file, unless it is that of a daemon started later."""
         with contextlib.suppress(OSError):
             if self.is_current() and not self._systemds:
                 self.path.unlink()
@@ -121,7 +122,7 @@ class SocketFile:
 
 
 class Verbs(Generic[Who]):
-    """The verbs of a socket. A verb is done within `deadline` seconds, or those that `patience` gives it by name."""
+    """The verbs of a socket. The time limit of a verb is `deadline` seconds, or its entry in `patience`."""
 
     def __init__(
         self,
@@ -136,7 +137,7 @@ class Verbs(Generic[Who]):
         self._patience = patience or {}
 
     async def respond(self, line: bytes, who: Who) -> Response:
-        """Return the response to a line. A verb that fails is a response, too: only a cancellation is raised."""
+        """Return the response to a line. A failed verb also has a response: only a cancellation is raised."""
         limit = self._deadline
         try:
             name, arguments = self._parse(line)
@@ -186,7 +187,7 @@ class LineConnection:
         self._limit = limit
 
     async def line(self) -> bytes | None:
-        """The next line; None once there is no more, or it is too long to be one. Raises OSError, TimeoutError."""
+        """The next line; None at the end of input or if it is longer than `limit`. Raises OSError, TimeoutError."""
         try:
             async with asyncio.timeout(self._deadline):
                 line = await self._reader.readline()

@@ -1,8 +1,7 @@
-"""Basic authentication against bcrypt hashes: never on the loop, one at a time, and once for each scraper.
-
-A valid login is remembered, as a keyed hash of the whole header; a wrong one is not, so that only those who know a password
-can fill this memory. An unknown name is checked against the hash of a known one, so that
-neither the time of a check nor the response reveals which names exist; how long a login waits beside a flood may (see `lanes`).
+"""Basic authentication against bcrypt hashes: never on the loop, one check at a time, and one per scraper. A valid
+login is cached as a keyed hash of the whole header; an invalid one is not, so that only clients with a password can
+fill the cache. An unknown name is checked against the hash of a known one, so that neither the time of a check nor the
+response reveals which names exist; the waiting time during a flood may reveal it (see `lanes`).
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from gpuwarden_collectors.dataclass import dataclass
 
 KNOWN_MOST = 128
 PASSWORD_MAX = 72
-"""Bytes of a password that count in bcrypt."""
+"""Bytes of a password that bcrypt uses."""
 
 
 class Login(StrEnum):
@@ -35,7 +34,9 @@ class Login(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    """A password to be checked. `hash_` is that of the user, or of another user where nobody has the name (`exists` is False)."""
+    """A password to be checked. `hash_` is that of the user, or of another user if the name is unknown (`exists` is
+    False).
+    """
 
     digest: bytes
     password: bytes
@@ -45,7 +46,9 @@ class _Check:
 
 
 class Passwords:
-    """The users of one state of the web-config file: name to bcrypt hash, at least one. `checker` is its one thread."""
+    """The users of one version of the web-config file: name to bcrypt hash, at least one. `checker` is its only
+    thread.
+    """
 
     def __init__(self, users: Mapping[str, str], checker: BackgroundWriter) -> None:
         self._secret = secrets.token_bytes(32)
@@ -62,7 +65,7 @@ class Passwords:
         return self._keyed(_header(authorization)) in self._known  # keyed, so that the time it takes reveals nothing
 
     async def login(self, authorization: str, within: float, source: str = "") -> Login:
-        """Check the header `authorization`. `within`: seconds in which the check must be done; `source`: whose connection it is."""
+        """Check the header `authorization`. `within`: time limit in seconds; `source`: owner of the connection."""
         header = _header(authorization)
         digest = self._keyed(header)
         if digest in self._known:

@@ -1,7 +1,7 @@
-"""The web-config file of Prometheus' exporter-toolkit: read, checked as a whole, every fault reported at once with its key.
+"""Reads the web-config file of Prometheus' exporter-toolkit, and reports all its faults at once, each with its key.
 
-The format is that of https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuration.md (v0.16). What
-of it cannot be honoured is a warning where that protects no less than configured, and a fault where it would.
+The format is that of https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuration.md (v0.16). A
+setting that cannot be honoured is a fault if that weakens the configured protection, otherwise a warning.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HEADERS: Mapping[str, tuple[str, ...]] = {
     "X-XSS-Protection": (),
     "Strict-Transport-Security": (),
 }
-"""The headers that may be set, and the values of those that allow no other."""
+"""The headers that may be set, with the permitted values of those that are restricted."""
 HEADER_MAX = 4096
 COST_MOST, COST_SLOW = 18, 14
 """Costs of bcrypt, as powers of two: 18 takes about 20 s, 14 one."""
@@ -77,7 +77,7 @@ def read(path: Path) -> WebConfig:
 
 
 def _structured(files: Files, fault: AddFault) -> WebConfigFile:
-    """Faulty keys have their default."""
+    """Faulty keys get their default value."""
     from gpuwarden.publish.web import yaml as web_yaml  # noqa: PLC0415 - 3 MB that most daemons do not need
 
     try:

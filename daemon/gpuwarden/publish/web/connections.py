@@ -1,4 +1,6 @@
-"""The open connections: at most so many. For a new one room is made by the address that has most, with the one that is quiet for longest."""
+"""Limits the open connections. For a new one, the address with the most connections loses the one that is quiet for
+longest.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,15 @@ from gpuwarden_collectors.dataclass import dataclass
 log = get_logger()
 
 LOG_EVERY = 60.0
-"""Seconds between two lines of the log about clients that are refused for one reason."""
+"""Seconds between two log lines about clients refused for the same reason."""
 
 
 @dataclass(slots=True)
 class Connection:
     """An open connection.
 
-    `source`: see `source_of`. `transport` is None until its TLS handshake is finished. `answering`: its answer is being worked out.
+    `source`: see `source_of`. `transport` is None until the TLS handshake is finished. `answering`: its response is
+    being made.
     """
 
     sock: socket.socket
@@ -35,7 +38,7 @@ class Connection:
     transport: asyncio.Transport | None = None
     answering: bool = False
     first: asyncio.TimerHandle | None = None
-    """Ends the connection, unless its first request has come."""
+    """Timer that ends the connection unless its first request arrives."""
 
     def asked(self) -> None:
         if self.first is not None:
@@ -51,10 +54,10 @@ class Connection:
 
 
 class Connections:
-    """The open connections, at most `most`, those in their handshake included. `turned_away` counts those that had to make room.
-
-    A new connection is never refused, because otherwise a crowd that connects and sends nothing would keep a scraper out. A crowd at one
-    address does not end the connections of another, because otherwise one that connects again and again would keep it out, too.
+    """The open connections, at most `most`, including those in their handshake. `turned_away` counts those closed for
+    new ones. A new connection is never refused, because otherwise many clients that connect and send nothing would keep
+    a scraper out. Many connections from one address do not end those of another, because otherwise a client that
+    reconnects repeatedly would keep it out, too.
     """
 
     def __init__(self, most: int, trimming: Trimming) -> None:
@@ -84,24 +87,25 @@ class Connections:
         return next(handler for handler, connection in quiet.items() if counts[connection.source] == most)
 
     def await_request(self, handler: web.RequestHandler, within: float) -> None:
-        """End the connection if no whole request comes `within` seconds. Later ones have the idle timeout of aiohttp."""
+        """End the connection if no complete request arrives `within` seconds. Later requests have aiohttp's idle
+        timeout.
+        """
         connection = self._open[handler]
         connection.first = asyncio.get_running_loop().call_later(within, connection.end)
 
     def asked(self, handler: web.RequestHandler) -> None:
-        """Note that a whole request has arrived: its time limit ends."""
+        """Note that a complete request has arrived: ends its time limit."""
         if (connection := self._open.get(handler)) is not None:
             connection.asked()
 
     def find(self, handler: web.RequestHandler) -> Connection | None:
-        """The open connection of this handler; None if it was ended a moment ago to make room."""
+        """The open connection of this handler; None if it was just closed for a new one."""
         return self._open.get(handler)
 
     @contextmanager
     def answering(self, handler: web.RequestHandler) -> Iterator[None]:
-        """Marks the connection while its answer is worked out: it then makes room only if all others are answering too.
-
-        Afterwards it is the least quiet one.
+        """Marks the connection while its response is made: it is then closed for a new one only if all others are
+        responding too. Afterwards it is the least quiet one.
         """
         try:
             self._spoke(handler, answering=True)
@@ -125,7 +129,7 @@ class Connections:
 
 
 def source_of(peer: Any) -> str:
-    """Owner of a connection, as far as its address shows: a process may have all loopback addresses, a host all of a /64 of IPv6."""
+    """Owner of a connection by its address: one process may use all loopback addresses, one host a whole IPv6 /64."""
     address = ip_address(peer[0])
     if isinstance(address, IPv6Address):
         address = address.ipv4_mapped or address
@@ -135,7 +139,7 @@ def source_of(peer: Any) -> str:
 
 
 class Refusals:
-    """Counts the clients that got no answer, by reason; the log gets one line a minute for each reason."""
+    """Counts the clients that got no response, by reason; logs one line a minute for each reason."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -151,7 +155,9 @@ class Refusals:
 
 
 class Server(web.Server):
-    """aiohttp's, which reports what is connected and closed, and ends a connection whose certificate has a wrong name."""
+    """aiohttp's server, which also reports opened and closed connections, and ends one whose certificate has a wrong
+    name.
+    """
 
     def __init__(
         self, answer: Any, connections: Connections, refusals: Refusals, first_within: float, **options: Any

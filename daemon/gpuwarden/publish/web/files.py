@@ -1,4 +1,4 @@
-"""The files that a web-config file names: read whole, bounded, and remembered, so that a change of any of them is noticed."""
+"""Reads the files that a web-config file names, up to a size limit, and detects a change of any of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 SIZE_MAX = 1 << 20  # bytes
 Print = tuple[int, ...] | None
-"""A value that changes when a file does; None: it does not exist."""
+"""A value that changes with the file; None: it does not exist."""
 
 
 class FileError(Exception):
@@ -17,7 +17,7 @@ class FileError(Exception):
 
 
 def fingerprint(path: Path) -> Print:
-    """Identify the file behind a link, so that a link with another target is a change; None if there is no file."""
+    """Identify the file, through links, so that another target of a link is a change; None if there is no file."""
     try:
         status = path.stat()
     except OSError:
@@ -28,7 +28,8 @@ def fingerprint(path: Path) -> Print:
 class Files:
     """Reads the web-config file and those it names.
 
-    `seen`: every file that was read, as it was just before. `fault`: gets a key and what is wrong with it.
+    `seen`: the fingerprint of every file read, taken just before. `fault` is called with a key and a description of the
+    fault.
     """
 
     def __init__(self, config: Path, fault: Callable[[str, str], None], warn: Callable[[str], None]) -> None:
@@ -47,7 +48,7 @@ class Files:
             raise FileError("it is not text in UTF-8") from None
 
     def certificate(self, key: str, name: str) -> bytes:
-        """Read a certificate. A relative name starts at the folder of the web-config file. Empty after a fault."""
+        """Read a certificate. A relative name is relative to the folder of the web-config file. Empty after a fault."""
         return self._named(key, name)[0]
 
     def key(self, key: str, name: str) -> bytes:

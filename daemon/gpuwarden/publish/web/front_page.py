@@ -1,7 +1,6 @@
-"""The page at `/` for a person with a browser: verdict, GPUs, findings with what to do, and where everything else is.
-
-One self-contained document without scripts, made from what `/v1/status` has. All of its values are escaped: names of devices, evidence and
-advice may contain what a user wrote.
+"""The page at `/` for browsers: verdict, GPUs, findings with remedies, and links to the other pages. One self-contained
+document without scripts, made from the data of `/v1/status`. All values are escaped: names of devices, evidence and
+advice may contain text written by a user.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from gpuwarden.publish.evidence_text import evidence_text
 from gpuwarden.publish.web.endpoints import ENDPOINTS
 
 SHOWN_MOST = 100
-"""Findings and GPUs that the page lists; `/v1/status` has all."""
+"""Maximum number of findings and GPUs on the page; `/v1/status` has all."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "Referrer-Policy": "no-referrer",
@@ -52,7 +51,9 @@ def front_page(document: Mapping[str, Any]) -> str:
 
 
 def _findings(findings: Iterable[Mapping[str, Any]]) -> str:
-    """Sections for what acts, causes before consequences; checks in shadow are left out, since they are not acted on."""
+    """Sections for findings that have an effect, causes before consequences; omits checks in shadow, which have
+    none.
+    """
     active = [finding for finding in findings if not finding["shadow"]]
     active.sort(key=lambda finding: (finding["severity"] != "failure", finding["caused_by"] is not None))
     if not active:

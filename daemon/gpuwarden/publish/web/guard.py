@@ -1,7 +1,6 @@
-"""Access control of the web server, from the web-config file: it and the files that it names are read again when they change.
-
-A changed file that has a fault leaves the old one in force and is reported as an error, and so does one that would open what
-was closed: an empty file, as it is for a moment while it is written, must not open the server.
+"""Access control of the web server by the web-config file; it and the files that it names are read again when they
+change. If a changed file has a fault, the old one stays in force and an error is reported. The same applies to a change
+that would remove the protection: a file that is empty for a moment while it is written must not open the server.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ LIMITED = Refusal("rate_limit", 429, "more requests than rate_limit allows; try 
 class Guard:
     """Decides which clients are served.
 
-    Without a `path` every client is served, in the clear. `deadline`: seconds that a login may take.
+    Without a `path` every client is served, without TLS. `deadline`: maximum seconds for a login.
     """
 
     def __init__(
@@ -118,12 +117,12 @@ class Guard:
         return self._config.headers
 
     def outdated(self, request: web.BaseRequest) -> bool:
-        """Its connection was accepted under a state of the file that is no longer in force."""
+        """True if its connection was accepted under a version of the file that is no longer in force."""
         tls = self._config.tls
         return self._path is not None and request.get_extra_info("sslcontext") is not (tls and tls.context)
 
     async def refusal(self, request: web.BaseRequest) -> Refusal | None:
-        """Why this request is refused; None if it is not. All paths are alike, and all methods."""
+        """The reason why this request is refused; None if it is not. The same for all paths and methods."""
         if self._bucket.wait(asyncio.get_running_loop().time()):
             return LIMITED
         if self._passwords is None:
