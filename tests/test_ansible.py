@@ -73,7 +73,7 @@ def test_it_restarts_the_daemon_where_a_reload_says_that_keys_wait_for_that() ->
 
 
 def test_a_play_in_check_mode_asks_for_nothing_that_only_the_package_brings() -> None:
-    """In check mode it installs nothing, and a module that finds no unit ends the play: `--check` is what operations.md prints first."""
+    """The role installs nothing in check mode, and a module that finds no unit ends the play: `--check` is what operations.md prints first."""
     ask = [each for each in (*TASKS, *HANDLERS) if "ansible.builtin.systemd_service" in each]
     assert [each["when"] for each in ask] == ["gpuwarden_installed.stat.exists"] * 2
     looked = task("What is installed")
