@@ -1,4 +1,4 @@
-"""A mark that requests a restart on another node, for launchers that lose the exit codes of their ranks.
+"""A mark that orders a restart on another node, for launchers that lose the exit codes of their ranks.
 
 torchrun exits with 1 for any exit code of its workers. A rank that failed because of its node, or that saved and left,
 writes a file; the script that started torchrun converts it to the scheduler's code:

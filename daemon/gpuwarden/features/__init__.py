@@ -1,8 +1,8 @@
 """The features: what gpuwarden does with its verdict, and what else it does. The one list of them.
 
 A feature is a folder beside this file. Core takes the tables that it finds there and knows no feature by name: the packages on the right
-each read the module of one name below, in every folder that has it, and import nothing else of a feature. What a feature needs is
-therefore loaded where it is used and nowhere else. Contracts in pyproject.toml hold both directions: core imports this list and no feature, and no
+each read the module of one name below, in every folder that has it, and import nothing else of a feature. What a feature imports is
+therefore loaded only where it is used. Contracts in pyproject.toml hold both directions: core imports this list and no feature, and no
 feature imports another.
 
     module       core reads                                         read by

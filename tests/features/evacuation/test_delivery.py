@@ -130,8 +130,9 @@ def test_a_process_under_another_user_than_the_job_s_is_not_the_job_s_to_signal(
 def test_a_process_that_does_not_answer_to_the_kernel_is_left_alone() -> None:
     delivery = deliver(local(7, process(1, stuck=True)))
     assert (delivery.way, delivery.text) == (
-        Way.NONE, "its ranks here do not answer to the kernel, or run under another user than the job",
-    )  # fmt: skip
+        Way.NONE,
+        "its ranks here may not be read, do not answer to the kernel, or run under another user than the job",
+    )
 
 
 def test_a_signalled_process_is_not_signalled_again_and_one_that_came_later_is() -> None:

@@ -1,4 +1,4 @@
-"""Gathers the content of an archive. Whatever may hang has a deadline; what is missing is listed with its reason."""
+"""Gathers the content of an archive. What may hang has a deadline; missing parts are listed with the reason."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def of_file(path: Path) -> str:
 
 
 def about_gpus(log: str) -> str:
-    """Return the lines about GPUs, their bus and what else may fail with them."""
+    """Return the lines about GPUs, their bus and other parts that may fail with them."""
     return "".join(f"{line}\n" for line in log.splitlines() if _ABOUT_GPUS.search(line))
 
 

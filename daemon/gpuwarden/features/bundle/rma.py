@@ -1,6 +1,6 @@
-"""A text to paste into a vendor's form, with what the big vendors ask for.
+"""A text to paste into a vendor's form, with the facts that large vendors request.
 
-Sources. NVIDIA: "RMA Process" (docs.nvidia.com/deploy/rma-process) wants nvidia-bug-report.sh run right after the failure, again after a
+Sources. NVIDIA: "RMA Process" (docs.nvidia.com/deploy/rma-process) requires nvidia-bug-report.sh run right after the failure, again after a
 power cycle where it hung, proof that causes in the system were ruled out, and the field diagnostic, "a required piece of the RMA
 process" (docs.nvidia.com/deploy). HPE: "Symptom information checklist" (techlibrary.hpe.com): when, what preceded it, what was
 changed, logs of iLO. Dell: the collection of SupportAssist, by which its support decides about a part (SupportAssist User's Guide, "SupportAssist capabilities").

@@ -26,7 +26,7 @@ class AzureApproval:
         self._metadata = metadata
 
     async def approve(self, id: str, goes_on: Callable[[], bool]) -> tuple[Result, str]:  # noqa: A002 - the notice's
-        """Approve an event. `goes_on`: whether that is still wanted. Returns the result, and why, for people. Raises
+        """Approve an event. `goes_on`: whether it is still needed. Returns the result, and why, for people. Raises
         nothing; an approval that timed out may have been accepted.
         """
         try:

@@ -39,7 +39,7 @@ from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.receivers.facts import LocalJob
 
-if TYPE_CHECKING:  # loaded where it is made
+if TYPE_CHECKING:  # imported where it is created
     from gpuwarden.features.evacuation.azure_approval import AzureApproval
 
 AGAIN_AFTER = 1.0

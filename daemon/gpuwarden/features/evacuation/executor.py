@@ -41,7 +41,7 @@ from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.slurm.departing_facts import CommandOutcome, SlurmJob
 from gpuwarden_collectors.slurm.errors import SlurmError
 
-if TYPE_CHECKING:  # loaded where it is made
+if TYPE_CHECKING:  # imported where it is created
     from gpuwarden.features.evacuation.azure_approval import AzureApproval
 
 log = get_logger()

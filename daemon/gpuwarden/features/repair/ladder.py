@@ -42,7 +42,7 @@ LADDERS: Mapping[str, Ladder] = {
     "driver_slow": REBOOT,
     "driver_not_loaded": (_RELOAD,),  # a boot loads the same module, or lacks it as before
     "driver_library_mismatch": (_RELOAD, _REBOOT),
-    "nvml_unavailable": REBOOT,  # its advice is a reboot once a driver has served nobody for ten minutes
+    "nvml_unavailable": REBOOT,  # its advice is a reboot once NVML has failed with unknown errors for ten minutes
     "gpu_unresponsive": RESET,
     "gpu_reset_required": RESET,
     "gpu_readings_lost": RESET,
@@ -101,7 +101,7 @@ def ladder(finding: Finding, domain: str = "") -> Ladder:
     if finding.advice not in REPAIRED or (domain and finding.key.code in OF_DOMAIN):
         return ()
     rungs = _of(finding)
-    if finding.advice is Advice.REBOOT and RETRIED in finding.evidence:  # what is milder did not help
+    if finding.advice is Advice.REBOOT and RETRIED in finding.evidence:  # milder steps did not help
         return tuple(rung for rung in rungs if rung.kind is StepKind.REBOOT)
     return rungs
 

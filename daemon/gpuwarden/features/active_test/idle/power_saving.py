@@ -1,4 +1,4 @@
-"""Whether Slurm's power saving switches an idle node off, and by which setting."""
+"""Finds whether Slurm's power saving switches an idle node off, and by which setting."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def _verdict(defects: Sequence[Defect], *, alone: bool) -> ActiveVerdict:
 
 def _untested(test: GpuTest) -> Iterable[str]:
     """Yield what a test without an obstacle left out of the GPU, which prevents a verdict. Unread counters are among
-    it: only they show an error that ECC could not correct, or a GPU that is gone by then.
+    them: only they show an error that ECC could not correct, or a GPU that was lost during the test.
     """
     if test.obstacle is not None:
         return

@@ -1,4 +1,4 @@
-"""The outcome of one run of an active test: a verdict for each GPU, and what was found."""
+"""The outcome of one run of an active test: a verdict for each GPU, and the findings."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def slow_figures(
     """Judge the speeds of one GPU.
 
     Returns the defects, the names of figures so slow that a second time is a failure, and the names of findings on which the test
-    says nothing: their figure was not measured, or no known reference shows it to be as usual.
+    leaves it open: their figure was not measured, or no known reference shows it to be as usual.
     """
     defects: list[Defect] = []
     deep: list[str] = []

@@ -57,7 +57,7 @@ class Asked:
     slurm: SlurmClient | None
     excluded_by: Callable[[], Sequence[str]]
     ended_job: Callable[[], Occupancy] | None = None
-    """Returns the occupancy of a job's own GPUs, in its epilog. Then nothing else is asked."""
+    """Returns the occupancy of a job's own GPUs, in its epilog. If set, no other source is queried."""
     alone_by_order: bool = False
     """The operator states that nobody uses the node. Only for hosts without a scheduler."""
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
@@ -93,7 +93,7 @@ async def occupancy(asked: Asked, gpus: int) -> Occupancy:
 class SharedOccupancy:
     """One query for all workers that wait for it.
 
-    An answer counts only if its query began after the request: else a job that Slurm started in between would lose
+    An answer counts only if its query began after the request: otherwise a job that Slurm started in between would lose
     memory.
     """
 

@@ -95,7 +95,7 @@ class Delivery:
 
     @property
     def steps(self) -> frozenset[str]:
-        """Steps of the receivers. A `job_wide` delivery signals these on all their nodes."""
+        """Return the steps of the receivers. A `job_wide` delivery signals these on all their nodes."""
         return frozenset(aim.receiver.step for aim in self.receivers)
 
 

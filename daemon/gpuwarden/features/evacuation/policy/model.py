@@ -169,7 +169,7 @@ class EvacuationState:
 
 
 def open_evacuations(state: EvacuationState) -> Mapping[str, Evacuation]:
-    """Evacuations that are not over, by id."""
+    """Return the evacuations that are not over, by id."""
     return {name: evacuation for name, evacuation in state.evacuations.items() if evacuation.over is None}
 
 
@@ -189,7 +189,7 @@ def given(job: JobState) -> frozenset[Given]:
 
 
 def key_of(job: LocalJob) -> str:
-    """The key of a job, such as `slurm/123`, by which evacuations, events and people refer to it."""
+    """Return the key of a job, such as `slurm/123`, by which evacuations, events and people refer to it."""
     return f"{job.kind}/{job.id}"[:NAME_MOST]
 
 

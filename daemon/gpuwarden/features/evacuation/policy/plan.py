@@ -45,7 +45,7 @@ from gpuwarden_collectors.receivers.facts import Kind, LocalJob, Receiver
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 
 SCAN_SOON = 0.2
-"""Seconds until the next scan after a signal, as the next step may be due, and while the controller is waited for."""
+"""Seconds until the next scan after a signal, as the next step may be due, and while the controller has not answered."""
 SCAN_EVERY = 1.0
 """Seconds between two scans while the end is near: a rank may install its handler at any time."""
 SCAN_LATER, NEAR = 5.0, 60.0
@@ -200,8 +200,8 @@ def _signals(scene: Scene) -> Iterator[SignalJob]:
 
 
 def _waits(scene: Scene, key: str, job: LocalJob) -> bool:
-    """True if the controller may still answer in time, so that all ranks of the job are signalled and not only those on
-    this host.
+    """Return True if the controller may still answer in time, so that all ranks of the job are signalled, not only
+    those here.
     """
     unanswered = scene.seen.unanswered
     return (
@@ -254,7 +254,7 @@ def _comes_after(process: Receiver, scene: Scene, job_state: JobState | None, sl
 
 
 def _came_back(job_state: JobState, slurm: SlurmJob | None) -> bool:
-    """True if the job was requeued and runs here again."""
+    """Return True if the job was requeued and runs here again."""
     if slurm is None or slurm.state not in ALIVE or job_state.restarts is None:
         return False
     return slurm.restarts > job_state.restarts
@@ -264,7 +264,9 @@ def _came_back(job_state: JobState, slurm: SlurmJob | None) -> bool:
 
 
 def _after(scene: Scene, addressed: frozenset[str]) -> Iterator[Requeue | NameNot]:
-    """Requeue steps, or why a job is not requeued, for all jobs except those whose signal is sent by this same plan."""
+    """Yield requeue steps, or why a job is not requeued, for all jobs except those whose signal is sent by this same
+    plan.
+    """
     if not wants_requeue(scene.evacuation.kind, scene.settings) or not scene.seen.controller:
         return
     for key, job in scene.jobs.items():
@@ -301,7 +303,7 @@ def _step_checks(scene: Scene) -> Iterator[CheckSteps]:
 
 
 def awaits_jobs(state: EvacuationState, notice: Notice, seen: Seen, settings: EvacuationSettings, now: Stamp) -> bool:
-    """True if a process signalled for `notice` is still waited for."""
+    """Return True if a job with a process signalled for `notice` is not done yet."""
     evacuation = state.evacuations.get(id_of(notice))
     if evacuation is None:
         return False

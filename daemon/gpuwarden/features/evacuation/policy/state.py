@@ -135,7 +135,7 @@ def _saved(state: EvacuationState, event: Event) -> EvacuationState:
 
 
 def _given(state: EvacuationState, job: str) -> frozenset[Given]:
-    """Answers that the job has given, as far as the open evacuations know."""
+    """Return the answers that the job has given, as far as the open evacuations show."""
     return frozenset().union(
         *(given(evacuation.jobs[job]) for evacuation in open_evacuations(state).values() if job in evacuation.jobs)
     )

@@ -120,7 +120,7 @@ _TEXTS = {
 def _through_slurm(
     key: str, job_state: JobState, slurm: SlurmJob | None, node: str, began: float
 ) -> tuple[Sent, str] | None:
-    """Result of a signal through Slurm without a command record, and the command that an operator may type; None if
+    """Return the result of a signal through Slurm without a command record, and the command that an operator may type; None if
     nothing is known yet. `began`: when the first notice began for which it was to be sent, Unix time.
     """
     number = key.rpartition("/")[2]

@@ -69,7 +69,7 @@ def _killed(process: subprocess.Popen[bytes], grace: float) -> bool:
             os.killpg(process.pid, number)
         if _ended(process, grace):
             with suppress(OSError):
-                os.killpg(process.pid, signal.SIGKILL)  # what it has left behind
+                os.killpg(process.pid, signal.SIGKILL)  # processes that it left behind
             return True
     return False
 
