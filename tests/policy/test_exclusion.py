@@ -288,7 +288,7 @@ def test_the_return_of_a_failed_node_counts_also_after_a_termination_that_is_cal
     story = Story()
     for _ in range(6):
         called_off(announced(story.fails().heals())).heals(passes=30)
-    assert story.writes == ["exclude", "exclude", "restore"] * 3 + ["exclude", "exclude"]
+    assert story.writes == ["exclude", "exclude", "restore"] * 3 + ["exclude", "exclude"] * 3
     assert story.last is not None
     assert "3 times within a day" in story.last.blocked["slurm"]
 

@@ -171,16 +171,14 @@ def test_a_notice_that_is_called_off_before_its_exclusion_was_written_leaves_no_
 
 
 @pytest.mark.parametrize("takes_effect", [True, False])
-def test_a_node_that_fails_while_its_termination_is_lifted_is_out_for_the_failure_unless_that_is_in_force(
-    takes_effect: bool,
-) -> None:
+def test_a_node_that_fails_while_its_termination_is_lifted_is_out_for_the_failure(*, takes_effect: bool) -> None:
     story = announced(Story())
     story.took([orders.call_off(story.state, "root", BOOT, story.now)])
     story.done = (takes_effect, False)
     story.heals(passes=3)
     story.done = (True, True)
     story.fails().passes(2)
-    assert story.reason == (FAILED if takes_effect else reasons.termination(BOOT, INSTANCE))
+    assert story.reason == FAILED
     assert story.waits(120).heals(passes=5).reason == ""
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from gpuwarden.health.model import EventKind, Finding, Key
 from gpuwarden.policy import orders
-from gpuwarden.policy.model import Act, Intent
+from gpuwarden.policy.model import Act, Intent, Why
 from gpuwarden.policy.situation import overridden
 from support.policy_story import BOOT, FAILED, SETTINGS, S, Story, announced, called_off, kinds, restored, xid
 from support.schedulers import Node
@@ -99,6 +99,22 @@ def test_a_termination_that_is_over_gives_way_to_the_failure_as_well() -> None:
     story = called_off(announced(Watched().fails()))
     restored(story).passes()
     assert (story.reason, story.gaps) == (FAILED, 0)
+
+
+def test_where_a_termination_is_called_off_the_exclusion_is_for_the_failure_that_goes_on() -> None:
+    """Its text says so, by which the breaker of each node counts it."""
+    for story in (announced(Watched().fails()), announced(Watched()).fails()):
+        called_off(story).passes()
+        assert (story.reason, story.gaps, story.state.holds["slurm"].why) == (FAILED, 0, Why.FAILURE)
+        assert story.checkpoints().restarts_daemon().fails().waits(60).heals(passes=5).reason == ""
+
+
+def test_nor_does_it_stay_for_the_termination_if_the_scheduler_is_away_meanwhile() -> None:
+    story = announced(Watched().fails())
+    story.reachable = False
+    called_off(story).passes(3)
+    story.reachable = True
+    assert (story.passes(3).reason, story.gaps) == (FAILED, 0)
 
 
 def test_without_a_failure_a_restore_lifts_whatever_stands() -> None:

@@ -7,7 +7,8 @@ announced, and while a failure is active. Only gpuwarden's own exclusions are li
     failure      after enough clean passes and time, if none of its findings needs a person; where configured, only once
                  the requirements of features are met (`requirement.py`), such as a passed test
     termination  when the notice is withdrawn or called off and, if a failure was among the causes or a requirement
-                 applies, those rules are met; or when the reason names another machine, which this one has replaced
+                 applies, those rules are met; or when the reason names another machine, which this one has replaced.
+                 While a failure is active then, the exclusion becomes one for the failure, and counts in the breaker
     operator     never; only an operator lifts it
 
 Unknown health neither excludes the node (unless `on_unknown` says so) nor restores it, and the last answer of an
@@ -33,6 +34,7 @@ from gpuwarden.policy.requirement import Answer
 from gpuwarden.policy.situation import Situation, Want, failing, unconfirmed, wanted
 from gpuwarden.policy.state import (
     KEYS_MOST,
+    Hold,
     PolicyState,
     for_failure,
     intended_in,
@@ -272,15 +274,21 @@ class _Steps:
 
     def _over(self, why: Why) -> bool:
         """True if the cause of a pending exclusion has ended."""
-        match why:
-            case Why.OPERATOR:
-                return self.state.order is None
-            case Why.TERMINATION:
-                return self._imminent() is None and self._way_back.clean()
-        return self._way_back.clean()
+        if why is Why.OPERATOR:
+            return self.state.order is None
+        return self._way_back.clean() and not (why is Why.TERMINATION and self._imminent() is not None)
+
+    def _hold(self, name: str, want: Want | None) -> Hold | None:
+        """Return our exclusion in force. After a termination was called off it is for the failure that is active."""
+        hold = self.state.holds.get(name)
+        fails = want is not None and want.why is Why.FAILURE and self._settings.enforce
+        if hold is not None and fails and self._way_back.called_off(hold):
+            hold = for_failure(hold)
+            self._event(EventKind.HELD, write(hold))
+        return hold
 
     def _difference(self, name: str, want: Want | None, node_state: NodeState | None) -> None:
-        hold = self.state.holds.get(name)
+        hold = self._hold(name, want)
         if want is not None:
             if hold is None or RANK[hold.why] < RANK[want.why] or stale_text(hold):
                 self._exclude(name, want, node_state)
@@ -308,9 +316,8 @@ class _Steps:
             if self._way_back.clean():
                 self._restore(name, node_state, before.why or Why.FAILURE, before.reason or "", before.since or 0.0)
             else:
-                self._blocked[name] = (
-                    "it was restored, and the scheduler shows it again: it comes back after clean passes"
-                )
+                shown = "it was restored, and the scheduler shows it again"
+                self._blocked[name] = f"{shown}: it comes back after clean passes"
         elif node_state.why is Why.OPERATOR:
             self._blocked[name] = f"an operator excluded it: {ONLY_A_PERSON}"
         else:
@@ -328,13 +335,9 @@ class _Steps:
             self._blocked[name] = "somebody else ended an exclusion a moment ago"
             return
         reason = want.reason
-        if (
-            want.why is Why.FAILURE
-            and node_state is not None
-            and node_state.why is Why.FAILURE
-            and self._way_back.shown_again(name, node_state)
-        ):
-            reason = node_state.reason  # the text stays; the exclusion is for this failure now, and ends by its rules
+        failed = node_state if node_state is not None and node_state.why is want.why is Why.FAILURE else None
+        if failed is not None and self._way_back.shown_again(name, failed):
+            reason = failed.reason  # the text stays; the exclusion is for this failure now, and ends by its rules
         intent = self._intent(Act.EXCLUDE, name, want.why, reason, force=want.force)
         self._unless_refused(replace(intent, replaces=stale_text(self.state.holds.get(name))), node_state)
 
@@ -362,12 +365,8 @@ class _Steps:
         """
         outcome = None if node_state is None else answer(intent, node_state)
         if outcome is not None and outcome.result in (Result.DROPPED, Result.RETRY) and not intent.force:
-            if (
-                intent.act is Act.RESTORE
-                and outcome.result is Result.DROPPED
-                and node_state is not None
-                and node_state.owner is Owner.OURS
-            ):
+            ours = node_state is not None and node_state.owner is Owner.OURS
+            if ours and intent.act is Act.RESTORE and outcome.result is Result.DROPPED:
                 self._wait_for_person(intent.actuator, outcome.text)
             else:
                 self._blocked[intent.actuator] = outcome.text

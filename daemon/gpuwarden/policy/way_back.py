@@ -72,7 +72,7 @@ class WayBack:
             return "an operator excluded it"
         if self.state.person:
             return next(filter(None, self.state.person.values()), "it was excluded for what needs a person")
-        if hold.why is Why.TERMINATION and not (hold.released or self._meant_now(hold) or self._outlived(hold)):
+        if hold.why is Why.TERMINATION and not (self.called_off(hold) or self._outlived(hold)):
             return "its end was announced in an earlier boot"
         if not hold.by_failure:
             return ""
@@ -90,6 +90,12 @@ class WayBack:
         after the end. An end that is still to come is announced again. Only an operator calls off an operator's notice.
         """
         return hold.outlived and not hold.released and not self._meant_now(hold)
+
+    def called_off(self, hold: Hold) -> bool:
+        """True if the exclusion is for an end of this machine that was withdrawn or called off. Holds only while no
+        notice is imminent.
+        """
+        return hold.why is Why.TERMINATION and (hold.released or self._meant_now(hold))
 
     def _meant_now(self, hold: Hold) -> bool:
         """True if the exclusion's reason names this boot and instance: if no notice is imminent, the end was called
