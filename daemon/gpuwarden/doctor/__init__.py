@@ -1,1 +1,1 @@
-"""Whether gpuwarden can do its work on this host: reads only, changes nothing."""
+"""The checks of `gpuwarden doctor`: can gpuwarden do its work on this host? They only read and change nothing."""

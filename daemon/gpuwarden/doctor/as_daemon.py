@@ -1,4 +1,4 @@
-"""Root's doctor judges as the daemon's user, with the capabilities that the daemon has: what root may says nothing about the daemon."""
+"""Switches a doctor run by root to the daemon's user and capabilities: root's rights say nothing about the daemon."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _EFFECTIVE = re.compile(r"^CapEff:\s*([0-9a-f]+)$", re.MULTILINE)
 
 
 def become_daemon(pid: int, uid: int, proc: Path = Path("/proc")) -> None:
-    """Take on the daemon's user and rights for the rest of this process.
+    """Switch this process for good to the daemon's user, groups and capabilities.
 
-    Does nothing unless this is root and the daemon is not. Raises OSError if it is not possible.
+    Does nothing unless this process runs as root and the daemon does not. Raises OSError if the switch fails.
     """
     if os.geteuid() != 0 or uid == 0 or pid == 0:
         return
@@ -32,7 +32,7 @@ def become_daemon(pid: int, uid: int, proc: Path = Path("/proc")) -> None:
 
 
 def become_user_of_unit(properties: Mapping[str, str]) -> None:
-    """Do what `become_daemon` does for a daemon that does not run: its unit names the user. Raises KeyError if that user does not exist."""
+    """Do as `become_daemon` if no daemon runs: its unit names the user. Raises KeyError if it does not exist."""
     name = properties.get("User", "")
     if os.geteuid() != 0 or name in ("", "root", "0"):
         return
@@ -44,7 +44,7 @@ def become_user_of_unit(properties: Mapping[str, str]) -> None:
 
 
 def let_read() -> str:
-    """Return what to type so that the group of this process may read a file."""
+    """Return the advice that lets the group of this process read a file."""
     gid = os.getegid()
     try:
         group = grp.getgrgid(gid).gr_name
@@ -59,13 +59,13 @@ def _become(uid: int, gid: int, groups: Iterable[int], capabilities: int) -> Non
     os.setgroups(list(groups))
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
-    libc.prctl(_DUMPABLE, 1, 0, 0, 0)  # else its own files below /proc are root's
+    libc.prctl(_DUMPABLE, 1, 0, 0, 0)  # otherwise root owns this process's files in /proc
     _restrict(libc, capabilities)
     os.environ["HOME"] = _home(uid)
 
 
 def _restrict(libc: ctypes.CDLL, capabilities: int) -> None:
-    """Drop all but these of the capabilities that were kept. Raises OSError."""
+    """Drop every capability that is not in the bit mask `capabilities`. Raises OSError."""
     header = (ctypes.c_uint32 * 2)(_VERSION_3, 0)
     words = [word for shift in (0, 32) for word in (capabilities >> shift & 0xFFFFFFFF,) * 2 + (0,)]
     if libc.capset(header, (ctypes.c_uint32 * 6)(*words)) != 0:

@@ -1,4 +1,4 @@
-"""All checks of the doctor, each with its own deadline: one that hangs becomes a row, and delays none of the others."""
+"""All checks of the doctor, each with its own deadline: a check that hangs becomes a row and delays no other check."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gpuwarden.features import parts
 NVML_WITHIN = 45.0
 DCGM_WITHIN = 45.0
 METADATA_WITHIN = 20.0
-"""Two requests and two tokens, of `termination.<cloud>.timeout` (5 s at most) and 1 s."""
+"""Seconds: enough for two requests of at most 5 s (`termination.<cloud>.timeout`) and two token requests of 1 s."""
 
 
 _CHECKS: dict[str, Check] = {
@@ -53,7 +53,7 @@ _CHECKS: dict[str, Check] = {
 
 
 async def examine(config: Config, daemon: Running) -> list[Row]:
-    """Everything at once, in the order of the table. Takes as long as the check with most time."""
+    """Run all checks concurrently and return their rows by area. Takes at most the longest deadline of a check."""
     checks = (_in_time(name, check, daemon, config) for name, check in _CHECKS.items())
     all_rows = [row for rows in await asyncio.gather(*checks) for row in rows]
     areas = list(dict.fromkeys(row.area for row in all_rows))

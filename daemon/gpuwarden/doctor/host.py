@@ -1,4 +1,4 @@
-"""The host: driver, library, bus, kernel log, folders of the daemon, DCGM."""
+"""Checks of the host: driver, NVML, PCI bus, kernel log, the daemon's folders, DCGM."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from gpuwarden_collectors.worker.worker import Worker
 
 DCGM = "libdcgm.so"
 RESPONSE_WITHIN = 30.0
-"""Seconds for the one pass of a reader."""
-_ROOM = 64 << 20  # bytes; a ledger has a few MB
-_MAPS = 1 << 20  # bytes of a table of mappings
+"""Seconds for the single pass of a reader."""
+_ROOM = 64 << 20  # bytes; a ledger takes a few MB
+_MAPS = 1 << 20  # bytes that are read of /proc/PID/maps
 _VERSION = re.compile(r"\b\d{3}\.\d+(?:\.\d+)?\b")
 _TO_DO: dict[NvmlProblem, str] = {
     NvmlProblem.DRIVER_NOT_LOADED: "load the driver: modprobe nvidia; see dmesg if it fails",
@@ -43,7 +43,7 @@ _TO_DO: dict[NvmlProblem, str] = {
 
 
 def driver(config: Config) -> Iterator[Row]:
-    """The kernel module, compared with the devices on the bus."""
+    """Check whether the kernel module is loaded if the bus has NVIDIA devices."""
     version, functions = _loaded(config), len(_devices(config) or ())
     if version:
         yield ok("driver", f"version {version} is loaded")
@@ -56,7 +56,7 @@ def driver(config: Config) -> Iterator[Row]:
 
 
 def pci(config: Config) -> Iterator[Row]:
-    """The bus itself, which also lists a GPU without a driver."""
+    """Check that all NVIDIA functions on the PCI bus respond. The bus lists GPUs without a driver too."""
     if not config.collectors.pci.enabled:
         yield ok("pci", "disabled")
         return
@@ -76,7 +76,7 @@ def pci(config: Config) -> Iterator[Row]:
 
 
 def _loaded(config: Config) -> str:
-    """The version of the loaded driver; "" if none is."""
+    """Return the version of the loaded driver; "" if no driver is loaded."""
     try:
         text = read_text(config.paths.proc / "driver/nvidia/version")
     except OSError:
@@ -93,7 +93,7 @@ def _devices(config: Config) -> tuple[PciDevice, ...] | None:
 
 
 async def nvml(config: Config) -> list[Row]:
-    """Rows from one pass of the reader in a process of its own, so that neither a hang nor a crash of the library affects this one."""
+    """Check NVML by one pass in a child process: a hang or crash of the library then does not affect this process."""
     options: NvmlOptions = config.collectors.nvml
     if not options.enabled:
         return [ok("nvml", "disabled")]
@@ -105,7 +105,7 @@ async def nvml(config: Config) -> list[Row]:
 
 
 async def _one_pass(name: str, reader: str, facts: type[Facts], options: object) -> tuple[Observation[Facts], str]:
-    """Return what one pass observed, and what is mapped into its process."""
+    """Return the observation of one pass, and the memory mappings of its worker process."""
     limits = WorkerLimits(deadline=RESPONSE_WITHIN, init_deadline=RESPONSE_WITHIN)
     worker: Worker[Facts] = Worker(name, reader, facts, limits=limits, on_event=lambda _: None, options=options)
     try:
@@ -124,7 +124,7 @@ def _maps(pid: int) -> str:
 
 
 def nvml_rows(seen: Observation[NvmlFacts], *, expected: bool, library: str = "") -> Iterator[Row]:
-    """Rows about one pass of NVML. `expected`: the bus has NVIDIA functions. `library`: the file that was loaded."""
+    """Yield the row about a pass of NVML. `expected`: the bus has NVIDIA functions. `library`: the loaded file."""
     facts = seen.facts
     if seen.outcome is PassOutcome.ABSENT and not expected:
         yield warn("nvml", "no library, and no NVIDIA device that would need it", "nothing, if this host has no GPUs")
@@ -151,7 +151,7 @@ _NO_PERMISSION = 4  # NVML_ERROR_NO_PERMISSION
 
 
 def kernel_log(config: Config) -> Iterator[Row]:
-    """Row about the kernel log, which is opened as the daemon does it, and not read."""
+    """Check that the kernel log can be opened the way the daemon opens it. Nothing is read from it."""
     if not config.collectors.kernel_log.enabled:
         yield ok("kernel log", "disabled")
         return
@@ -202,7 +202,7 @@ def existing(path: Path) -> Path:
 
 
 async def dcgm(config: Config) -> list[Row]:
-    """Row from one pass of the reader itself, where an engine runs. DCGM adds to NVML's readings; nothing depends on it alone."""
+    """Check DCGM by one pass of its reader if a host engine runs. DCGM is optional: NVML has the essential readings."""
     options = config.collectors.dcgm
     if not options.enabled:
         return [ok("dcgm", "disabled")]
@@ -221,7 +221,7 @@ async def dcgm(config: Config) -> list[Row]:
 
 
 def dcgm_row(seen: Observation[DcgmFacts], address: str, library: str = "") -> Row:
-    """Row about one pass of DCGM. `library`: the file that was loaded."""
+    """Return the row about one pass of DCGM. `library`: path of the loaded library."""
     facts = seen.facts
     if seen.outcome is PassOutcome.ABSENT:
         return warn("dcgm", f"an engine listens at {address}, but {seen.error}", "install DCGM's Python bindings")

@@ -1,4 +1,4 @@
-"""What jobs need of this host: a socket that they can reach."""
+"""Check of what jobs need on this host: a socket that they can connect to."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from gpuwarden.doctor.row import Row, fail, ok, warn
 from gpuwarden.publish.sockets.jobs import NAME
 
 RESPONSE_WITHIN = 5.0
-"""Seconds; an idle connection is closed by the daemon after 4."""
+"""Seconds; the daemon closes an idle connection after 4."""
 _RESPONSE_MOST = 64 * 1024  # bytes
 _REQUEST = b'{"verb": "status"}\n'
 
 
 def job_socket(config: Config) -> Iterator[Row]:
-    """Row about the job socket: it answers, or it can be made. Nothing is made here."""
+    """Check that the job socket answers, or that the daemon could create it. This check creates nothing."""
     path = config.run.dir / NAME
     try:
         health = _status(path)
@@ -40,7 +40,7 @@ def job_socket(config: Config) -> Iterator[Row]:
 
 
 def _status(path: Path) -> str:
-    """The daemon's status of this node. Raises OSError, ValueError."""
+    """Return the node's status, requested from the daemon through the job socket. Raises OSError, ValueError."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(RESPONSE_WITHIN)
         connection.connect(os.fspath(path))
@@ -58,7 +58,7 @@ def _status(path: Path) -> str:
 
 
 def _reached(path: Path, health: str) -> Row:
-    """Root can enter every folder; the users of jobs cannot."""
+    """Check that users of jobs may enter the folder of the socket: that root can connect does not show it."""
     if not path.parent.stat().st_mode & stat.S_IXOTH:
         state = f"{path} answers, but users of jobs may not enter {path.parent}"
         return warn("job socket", state, f"chmod o+x {path.parent}")

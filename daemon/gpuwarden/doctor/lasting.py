@@ -1,4 +1,4 @@
-"""Whether what the daemon remembers outlives a boot: not on a node whose root, or /var, is in memory, as diskless nodes have it."""
+"""Checks that the daemon's state survives a reboot. It does not if / or /var is in memory, as on diskless nodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _IN_MEMORY = ("tmpfs", "ramfs", "rootfs")
 
 
 def after_a_boot(config: Config, folder: Path) -> Iterator[Row]:
-    """Row about a state directory that a boot empties; none for one on a disk. `folder`: the part of its path that exists."""
+    """Yield a row if a reboot empties the state directory, none if it is on a disk. `folder`: its existing parent."""
     kind = in_memory(folder.resolve(), config.paths.proc / "self/mountinfo")
     if not kind:
         return
@@ -31,7 +31,7 @@ def after_a_boot(config: Config, folder: Path) -> Iterator[Row]:
 
 
 def in_memory(path: Path, mountinfo: Path) -> str:
-    """Type of the file system in memory that has `path`; empty if it is none of these, or cannot be told."""
+    """Return the type of the in-memory file system that contains `path`; "" if it is on another one or unknown."""
     try:
         table = mount_table(mountinfo)
     except CollectorError:

@@ -1,4 +1,4 @@
-"""What gpuwarden lacks in a pod, and which value of the chart gives it. Rows of other checks name theirs themselves. No row elsewhere."""
+"""What gpuwarden lacks in a pod, with the chart value that provides it. Outside a pod these checks yield no rows."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _SHOWN = 4
 
 
 def pod(config: Config) -> Iterator[Row]:
-    """Rows about node, processes, user, mounts, signals and folders, one each, if this is a pod."""
+    """Check node name, processes, user, mounts, signals and folders if this is a pod."""
     if in_pod():
         for row in _ROWS:
             yield from row(config)
 
 
 def _node(config: Config) -> Iterator[Row]:
-    """A pod with the host's network has the host's name."""
+    """Check that the node's name is configured: the kernel's host name is the host's only with the host's network."""
     configured = config.origins is not None and ("node",) in config.origins
     if configured:
         yield ok("pod", f"in a pod of node {config.node}")
@@ -82,7 +82,7 @@ def _below(root: Path, collector: StorageCollector, expected: tuple[str, ...]) -
 
 
 def _signals(config: Config) -> Iterator[Row]:
-    """The root of a container may signal root's processes; jobs are other users'."""
+    """Check the capabilities for signals. Without, root in a container can only signal root's processes, not jobs."""
     missing = names(lacking(FOR_SIGNALS))
     if not missing:
         yield ok("signals", "processes of other users can be signalled before the machine ends")
@@ -94,7 +94,7 @@ def _signals(config: Config) -> Iterator[Row]:
 
 
 def _folders(config: Config) -> Iterator[Row]:
-    """Rows about the folders of the node: one that is not mounted goes with the container."""
+    """Check that state and run directory are mounted from the node: otherwise they are lost with the container."""
     for check, path, contents, value in (
         ("state of the node", config.state.dir, "findings, latches and expected GPUs", "stateDir"),
         ("socket for jobs", config.run.dir, "the sockets and the verdict for jobs", "runDir"),
@@ -107,8 +107,9 @@ def _folders(config: Config) -> Iterator[Row]:
 
 
 def _of_container(path: Path, proc: Path) -> bool:
-    """True if no mount but the root's has this folder. A folder of the node may be on the device of the container's root: its mount tells
-    them apart, its device only where the root is an overlay.
+    """Return True if the folder is on the container's root mount.
+
+    Mount points are compared, not devices: a mounted folder of the node may be on the same device as the root.
     """
     try:
         mount = mount_of(path.resolve(), mount_table(proc / "self/mountinfo"))

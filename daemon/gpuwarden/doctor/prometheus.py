@@ -1,4 +1,4 @@
-"""Whether the Prometheus that counts for the breaker responds, and has this node."""
+"""Checks that the Prometheus that the breaker queries responds and has series of this node."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ class Grade(StrEnum):
 class Row:
     """A row of the report.
 
-    `found` is the state, `to_do` what to change: empty exactly if the grade is ok. `examination` sets the `area`.
+    `found` is the state. `to_do` is the advice, empty if and only if the grade is ok. `examination` sets the `area`.
     """
 
     area: str = field(default="host", kw_only=True)

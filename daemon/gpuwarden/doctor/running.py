@@ -1,4 +1,4 @@
-"""The running daemon, if there is one: is it this version and configured as now, is its port its own, and is it scraped?"""
+"""Checks of the running daemon: version, agreement with the current configuration, its port, and scrapes."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from gpuwarden.health.components import Component
 from gpuwarden_collectors.dataclass import dataclass
 
 SCRAPED_WITHIN = 300.0
-"""Seconds: five times the longest interval that Prometheus is usually given."""
+"""Seconds: five times the longest usual scrape interval (1 min)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """The daemon's status, {} if none answers, and the process and user that listen, from the kernel. `why`: why none answers;
-    `refused`: because this user may not connect.
+    """The running daemon: its status ({} if none answers), and the listener's pid and uid as the kernel reports them.
+
+    `why`: the reason why no daemon answers. `refused`: the reason is that this user may not connect.
     """
 
     folder: Path
@@ -65,7 +66,7 @@ def _to_do(running: Running) -> str:
 
 
 def port(running: Running, config: Config) -> Iterator[Row]:
-    """Bound for a moment, without listening."""
+    """Check that the daemon's port is its own or free, by binding to it briefly without listening."""
     listen = config.publish.listen
     if listen.port == 0:
         yield ok("port", f"{listen}: any free port")
@@ -88,7 +89,10 @@ def port(running: Running, config: Config) -> Iterator[Row]:
 
 
 def _bound(host: str, number: int) -> int:
-    """0, or why it cannot be. The daemon leaves out what this host does not have of a name's addresses. Raises OSError if `host` is no address."""
+    """Return 0 if the port can be bound, else the errno. Like the daemon, skip addresses that this host lacks.
+
+    Raises OSError if `host` cannot be resolved.
+    """
     error = 0
     for family, kind, _, _, address in socket.getaddrinfo(host, number, type=socket.SOCK_STREAM):
         error = _bound_to(family, kind, address)
@@ -125,7 +129,7 @@ def _taken(running: Running, config: Config) -> Row:
 
 
 def _listening(number: int) -> Iterator[tuple[int, str]]:
-    """The processes that listen on a TCP port, as far as this user may see; in this network namespace."""
+    """Yield pid and name of the processes visible to this user that listen on a TCP port in this network namespace."""
     inodes = set()
     for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
         try:
@@ -146,7 +150,7 @@ def _listening(number: int) -> Iterator[tuple[int, str]]:
 
 
 def scraped(running: Running, _: Config) -> Iterator[Row]:
-    """Check whether /metrics is read. A curl by hand counts too, so the row has the name of the program."""
+    """Check whether a client reads /metrics. A manual curl counts too, so the row names the client program."""
     if not running.status:
         yield ok("scrapes", "unknown while no daemon responds")
         return

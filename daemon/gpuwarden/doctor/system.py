@@ -1,4 +1,4 @@
-"""The system under the daemon: its versions, its clocks, and the permissions of this user."""
+"""Checks of the system: versions, clocks, and the permissions of this user."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SYSTEMCTL = ("systemctl", "--version")
 
 
 def versions(_: Config) -> Iterator[Row]:
-    """The driver, NVML, DCGM and Slurm have rows of their own."""
+    """Yield the row with the versions. Those of the driver, NVML, DCGM and Slurm are in rows of their own."""
     texts = [
         f"gpuwarden {__version__}",
         f"Python {platform.python_version()}",
@@ -57,13 +57,13 @@ def _systemd() -> str:
 # --- clocks
 
 ERROR_MOST = 1.0
-"""Seconds that the clock may be wrong by the kernel's own bound: Slurm's times of a drain have whole seconds."""
+"""Tolerated clock error in seconds, by the kernel's estimate (maxerror): Slurm's drain times have whole seconds."""
 _UNSYNCHRONISED = 5  # TIME_ERROR of adjtimex(2)
 _BORN = 1_750_000_000.0  # gpuwarden did not exist before
 
 
 class _Timex(ctypes.Structure):
-    """The head of struct timex of adjtimex(2), and room for the rest of it."""
+    """The first fields of struct timex of adjtimex(2), padded to at least its full size."""
 
     _fields_ = (
         ("modes", ctypes.c_uint),
@@ -91,7 +91,7 @@ def clock(config: Config) -> Iterator[Row]:
 
 
 def wall_clock(now: float, state: int | None, error: float) -> Row:
-    """Row about the wall clock. `state` of adjtimex(2), None if it could not be read; `error` in seconds."""
+    """Return the row about the wall clock. `state`: result of adjtimex(2), None if it failed; `error` in seconds."""
     if now < _BORN:
         to_do = "set it, and see timedatectl: certificates, Slurm and Prometheus depend on it"
         return fail("clock", time.strftime("it is %Y-%m-%d", time.gmtime(now)), to_do)

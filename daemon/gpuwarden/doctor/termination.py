@@ -1,7 +1,7 @@
-"""Whether an end of this machine would be noticed, and how long a shutdown would wait. Reads only.
+"""Checks that gpuwarden would detect the machine's termination, and how long a shutdown would be delayed. Reads only.
 
-No inhibitor is taken: that would hold a shutdown up. Azure's Scheduled Events are not read, since the first request switches
-them on: only the machine's name is read there, which is what the daemon reads first.
+No inhibitor lock is taken, since it would delay a shutdown. Azure's Scheduled Events are not requested, since the first
+request enables them: only the machine's name is read there, as the daemon does first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gpuwarden_collectors.cloud.system_bus import BusError
 
 LOGIND_WITHIN = 2.0
 ENOUGH = 30.0
-"""The shortest time for a save, in seconds: the shortest notice that a cloud documents (Compute Engine, Azure)."""
+"""Seconds that a shutdown should leave for a checkpoint: the shortest documented notice (Compute Engine, Azure)."""
 _LONGEST = 86_400.0
 _RAISE = (
     r"mkdir -p /etc/systemd/logind.conf.d; printf '[Login]\nInhibitDelayMaxSec=30\n' > "
@@ -38,7 +38,7 @@ _HOLD = 'set termination.shutdown.hold = "29s"'
 
 
 async def shutdown_budget(config: Config, within: float = LOGIND_WITHIN) -> list[Row]:
-    """Row about how long logind waits for the daemon. `within`: seconds, altogether."""
+    """Check how long logind delays a shutdown for the daemon. `within`: total seconds for the D-Bus calls."""
     options = config.termination.shutdown
     enabled = SHUTDOWN in (source.name for source in _chosen(config))
     if not options.bus.exists():
@@ -55,7 +55,7 @@ async def shutdown_budget(config: Config, within: float = LOGIND_WITHIN) -> list
 
 
 def _budget(delay: float, hold: float) -> Row:
-    """The shorter of the two counts. Whether this user may delay a shutdown is shown, and not tried."""
+    """Return the row about the delay: the shorter of logind's and ours. Whether this user may delay is not tested."""
     if os.geteuid() != 0:
         right = (
             "; this command is not root: polkit decides whether it may delay a shutdown (login1.inhibit-delay-shutdown)"
@@ -79,7 +79,7 @@ def _not_enabled(delay: float, config: Config) -> Row:
 
 
 def _shown(delay: float) -> str:
-    """Text of the delay, "for ever" above a day: `infinity` is the largest number of the bus."""
+    """Return the delay as text, "for ever" above a day: logind reports `infinity` as the largest integer."""
     return format_duration(delay) if delay <= _LONGEST else "for ever"
 
 
@@ -87,7 +87,7 @@ def _shown(delay: float) -> str:
 
 
 async def metadata(config: Config) -> list[Row]:
-    """Rows from one request to each service that the daemon would read, all at once, each with its own timeout."""
+    """Check each metadata service that the daemon would poll, concurrently, each with its own timeout."""
     cloud = recognise(config.paths.sysfs)
     sources = [source for source in _chosen(config) if source.name in CLOUDS]
     if not sources:

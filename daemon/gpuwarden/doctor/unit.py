@@ -1,4 +1,4 @@
-"""The unit of systemd: is it installed and enabled, which profile has it, and does it stop in time at a shutdown?"""
+"""Checks of the systemd unit: is it installed and enabled, its profile, and whether it stops before the network."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _PROPERTIES = (
 )
 _NETWORK = "network.target"
 _TO_DO = {"not-found": "install the unit (docs/use/systemd.md)", "masked": f"systemctl unmask {NAME}"}
-"""Advice by the state in which the unit cannot be started (LoadState)."""
+"""Advice by LoadState, for the states in which systemd cannot start the unit."""
 
 
 def unit(config: Config, run: Path = Path("/run"), command: tuple[str, ...] = ("systemctl",)) -> Iterator[Row]:
-    """Rows about the daemon's unit. `run`: where `systemd/system` is exactly when systemd runs (sd_booted(3))."""
+    """Check the daemon's unit. `run`: contains `systemd/system` if and only if systemd is running (sd_booted(3))."""
     if not (run / "systemd/system").is_dir():
         yield ok("unit", "this host, or container, does not run systemd")
         return
@@ -46,7 +46,7 @@ def unit(config: Config, run: Path = Path("/run"), command: tuple[str, ...] = ("
 
 
 def identity(run: Path = Path("/run"), command: tuple[str, ...] = ("systemctl",)) -> Mapping[str, str]:
-    """User, SupplementaryGroups and AmbientCapabilities of the unit; empty where systemd does not run or does not respond: `unit` says so."""
+    """Return the unit's properties; empty if systemd does not run or does not respond, which `unit` reports."""
     if not (run / "systemd/system").is_dir():
         return {}
     try:
@@ -71,7 +71,7 @@ def _shown(command: tuple[str, ...]) -> dict[str, str]:
 
 
 def unit_rows(properties: Mapping[str, str], config: Config) -> Iterator[Row]:
-    """Rows from the unit's `properties`, as systemctl shows them."""
+    """Yield the rows for these `properties` of the unit, as `systemctl show` prints them."""
     if properties.get("LoadState") != "loaded":
         state = f"{NAME} is {properties.get('LoadState') or 'unknown'}"
         to_do = _TO_DO.get(properties.get("LoadState", ""), f"see systemctl status {NAME}")
@@ -98,7 +98,7 @@ def _state(properties: Mapping[str, str]) -> Row:
 
 
 def _profile(properties: Mapping[str, str], config: Config) -> Row:
-    """Drop-ins by the names of what they lead to; docs/use/systemd.md lists the rights of each."""
+    """Return the row about the profile, a drop-in named after its link's target. See docs/use/systemd.md."""
     names = [Path(path).resolve().stem for path in properties.get("DropInPaths", "").split()]
     user, drains = properties.get("User") or "root", config.mode == "enforce" and config.slurm.enabled
     state = f"user {user}, drop-ins: {', '.join(names) or 'none'}"
@@ -113,7 +113,7 @@ def _profile(properties: Mapping[str, str], config: Config) -> Row:
 
 
 def _shutdown(properties: Mapping[str, str]) -> Row:
-    """A unit that starts after others is stopped before them."""
+    """Check the stop order: systemd stops a unit before those that it is ordered after."""
     network = _NETWORK in properties.get("After", "").split()
     state = f"stops within {properties.get('TimeoutStopUSec') or 'an unknown time'}{', before the network' if network else ''}"
     if not network:

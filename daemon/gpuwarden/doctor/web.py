@@ -1,4 +1,4 @@
-"""The HTTP server: to which clients, with which certificate, and until when."""
+"""Checks of the HTTP server: which clients it accepts, its TLS certificate, and when that expires."""
 
 from __future__ import annotations
 

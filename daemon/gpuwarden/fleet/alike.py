@@ -1,4 +1,4 @@
-"""The labels of nodes, and nodes that have fewer GPUs than others of their type of machine."""
+"""The labels of nodes, and the nodes that expect fewer GPUs than others of the same machine type and GPU model."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from gpuwarden.prometheus.client import Sample
 from gpuwarden.publish.metrics.machine import OF_THE_NODE
 
 LEAST = 4
-"""Nodes of one type from which on one can differ from the others."""
+"""Least number of nodes of one type for which GPU counts are compared."""
 AGREE = 0.75
-"""Fraction of the group that has the same number of GPUs."""
+"""Fraction of the group that must have the same number of GPUs."""
 
 
 def labels_of(*samples: Iterable[Sample]) -> dict[Key, dict[str, str]]:
-    """Labels that each node shares with others, by node. A value of a later one of `samples` counts more, unless it is empty."""
+    """Return each node's labels that other nodes may share. Later `samples` override earlier ones, unless empty."""
     by_node: dict[Key, dict[str, str]] = defaultdict(dict)
     for of_query in samples:
         for sample in of_query:
@@ -27,7 +27,7 @@ def labels_of(*samples: Iterable[Sample]) -> dict[Key, dict[str, str]]:
 
 
 def incomplete(rows: Iterable[Row], labels: Mapping[Key, Mapping[str, str]]) -> list[Row]:
-    """Add a reason where a node expects fewer GPUs than most of its like: same type of machine, same model of GPU."""
+    """Add a reason to each node that expects fewer GPUs than most nodes of the same machine type and GPU model."""
     rows = list(rows)
     alike: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:

@@ -1,4 +1,4 @@
-"""Versions that differ among nodes that should be alike: of one type of machine and GPU model, and of one NVLink domain."""
+"""Versions that differ among nodes that should be alike: same machine type and GPU model, or same NVLink domain."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ ITEMS = ("driver", "vbios", "inforom", "adapter_firmware", "kernel")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """One item of a group of which nodes differ. `domain`: the group is an NVLink domain. `others`: nodes by value, the rarest value last."""
+    """An item in whose value the nodes of a group differ. `domain`: the group is an NVLink domain.
+
+    `nodes`: nodes that report the item. `most`: the commonest value, which `having` nodes have.
+    `others`: the other nodes by value, the rarest value last.
+    """
 
     group: str
     domain: bool
@@ -26,7 +30,7 @@ class Drift:
 
 
 def drift(rows: Iterable[Row], labels: Mapping[Key, Mapping[str, str]]) -> list[Drift]:
-    """Find what differs, domains first. A node of which an item is not known is not compared by it."""
+    """Return all differences, NVLink domains first. A node that does not report an item is left out for that item."""
     alike: dict[tuple[bool, str], list[tuple[str, Mapping[str, str]]]] = defaultdict(list)
     for row in rows:
         for group in groups(row, labels):
@@ -43,7 +47,7 @@ def drift(rows: Iterable[Row], labels: Mapping[Key, Mapping[str, str]]) -> list[
 
 
 def groups(row: Row, labels: Mapping[Key, Mapping[str, str]]) -> list[tuple[bool, str]]:
-    """Return the groups with which the node is compared, as in Drift: whether it is an NVLink domain, and the name."""
+    """Return the groups of the node, as in `Drift`: whether the group is an NVLink domain, and its name."""
     of = labels.get(row.key, {})
     memberships = []
     if of.get("machine_type") and of.get("model"):

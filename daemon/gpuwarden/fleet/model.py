@@ -9,7 +9,7 @@ from gpuwarden.prometheus.client import Sample
 from gpuwarden_collectors.dataclass import dataclass
 
 Key = tuple[str, str, str]
-"""Cluster (empty without such a label), job, instance."""
+"""The labels cluster (empty if there is none), job and instance."""
 
 
 def key_of(sample: Sample) -> Key:
@@ -18,7 +18,7 @@ def key_of(sample: Sample) -> Key:
 
 
 class Out(StrEnum):
-    """The last recorded scheduler state of a silent node: who keeps work away from it."""
+    """The last recorded scheduler state of a silent node: what excluded it."""
 
     NOBODY = "nobody"
     FAILURE = "failure"
@@ -38,7 +38,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """The end of a machine, announced. `seconds_left` is None while no time is certain, and below 0 once it has passed."""
+    """A termination notice. `seconds_left` is None while the deadline is uncertain, and negative once it has passed."""
 
     source: str
     kind: str
@@ -47,12 +47,12 @@ class Notice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A node as Prometheus has it.
+    """A node as Prometheus reports it.
 
-    `node` is its instance while its name is unknown. `busy` is None where no daemon reports it. `age_seconds`: since the last
-    heartbeat, by Prometheus' clock and the node's; of a silent node it may be since the last scrape. `seconds_left`: until the
-    termination deadline, only of an unreachable node. `excluded_by` as in the heartbeat (`slurm:failure`, `operator`).
-    `last_known_out`: only of a node that is silent. `domain`: the NVLink domain, empty if it has none.
+    `node` is the instance if the name is unknown. `busy` is None if no daemon reports it. `age_seconds`: since the last
+    heartbeat, by the clocks of Prometheus and node; for a silent node perhaps since the last scrape. `seconds_left`:
+    until the termination deadline, for unreachable nodes only. `excluded_by` as in the heartbeat (`slurm:failure`,
+    `operator`). `last_known_out`: for silent nodes only. `domain`: the NVLink domain, empty if it has none.
     """
 
     cluster: str
@@ -83,5 +83,5 @@ class Row:
 
     @property
     def remarkable(self) -> bool:
-        """False for a healthy node in service of which nothing else is reported."""
+        """False if the node is healthy and in service, without a termination notice and without reasons."""
         return self.status is not Status.HEALTHY or self.out or self.notice is not None or bool(self.reasons)

@@ -1,7 +1,7 @@
-"""From Prometheus' results to rows. Everything is joined on (cluster, job, instance); only `gpuwarden_node_info` knows a name.
+"""Converts results to rows. Series are joined on (cluster, job, instance); only `gpuwarden_node_info` has the name.
 
-What comes twice for one node (replicas of Prometheus, labels of a site) is taken at its worst. Missing or odd data makes a
-node no better: a node that answers without health is unknown, one that does not answer is unreachable.
+If a node has several series of a metric (Prometheus replicas, site labels), the worst value counts. Missing or odd data
+never improves a status: a node that answers without health is unknown, one that does not answer is unreachable.
 """
 
 from __future__ import annotations
@@ -25,14 +25,17 @@ T = TypeVar("T")
 FRESH = 120.0
 """Seconds for which a heartbeat is current: eight scrapes of 15 s, as in the alert for silent nodes."""
 _JOB = "gpuwarden"
-"""The job under which the examples scrape the daemons: a target of it that never answered is a node too."""
+"""The job name of the example scrape configurations: its targets count as nodes even if they never answered."""
 _OUT = {0: Out.NOBODY, 1: Out.FAILURE, 2: Out.PLANNED}
 _STATES = {status.value: status for status in (Status.HEALTHY, Status.WARNING, Status.FAILURE)}
 _SEVERITIES = ("failure", "warning")
 
 
 def rows(samples: Samples, termination_deadline: float) -> list[Row]:
-    """Worst first; among equals those that still get work, then by name. `termination_deadline`: seconds of silence."""
+    """Return the rows, worst status first, then nodes that still get work, then by name.
+
+    `termination_deadline`: seconds without a heartbeat after which a machine is terminated.
+    """
     facts = _Facts.of(samples)
     absent = (key for key in {*facts.heartbeats, *facts.seen, *facts.down} if key not in facts.names)
     all_rows = [_live(facts, key) for key in facts.names] + [
@@ -47,7 +50,7 @@ def rows(samples: Samples, termination_deadline: float) -> list[Row]:
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """The answers by node. Ages in seconds."""
+    """The results of all queries, by node. Ages are in seconds."""
 
     names: dict[Key, str]
     health: dict[Key, Status]
@@ -94,7 +97,7 @@ class _Facts:
         )
 
     def moved(self, key: Key) -> bool:
-        """Return True if a silent node answers under another address: in its cluster, or where that is not known in any."""
+        """Return True if a silent node answers at another address in its cluster; in any if its cluster is unknown."""
         return key in self.seen and (key[0], key[1], self.seen[key][1]) in self.live_names
 
     def number(self, name: str, key: Key) -> float | None:
@@ -154,7 +157,7 @@ def _sets(samples: Iterable[Sample], value: Callable[[Sample], T]) -> dict[Key, 
 
 
 def _cluster_given(keys: Iterable[Key]) -> Callable[[Sample], Sample]:
-    """Return a function that adds the cluster, where it is known beyond doubt, to samples of rules, which lack the labels of targets."""
+    """Return a function that adds the cluster label, if it is unambiguous, to recorded samples, which lack it."""
     clusters: dict[tuple[str, str], set[str]] = defaultdict(set)
     for cluster, job, instance in keys:
         if cluster:
@@ -171,7 +174,7 @@ def _cluster_given(keys: Iterable[Key]) -> Callable[[Sample], Sample]:
 
 
 def _seen(samples: Iterable[Sample]) -> dict[Key, tuple[float, str]]:
-    """Seconds since a scrape last succeeded, and the name that the node had then."""
+    """Return, by node, the seconds since the last successful scrape, and the node's name then."""
     by_node: dict[Key, tuple[float, str]] = {}
     for sample in samples:
         key = key_of(sample)
@@ -204,7 +207,7 @@ def _by_severity(finding: Finding) -> tuple[int, Finding]:
 
 
 def _live(facts: _Facts, key: Key) -> Row:
-    """A node that answers, as its daemon judges it; unreachable if that daemon has not seen a GPU for too long."""
+    """Return the row of a node that answers: its daemon's verdict, or unreachable if its last GPU reading is old."""
     status, age = facts.health.get(key, Status.UNKNOWN), facts.heartbeats.get(key)
     reasons: list[str] = []
     expected = facts.count(q.EXPECTED, key)
@@ -248,7 +251,7 @@ def _notice(facts: _Facts, key: Key) -> Notice | None:
 
 
 def _not_answering(facts: _Facts, key: Key) -> Row:
-    """A node that does not answer: its target is down, or gone."""
+    """Return the row of a node that does not answer: its target is down, or gone from service discovery."""
     seen, name = facts.seen.get(key, (None, ""))
     age = facts.heartbeats.get(key, seen)
     never = " and has no recorded answer" if age is None else ""
@@ -272,7 +275,7 @@ def _unreachable(row: Row, deadline: float) -> Row:
 
 
 def _with_shared_names(all_rows: Iterable[Row]) -> Iterator[Row]:
-    """Add a reason where two rows have one name: both are shown, since either may be the faulty one."""
+    """Add a reason to rows that share a node name. Both are shown, since either may be the misconfigured one."""
     all_rows = list(all_rows)
     of_name: dict[tuple[str, str], list[str]] = defaultdict(list)
     for row in all_rows:

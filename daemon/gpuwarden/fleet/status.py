@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Status(StrEnum):
-    """Status of a node, ordered from the best to the worst. `unreachable`: no recent report of its GPUs."""
+    """Status of a node, from best to worst. `unreachable`: there is no recent report of its GPUs."""
 
     HEALTHY = "healthy"
     WARNING = "warning"

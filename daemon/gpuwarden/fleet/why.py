@@ -1,8 +1,8 @@
-"""What the nodes that fail have in common: which label explains them, by Fisher's exact test for each label and value.
+"""Finds the labels that failing nodes have in common, by Fisher's exact test for each label and value.
 
-`gpuwarden_machine_info` has the labels: the daemon's (driver, NVLink domain, chassis, slot, type of machine) and the site's, as the rack.
-Each value that at least two nodes have, and not all, is one test; p is multiplied by their number (Bonferroni). A node of which a
-label is not known counts for no test of that label. Labels that name the same nodes are one cause.
+The labels are those of `gpuwarden_machine_info`: the daemon's (driver, NVLink domain, chassis, slot, machine type) and
+the site's, such as the rack. Each value that at least two nodes have, but not all, is one test; p is multiplied by the
+number of tests (Bonferroni). Tests of a label leave out nodes without it. Labels of the same nodes are one cause.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ CAUSES_MOST = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """Labels that the same nodes have, and how they are spread."""
+    """Labels that select the same nodes, and how many of these nodes fail."""
 
     labels: Mapping[str, str]
     """Names and values."""
     failing_with: int
-    """Failing nodes that have them."""
+    """Failing nodes with these labels."""
     failing: int
-    """Failing nodes of which the label is known."""
+    """Failing nodes that report the label."""
     having: int
-    """Nodes that have them, failing or not."""
+    """Nodes with these labels, failing or not."""
     nodes: int
-    """Nodes of which the label is known."""
+    """Nodes that report the label."""
     p: float
-    """Chance of so many or more, after the correction."""
+    """Probability that this many or more fail by chance, after the Bonferroni correction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Why:
-    """The best `causes`, none where nothing is explained. `tests`: how many values were compared."""
+    """The best `causes`, empty if no label explains the failures. `tests`: number of label values that were tested."""
 
     failing: int
     nodes: int
@@ -46,7 +46,7 @@ class Why:
 
 
 def why(rows: Sequence[Row], failing: Iterable[Row], labels: Mapping[Key, Mapping[str, str]]) -> Why:
-    """Find what the `failing` ones of all `rows` have in common."""
+    """Return the labels that the `failing` nodes among all `rows` have in common."""
     keys = {row.key for row in rows}
     marked = {row.key for row in failing} & keys
     values: dict[str, dict[str, set[Key]]] = defaultdict(lambda: defaultdict(set))

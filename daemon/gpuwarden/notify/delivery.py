@@ -11,8 +11,8 @@ from gpuwarden_collectors.dataclass import dataclass
 
 class Result(StrEnum):
     DELIVERED = "delivered"
-    REFUSED = "refused"  # this message, for good: it is not sent again
-    BARRED = "barred"  # every message, until a person changes something: it is kept
+    REFUSED = "refused"  # the receiver rejects this message for good: it is not sent again
+    BARRED = "barred"  # no message can be delivered until an operator changes something: it is kept
     LATER = "later"
 
 
@@ -22,13 +22,13 @@ class Delivery:
 
     result: Result
     text: str = ""
-    """Why, for people; holds no secret."""
+    """The reason, for people; contains no secret."""
     after: float = 0.0
-    """Seconds that the receiver asks to wait before the next attempt (Retry-After); 0 if it does not."""
+    """Seconds to wait before the next attempt, as the receiver requests (Retry-After); 0 without such a request."""
 
     @property
     def settled(self) -> bool:
-        """True if there is nothing more to do about the message."""
+        """True if no further attempt is needed."""
         return self.result in (Result.DELIVERED, Result.REFUSED)
 
 
@@ -36,12 +36,12 @@ DELIVERED = Delivery(Result.DELIVERED)
 
 
 class Receiver(Protocol):
-    """Delivers messages to one place.
+    """Delivers messages to one receiver.
 
-    Each call has its own deadline and raises nothing. `again`: this message was tried before, and may have been taken.
+    Each call has its own deadline and raises nothing. `again`: an earlier attempt was made, and may have succeeded.
     """
 
     async def deliver(self, message: Message, *, again: bool) -> Delivery: ...
 
     def release(self) -> None:
-        """The queue is empty: close what is kept open."""
+        """Close open connections, since the queue is empty or an attempt failed."""

@@ -1,10 +1,11 @@
-"""Which findings are notified: of an incident the finding that it begins with, which names those that follow from it.
+"""Selects the findings to notify: for each incident its root cause, in whose message the consequences are listed.
 
-A consequence that is raised with its cause, or later, is not notified, and neither is its end. One that was notified before its cause
-came is named by the cause, and its own end is notified. A consequence that is still there when its cause has ended is notified then.
+A consequence that is raised with its cause, or later, is not notified, and neither is its end. If it was notified
+before its cause was raised, the cause lists it and its end is notified. One that outlasts its cause is notified
+when the cause ends.
 
-After a restart it is not known which were notified. Those that are still there are notified once more, as soon as this run of the daemon
-has found them again; the ends of the others are notified, once more than needed.
+After a restart it is unknown which findings were notified. Those still active are notified again as soon as this
+run of the daemon has confirmed them; for the others the end is notified, possibly a second time.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from gpuwarden.health.memory import Follows, State, Track
 from gpuwarden.health.model import Event, EventKind, Evidence, Key, Severity
 
 ACTIVE = "active"
-"""Kind of the event that lists findings of before a restart: the ledger has none of it."""
+"""Kind of the event that lists findings from before a restart. Such events are not written to the ledger."""
 SINGLY_MOST = 10
-"""Findings of before a restart that are notified one by one; the others are in one list."""
+"""Findings from before a restart that are notified one by one; the rest is sent as one list."""
 _ENDS = (EventKind.CLEARED, EventKind.ACKNOWLEDGED)
 _NAMED = 8
 
@@ -36,7 +37,7 @@ class Grouping:
         """Findings of earlier runs, which may have been notified."""
 
     def of(self, events: Iterable[Event], state: State, shadowed: Shadowed = lambda _: False) -> list[Event]:
-        """The events to be notified; nobody is warned of what is in shadow. `state`: of the judge, with these events."""
+        """Return the events to notify, without those in shadow. `state`: the judge's, with these events applied."""
         self._earlier |= state.moments.unconfirmed.keys()
         kept = [event for event in events if self._kept(event, state.moments.follows)]
         for keys in (self._sent, self._held, self._earlier):
@@ -45,7 +46,7 @@ class Grouping:
         return [_named(event, state.moments.follows) for event in (*kept, *left_over) if not shadowed(event)]
 
     def again(self, state: State, shadowed: Shadowed = lambda _: False) -> list[Event]:
-        """Findings that were raised before this run, found again, and not yet notified in it: failures first."""
+        """Return findings raised before this run, confirmed in it, and not yet notified in it; failures first."""
         tracks = [track for key, track in state.tracks.items() if key not in self._held]
         events = [event for event in self._raised(tracks, state) if not shadowed(event)]
         events.sort(key=lambda event: event.data["severity"] != Severity.FAILURE)
@@ -70,7 +71,7 @@ class Grouping:
         return True
 
     def _raised(self, tracks: Iterable[Track], state: State) -> Iterator[Event]:
-        """Yields findings that are there, follow from nothing, and were not notified in this run."""
+        """Yield an event for each active, confirmed finding without a cause that was not notified in this run."""
         for track in tracks:
             key = track.key
             if (
@@ -85,7 +86,7 @@ class Grouping:
 
 
 def _named(event: Event, follows: Follows) -> Event:
-    """Add the names of what follows from the finding."""
+    """Add the names of the finding's consequences to the event."""
     if event.kind != EventKind.RAISED or not follows:
         return event
     names = sorted(str(key) for key, (cause, _) in follows.items() if cause == event.key)

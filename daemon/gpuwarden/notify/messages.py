@@ -4,8 +4,9 @@
      "group":"finding","subject":"finding/xid.79@gpu/0000:1b:00.0","finding":"xid.79@gpu/0000:1b:00.0",
      "title":"…","to_do":"…","runbook":"https://…","data":{…}}
 
-`id` is the same for every attempt to deliver it, and where it is sent again after a restart. The last message of a `subject` is its current
-state. Only a `raised` one has title, to_do and runbook; `repair` is beside exclusions for a failure and restorations (`repair.py`). An `intended` event with `"observed":true` in its data is what mode observe would have done.
+`id` is the same for every delivery attempt, including a resend after a restart. The last message of a `subject` is its
+current state. Only `raised` has title, to_do and runbook; exclusions for a failure and restorations have `repair`
+(`repair.py`). `"observed":true` in the data of `intended` marks what enforce mode would have done.
 """
 
 from __future__ import annotations
@@ -47,14 +48,14 @@ GROUPS: dict[str, Group] = {
     EventKind.NOTICE_ENDED: "termination",
     **{kind: group for kind, (group, _) in _OF_FEATURES.items()},
 }
-"""The kinds of events that are notified, and their group; the others are history."""
+"""The groups of the notified kinds of events; other kinds are not notified."""
 _ABOUT_INTENTS = (EventKind.INTENDED, EventKind.OUTCOME)
 _OWN_SUBJECTS: Mapping[str, str] = {
     EventKind.GATE_ENDED: "exclusion/gate",
     EventKind.REPAIR_BEGUN: "exclusion/repair",
     EventKind.REPAIR_ENDED: "exclusion/repair",
 }
-"""Of events of exclusions that say nothing of an actuator."""
+"""Subjects of exclusion events that name no actuator."""
 _HIDDEN = (*OF_GATES, *OF_FINDINGS, "overridden")
 _FIELDS_MOST = 32
 _TEXT_MOST = 400  # characters, so that a message has at most about 16 KiB
@@ -69,15 +70,18 @@ class Origin:
     mode: str
     """`observe` or `enforce`."""
     boot_id: str
-    """Boot of the running kernel, for events that carry none."""
+    """Boot id of the running kernel, for events without one."""
     runbooks: str = RUNBOOKS
-    """Address of the folder with the runbooks."""
+    """URL of the folder with the runbooks."""
 
 
 def message(
     event: Event, origin: Origin, *, names: bool = False, repair: Mapping[str, object] | None = None
 ) -> tuple[Group, Message] | None:
-    """Build the message about an event; None if it is not notified. `names`: it may have names of users, jobs and pods. `repair`: as in `repair.py`."""
+    """Build the message about an event; None if it is not notified.
+
+    `names`: the message may contain names of users, jobs and pods. `repair`: the document of `repair.py`.
+    """
     group = GROUPS.get(event.kind)
     if group is None or event.data.get("more") is True:
         return None
@@ -107,9 +111,9 @@ def message(
 
 
 def _id(event: Event, subject: str, node: str) -> str:
-    """Identify the message.
+    """Return the message's id.
 
-    A finding counts by its first sighting, severity and advice: a restart remembers these, and not what was last seen of it.
+    A finding's is made of first sighting, severity and advice: these survive a restart, its latest evidence does not.
     """
     if event.kind == EventKind.RAISED:
         of: list[object] = [event.data.get(name) for name in ("first_wall", "severity", "advice")]
@@ -119,7 +123,7 @@ def _id(event: Event, subject: str, node: str) -> str:
 
 
 def _guidance(event: Event, key: Key, origin: Origin) -> dict[str, str]:
-    """Say what a finding that was raised is, what to do about it, and where more is written."""
+    """Return title, advice and runbook URL of a raised finding; {} for other events."""
     row = condition(key.code)
     if event.kind != EventKind.RAISED or row is None:
         return {}
@@ -152,7 +156,7 @@ def _text(event: Event, name: str) -> str:
 
 
 def _data(event: Event, *, names: bool) -> dict[str, Json] | None:
-    """Return the data that are notified; None if the event is not."""
+    """Return the event's data for the message; None if the event is not notified."""
     group, of_feature = _OF_FEATURES.get(event.kind, ("", _whole))
     if (details := of_feature(event)) is None or (group == "job" and not names):
         return None

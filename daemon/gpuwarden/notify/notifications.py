@@ -25,16 +25,16 @@ from gpuwarden_collectors.base import Clock, host_clock
 log = get_logger()
 
 DROPPED = "dropped"
-"""The count of messages that were removed undelivered, beside the counts by result."""
+"""Key of the count of messages dropped undelivered, in addition to the counts by result."""
 RESENT = "notified-again"
-"""File in the run directory: its time is that of the last resend."""
+"""File in the run directory whose mtime is the time of the last resend."""
 _FAILED_PAUSE = 60.0  # seconds
 
 
 class Notifications:
-    """Notifications to all receivers; without receivers nothing is read or written, and nothing runs.
+    """Notifications to all receivers; does nothing if no receiver is configured.
 
-    `folder`: the run directory. `names`: messages may have names of users, jobs and pods.
+    `folder`: the run directory. `names`: messages may contain names of users, jobs and pods.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Notifications:
         self._spacing = Spacing(folder / RESENT) if self._workers else None
         self._checkpoint: Callable[[], Iterable[Event]] = list
         self._subjects: set[str] | None = set()
-        """Subjects of messages since the start; None once what lasts was sent again."""
+        """Subjects of messages since the start; None once the lasting states were resent."""
         self._tasks: list[asyncio.Task[None]] = []
 
     def _add(self, target: str, events: tuple[Group, ...], receiver: Receiver) -> None:
@@ -63,12 +63,12 @@ class Notifications:
     # --- life
 
     def run(self, checkpoint: Callable[[], Iterable[Event]]) -> None:
-        """Start the workers. `checkpoint` gives that of the journal, from which lasting findings are taken once."""
+        """Start the workers. `checkpoint` returns the journal's, from which the lasting states are resent once."""
         self._checkpoint = checkpoint
         self._tasks = [asyncio.create_task(self._tend(worker), name=worker.target) for worker in self._workers]
 
     async def stop(self, within: float) -> None:
-        """Deliver what waits, within `within` seconds, to each receiver until an attempt fails."""
+        """Deliver queued messages for at most `within` seconds; a worker stops at its first failed attempt."""
         for worker in self._workers:
             worker.finish()
         if self._tasks:
@@ -84,7 +84,7 @@ class Notifications:
         while True:
             try:
                 await worker.run()
-            except Exception:  # a bug in one of them must end neither it nor the others
+            except Exception:  # a bug in one worker must end neither it nor the others
                 log.exception("notification worker failed unexpectedly", target=worker.target)
                 await asyncio.sleep(_FAILED_PAUSE)
             else:
@@ -119,7 +119,10 @@ class Notifications:
     def _again(
         self, state: State, shadowed: Callable[[Event], bool], overridden: Collection[Key]
     ) -> list[tuple[Group, Message]]:
-        """Findings as they are found again; once all were, and this once, what else lasts and had no message yet."""
+        """Build messages about findings that were confirmed again and, once all are, the other lasting states.
+
+        The latter are sent only once per run, and only for subjects that had no message in it.
+        """
         made = self._messages(self._grouping.again(state, shadowed), state, shadowed, overridden)
         if self._subjects is not None and not state.moments.unconfirmed:
             others = self._messages(lasting(self._checkpoint()), state, shadowed, overridden)

@@ -1,6 +1,6 @@
-"""A program of the site as receiver: the message on its standard input, nothing of it in its arguments.
+"""Delivery to a site's program, which reads the message from its standard input; nothing of it is in the arguments.
 
-Exit code 0: delivered. 75 (EX_TEMPFAIL), a signal or a timeout: later. All others: this message is refused.
+Exit code 0: delivered. 75 (EX_TEMPFAIL), a signal or a timeout: retried later. 126, 127: barred. All others: refused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gpuwarden_collectors.plugin.run import Process, run
 
 NOT_NOW = (75,)
 NOT_THERE = (126, 127)
-"""Exit codes of the shell that starts it: not executable, or not found."""
+"""Exit codes by which a shell reports that a program is not executable, or not found."""
 
 
 class ProgramReceiver:

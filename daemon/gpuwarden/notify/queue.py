@@ -1,7 +1,7 @@
-"""Messages that wait for one receiver, in memory and bounded: what a stop leaves undelivered is lost, and what lasts is sent again
+"""A bounded in-memory queue for one receiver. Messages undelivered at a stop are lost; lasting states are resent
 after the next start (`resend.py`).
 
-When the queue is full, only the newest message of each subject stays, which is its present state; if that is not enough, the oldest go.
+If it is full, only the newest message of each subject is kept; if that is not enough, the oldest are dropped.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ class Message:
     """A notification."""
 
     subject: str
-    """The subject, of which the message is the latest state."""
+    """What the message is about; the newest message of a subject is its current state."""
     key: str
-    """The same for every attempt to deliver it, after a restart too."""
+    """The message's id: the same for every attempt to deliver it, including after a restart."""
     body: str
     """JSON in ASCII."""
 
 
 class MessageQueue:
-    """Messages in the order in which they came."""
+    """Messages in the order in which they were put."""
 
     def __init__(self, *, messages_most: int = MESSAGES_MOST, bytes_most: int = BYTES_MOST) -> None:
         self.dropped = 0
@@ -50,17 +50,17 @@ class MessageQueue:
             self.dropped += 1
 
     def head(self) -> Message | None:
-        """Return the oldest message, which stays in the queue."""
+        """Return the oldest message without removing it."""
         return self._messages[0] if self._messages else None
 
     def done(self, message: Message) -> None:
-        """Remove `message`, the head when its delivery began; it may have been dropped meanwhile."""
+        """Remove `message` if it is still the head: it may have been dropped during its delivery."""
         if self._messages and self._messages[0] is message:
             self._messages.popleft()
             self._bytes -= len(message.body)
 
     def postpone(self, message: Message) -> None:
-        """Put `message` behind all others, if it is the head."""
+        """Move `message` to the end of the queue if it is the head."""
         if self.head() is message:
             self._messages.rotate(-1)
 

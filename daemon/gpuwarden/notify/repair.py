@@ -1,7 +1,7 @@
-"""What those who repair listen for, beside an exclusion for a failure: the advice, and the same in the words of each of them. Pure.
+"""The repair request in messages about exclusions: the advice, and its terms in HyperPod, Azure and NVSentinel. Pure.
 
-gpuwarden orders no repair: a program of the site does, with one of these words. Where the advice asks for none, they are empty.
-The words are those that docs/use/exclusion.md names the pages of; of the three only NVSentinel publishes its source.
+gpuwarden orders no repair: a program of the site does, with one of these terms. They are empty if no repair is needed.
+docs/use/exclusion.md links the pages that define the terms; of the three systems only NVSentinel publishes its source.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Shadowed = Callable[[Event], bool]
 
 
 class Terms(NamedTuple):
-    """What an advice is called by those who repair; "" where they have nothing to do."""
+    """The terms of repair systems for an advice; "" or `NONE` if they have nothing to do."""
 
     hyperpod: str = ""
     """Reason of Slurm's state FAIL that SageMaker HyperPod acts on."""
@@ -61,11 +61,11 @@ AZURE = {
     "gpu_unresponsive": "UnhealthyGPUNvidiasmi",
     "driver_unresponsive": "UnhealthyGPUNvidiasmi",
 }
-"""Azure's categories `Resource.Hpc.Unhealthy.…`, by the code of a finding, with its detail or without; the first that is found counts."""
+"""Azure's categories `Resource.Hpc.Unhealthy.…` by finding code, with or without its detail; the first match counts."""
 AZURE_OTHERWISE = "HpcGenericFailure"
 
 CHECK = "GpuwardenExclusion"
-"""The one check of gpuwarden in NVSentinel: its good event ends its bad one, whatever the findings were."""
+"""gpuwarden's only check name in NVSentinel: its healthy event ends the unhealthy one, for all findings."""
 _SHOWN = 8  # findings
 _TEXT_MOST = 200  # characters of one
 
@@ -73,10 +73,10 @@ _TEXT_MOST = 200  # characters of one
 def repair(
     event: Event, node: str, state: State, shadowed: Shadowed, overridden: Collection[Key] = frozenset()
 ) -> Document | None:
-    """Return what is sent to those who repair beside this event; None beside all but an exclusion for a failure, and a restoration.
+    """Return the repair request for this event; None unless it is an exclusion for a failure, or a restoration.
 
-    `overridden`: findings in spite of which an operator restored the node; they ask for no repair.
-    What is restored as an operator's exclusion, or as that for the end of the machine, may have been one for a failure before.
+    `overridden`: findings that an operator overrode by restoring the node; they request no repair. Every restoration is
+    reported, since an exclusion by an operator or for a termination may have begun as one for a failure.
     """
     if event.kind == EventKind.RESTORED:
         return {"nvsentinel": _health_event(event, node, [], Advice.NONE)}
@@ -95,7 +95,7 @@ def repair(
 
 
 def _failures(state: State, shadowed: Shadowed, overridden: Collection[Key]) -> Iterable[tuple[str, Advice]]:
-    """Yield the failures that exclude, by name, with their advice: those that follow from others name no repair of their own."""
+    """Yield name and advice of each failure that excludes the node. Consequences of others request no repair."""
     for track in state.tracks.values():
         if not track.raised or track.severity is not Severity.FAILURE or track.key in state.moments.follows:
             continue
@@ -116,7 +116,7 @@ def _azure(names: Iterable[str], advice: Advice) -> str:
 
 
 def _health_event(event: Event, node: str, names: list[str], advice: Advice) -> Document:
-    """Return a HealthEvent of NVSentinel, in the JSON of its protobuf. A bad one is fatal there unless it recommends nothing."""
+    """Return NVSentinel's HealthEvent as protobuf JSON. An unhealthy one is fatal unless it recommends NONE."""
     action = TERMS.get(advice, _NO_TERMS).nvsentinel
     bad = event.kind == EventKind.EXCLUDED
     reason: Json = event.data.get("reason", "")

@@ -1,7 +1,7 @@
-"""What is sent again after a start, since messages that wait for delivery end with the process: whatever lasts, as receivers know it.
+"""Selects the lasting states to resend after a start, since queued messages are lost when the process ends.
 
-Findings are those of `grouping.py`; here are the node's health, exclusions and announced ends, out of a checkpoint of the journal.
-A daemon that is restarted in a loop sends them once in `SPACING`; what happens meanwhile is sent as ever.
+`grouping.py` selects the findings; this module the node's health, exclusions and termination notices, from a checkpoint
+of the journal. A daemon that restarts in a loop resends at most once per `SPACING`; new events are always sent.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from gpuwarden.health.model import Event, EventKind, Health
 from gpuwarden_collectors.facts import Stamp
 
 SPACING = 600.0
-"""Seconds between two daemons that send again."""
+"""Least seconds between the resends of two runs of the daemon."""
 _BAD = (Health.WARNING.value, Health.FAILURE.value)
 
 
 def lasting(checkpoint: Iterable[Event]) -> Iterator[Event]:
-    """Health unless it is good, exclusions and announced ends, as the events with which they began."""
+    """Yield health (if warning or failure), exclusions and termination notices, as the events with which they began."""
     for event in checkpoint:
         if event.kind == EventKind.HELD:
             yield replace(event, kind=EventKind.EXCLUDED)
@@ -29,7 +29,7 @@ def lasting(checkpoint: Iterable[Event]) -> Iterator[Event]:
 
 
 class Spacing:
-    """When this daemon may send again. `mark`: a file whose time is that of the last resend, of any daemon."""
+    """Decides when this run may resend. `mark`: a file whose mtime is the time of the last resend of any run."""
 
     def __init__(self, mark: Path) -> None:
         self._mark = mark
@@ -39,11 +39,11 @@ class Spacing:
             self._last = mark.stat().st_mtime
 
     def over(self, now: Stamp) -> bool:
-        """A time in the future, of a clock that was wrong, holds nothing up."""
+        """Return True if this run may resend. A mark in the future, set by a wrong clock, does not delay it."""
         return self._marked or not 0 <= now.wall - self._last < SPACING
 
     def sent(self) -> None:
-        """Note the first resend of this daemon. Without the file other daemons are not held up."""
+        """Set the mark at this run's first resend. If the file cannot be written, the next run is not delayed."""
         if not self._marked:
             self._marked = True
             with contextlib.suppress(OSError):

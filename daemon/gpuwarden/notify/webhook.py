@@ -1,17 +1,17 @@
-"""An HTTP server as receiver: one POST for each message, on one connection while more messages wait.
+"""Delivery to an HTTP server: one POST for each message, over one connection while messages are queued.
 
     Content-Type: application/json          Idempotency-Key: the id of the message, the same for every attempt
     X-Gpuwarden-Timestamp: Unix time        X-Gpuwarden-Signature: sha256=HMAC-SHA256(key, timestamp "." body) in hex
 
-How its response is taken:
+Results by response:
 
     2xx                        delivered
     400 404 410 413 422        refused: this message is not sent again
-    401 403 407, redirects     kept until an operator changes something; no redirect is followed
-    409                        after an earlier attempt: it was delivered then; else later
-    all others, and no response  later; Retry-After is honoured
+    401 403 407, redirects     barred: kept until an operator changes something; no redirect is followed
+    409                        delivered, if an earlier attempt was made; else retried later
+    all others, and no response  retried later; Retry-After is honoured
 
-No proxy is used. Secrets are read again for each connection, and none of them, nor the path of the address, is in any text.
+No proxy is used. Secrets are read again for each connection. No log line or error contains a secret or the URL's path.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from gpuwarden_collectors.dataclass import dataclass
 UNWANTED = frozenset({400, 404, 410, 413, 422})
 BARRED = frozenset({401, 403, 407})
 LONGEST_WAIT = 240.0
-"""Seconds; a longer Retry-After is cut to this, plus by chance up to a quarter."""
+"""Seconds; the upper limit of Retry-After, to which a random 0 to 25 % is added."""
 _RESPONSE_MOST = 16 << 10  # bytes that are read of a response, so that the connection can be used again
 _REASON_MOST = 120
 
 
 class WebhookReceiver:
-    """Posts messages to a webhook. `wall` gives Unix time."""
+    """Posts messages to a webhook. `wall` returns Unix time."""
 
     def __init__(self, options: WebhookOptions, wall: Callable[[], float] = time.time) -> None:
         self._options = options
@@ -57,7 +57,7 @@ class WebhookReceiver:
         self._posting: asyncio.Future[Delivery] | None = None
 
     async def deliver(self, message: Message, *, again: bool) -> Delivery:
-        """Post the message in a thread, which is left behind where it hangs; no second one is begun beside it."""
+        """Post the message in a thread, which is abandoned if it hangs; until it ends, no other thread is started."""
         if self._posting is not None and not self._posting.done():
             return Delivery(Result.LATER, "an earlier request hangs")
         call = _Call(message, again=again)
@@ -76,7 +76,7 @@ class WebhookReceiver:
             self._drop()
 
     def _give_up(self, call: _Call) -> None:
-        """The thread ends by itself, unless it hangs elsewhere. Not by `close`, which others may not do to a TLS connection."""
+        """Shut down the socket, which ends a waiting thread. `close` of a TLS connection is not thread-safe."""
         call.given_up = True
         line, self._line = self._line, None
         if line is not None and line.connection.sock is not None:
@@ -102,7 +102,7 @@ class WebhookReceiver:
                 self._ended(line)
                 if why := distrust(error):
                     return Delivery(Result.BARRED, f"its certificate is not trusted: {why}")
-                if kept and not call.given_up:  # a server may end a connection that it keeps at any time
+                if kept and not call.given_up:  # a server may close a persistent connection at any time
                     call.again = True
                     continue
                 return Delivery(Result.LATER, _why(error))
@@ -118,7 +118,7 @@ class WebhookReceiver:
 
 @dataclass(slots=True)
 class _Call:
-    """A post in progress. `given_up`: nothing waits for it any more."""
+    """A POST in progress. `given_up`: `deliver` no longer waits for it."""
 
     message: Message
     again: bool
@@ -126,7 +126,7 @@ class _Call:
 
 
 class _Line:
-    """A connection, with the secrets as read when it was made. `over`: the server ends it, or it cannot be reused."""
+    """A connection, with the secrets as read at its creation. `over`: it cannot be reused, or the server closes it."""
 
     def __init__(self, options: WebhookOptions) -> None:
         url = options.url or _address(options.url_file)
@@ -141,7 +141,7 @@ class _Line:
         self._key = options.key.read().encode() if options.key is not None else b""
 
     def post(self, message: Message, now: float, *, again: bool) -> Delivery:
-        """Send the message, and return what became of it. Raises what the connection raises."""
+        """Send the message and return the result. Raises what the connection raises."""
         body, stamp = message.body.encode(), str(int(now))
         headers = {
             "Content-Type": "application/json",
@@ -179,7 +179,7 @@ def _judged(response: HTTPResponse, now: float, *, again: bool) -> Delivery:
 
 
 def _retry_after(text: str, now: float) -> float:
-    """Seconds; from a number of them, or from a date (RFC 9110)."""
+    """Return the seconds of a Retry-After header, a number or a date (RFC 9110); 0 if it is invalid."""
     try:
         seconds = float(text) if text.strip().isdigit() else parsedate_to_datetime(text).timestamp() - now
     except (ValueError, TypeError, OverflowError):
@@ -195,7 +195,7 @@ def _why(error: Exception) -> str:
 
 
 def _address(file: SecretFile | None) -> str:
-    """Return the address in the file. Raises SecretError if there is none; the error does not quote the file."""
+    """Return the URL in the file. Raises SecretError, without the file's content, if it contains no valid URL."""
     url = "" if file is None else file.read()
     if address_fault(url, query=True):
         raise SecretError(f"{file} does not hold an address such as https://host.example/path")

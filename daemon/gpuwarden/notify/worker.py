@@ -1,9 +1,9 @@
-"""The delivery worker of one receiver: message after message, each until it is delivered, refused for good, or dropped.
+"""The delivery worker of one receiver. It sends message after message, each until it is delivered, refused or dropped.
 
-Idle while the queue is empty. A failed delivery is tried again after 1 s, doubling up to 5 minutes, by
-chance somewhat sooner, so that a fleet does not come back in step; a longer Retry-After, up to 5 minutes too, is honoured.
-While the receiver fails, only the newest message of each subject waits: once it is back it gets the present state, not an hour of history.
-A message that fails `IN_A_ROW` times lets those behind it pass, since it may be the only one that the receiver cannot take.
+A failed delivery is retried after 1 s, doubling up to 5 minutes, shortened at random by up to half so that the nodes of
+a fleet do not retry in step. A longer Retry-After, up to 5 minutes, is honoured. While the receiver fails, only the
+newest message of each subject is kept: after an outage it gets the current state, not an hour of history. A message
+that fails `IN_A_ROW` times moves to the end of the queue, since it may be the only one that the receiver cannot take.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = get_logger()
 
 FIRST, MOST = 1.0, 300.0  # seconds
 IN_A_ROW = 6
-"""Attempts, over half a minute: most outages end without any change of the order."""
+"""Attempts, which take about half a minute: most outages are shorter and leave the order unchanged."""
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class DeliveryState:
     counts: Counter[Result] = field(default_factory=Counter)
     """Attempts by result since the start of the daemon."""
     barred: str = ""
-    """Why nothing is delivered until an operator changes something; empty if nothing bars it."""
+    """Why nothing can be delivered until an operator changes something; empty if deliveries are possible."""
     error: str = ""
     """Why the last attempt failed; empty if it did not."""
 
@@ -45,11 +45,11 @@ class DeliveryWorker:
         self.state = DeliveryState()
         self.queue = MessageQueue()
         self._receiver = receiver
-        self._changed = asyncio.Event()  # a message came, or `finish` was called
+        self._changed = asyncio.Event()  # a message was queued, or `finish` was called
         self._finishing = asyncio.Event()
         self._tried: Message | None = None
-        self._attempts = 0  # of it, in a row
-        self._chance = random.Random()  # noqa: S311 - spreads load, guards nothing
+        self._attempts = 0  # consecutive attempts for `_tried`
+        self._chance = random.Random()  # noqa: S311 - spreads load; not for security
         self._backoff = Backoff(first, most, spread=(0.5, 1.0), chance=self._chance)
 
     def put(self, message: Message) -> None:
@@ -57,7 +57,7 @@ class DeliveryWorker:
         self._changed.set()
 
     def finish(self) -> None:
-        """Let `run` return once the queue is empty or an attempt fails; a pause after a failed attempt ends now."""
+        """Make `run` return once the queue is empty or an attempt fails. Ends a pause after a failed attempt."""
         self._finishing.set()
         self._changed.set()
 
@@ -83,7 +83,7 @@ class DeliveryWorker:
             self._receiver.release()
 
     async def _deliver(self, message: Message) -> float:
-        """Make one attempt. Returns the seconds until the next; 0 if there is nothing more to do about the message."""
+        """Make one attempt. Return the seconds until the next; 0 if the message is settled."""
         delivery = await self._receiver.deliver(message, again=message is self._tried)
         self._count(delivery)
         if delivery.settled:
@@ -109,5 +109,5 @@ class DeliveryWorker:
             )
 
     def _pause(self, delivery: Delivery) -> float:
-        """Seconds until the next attempt."""
+        """Return the seconds until the next attempt."""
         return max(self._backoff.failed(), delivery.after * self._chance.uniform(1.0, 1.25))

@@ -1,8 +1,8 @@
-"""One pass without a daemon: the same readers, the same judge, and nothing written.
+"""One pass without a daemon, by the same readers and the same judge. Nothing is written.
 
-Where there is a ledger its memory counts, so that what a daemon has latched is still found; the kernel log is read from
-where the daemon had read to. What must be seen for a while before it is a finding cannot be seen in one pass: until
-then the answer is `unknown` where there is no basis for a verdict, as the daemon's would be.
+If there is a ledger, its events are used: findings latched by a daemon remain active, and the kernel log is read from
+where the daemon stopped. Conditions that must hold for some time are not detected in a single pass. The verdict is
+`unknown` if there is no basis for one, like the daemon's after its start.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from gpuwarden_collectors.base import host_clock
 
 LEDGER_ANSWERS_WITHIN = 3.0
 LOG_READ_WITHIN = 5.0
-LOG_SETTLED = 0.1  # seconds without a new record after which the log is taken as read
+LOG_SETTLED = 0.1  # seconds without a new record after which the log counts as fully read
 
 
 def check_once(config: Config) -> dict[str, Any]:
-    """The status document of one pass. Takes as long as the driver, at most the deadline of its initialisation."""
+    """Return the status document of one pass. It takes as long as the driver, at most its initialisation deadline."""
     if not config.collectors.nvml.simulate:
         return asyncio.run(_check(Site.of(config)))
     with tempfile.TemporaryDirectory(prefix="gpuwarden-") as folder:  # a running simulation keeps its own host
@@ -61,11 +61,11 @@ async def _check(site: Site) -> dict[str, Any]:
             engine.note(log)
         engine.set_errors(_errors(site, forgotten, "" if log is None else log.error), host_clock())
         step = engine.step(host_clock())
-        if engine.undecided(host_clock()):  # the line is younger than the passes: they are made again
+        if engine.undecided(host_clock()):  # the kernel line is newer than the readings: read again
             for observation in await readers.once(site.sources.nvml.init_deadline):
                 engine.observed(observation)
             step = engine.step(host_clock())
-        if engine.undecided(host_clock()):  # a witness is switched off
+        if engine.undecided(host_clock()):  # a source that could confirm the line is disabled
             await asyncio.sleep(ANSWERED_WITHIN)
             step = engine.step(host_clock())
         engine.kept_out = readers.disbelieved
@@ -77,7 +77,7 @@ async def _check(site: Site) -> dict[str, Any]:
 
 
 def _errors(site: Site, ledger: str, kernel_log: str) -> dict[str, str]:
-    """Errors of the components that one pass has, by component."""
+    """Return the errors of a single pass, by component."""
     texts = {
         Component.LEDGER: ledger,
         Component.KERNEL_LOG: kernel_log,
@@ -87,7 +87,7 @@ def _errors(site: Site, ledger: str, kernel_log: str) -> dict[str, str]:
 
 
 async def _remembered(site: Site) -> tuple[Memory, str]:
-    """Return what the ledger knows, if there is one of this machine; and why what it knows is not known here, else ""."""
+    """Return the memory of this machine's ledger, empty without one, and why it could not be read, else ""."""
     reading = detached("ledger", lambda: _from_ledger(site))
     await asyncio.wait((reading,), timeout=LEDGER_ANSWERS_WITHIN)
     late = f"ledger {site.ledger} has not answered within {LEDGER_ANSWERS_WITHIN:g} s: is its filesystem frozen?"
@@ -104,7 +104,7 @@ def _from_ledger(site: Site) -> tuple[Memory, str]:
 
 
 async def _log_read(readers: Readers) -> None:
-    """Wait until the kernel log has been read to its end, or has been written to for so long."""
+    """Wait until the kernel log is read to its end, but at most `LOG_READ_WITHIN` seconds."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(LOG_READ_WITHIN):
             await _settled(readers)

@@ -1,7 +1,6 @@
-"""Recording without a daemon: the same readers, for a while, into a trace. Nothing is judged and nothing else is written.
+"""Records a trace without a daemon, by the same readers. Nothing is judged, and nothing but the trace is written.
 
-The events of a ledger are at the head of the trace, so that a replay knows the GPUs that belong here and what is
-latched.
+The trace begins with the state from the ledger, so that a replay has the expected GPUs and the latched findings.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ WRITTEN_WITHIN = 10.0
 
 
 class RecordError(Exception):
-    """The recording ended before its time. The message gives the reason; what is in the trace can be replayed."""
+    """The recording ended early. The message gives the reason; the trace so far can be replayed."""
 
 
 def record(config: Config, path: Path, seconds: float | None, *, anonymise: bool) -> None:
-    """Record for `seconds`, or until SIGINT or SIGTERM. Raises OSError if there is no writing to `path`, and RecordError."""
+    """Record for `seconds`, or until SIGINT or SIGTERM. Raises OSError if `path` is not writable, and RecordError."""
     if config.collectors.nvml.simulate:
         with tempfile.TemporaryDirectory(prefix="gpuwarden-") as folder:  # a running simulation keeps its own host
             _record_host(replace(config, run=Run(Path(folder))), path, seconds, anonymise=anonymise)
@@ -86,7 +85,7 @@ async def _record(site: Site, recorder: Recorder, seconds: float | None, clock: 
 
 
 async def _until(stop: asyncio.Event, readers: Readers, recorder: Recorder, clock: Clock) -> None:
-    """Wait until `stop` is set or nothing more can be written. Meanwhile record in the trace whether the kernel log can be read."""
+    """Wait until `stop` is set or the trace cannot be written. Meanwhile record the kernel log's read errors."""
     recorded_error = ""
     while not stop.is_set() and not recorder.error:
         log = readers.kernel_log_observation(clock())
@@ -99,7 +98,7 @@ async def _until(stop: asyncio.Event, readers: Readers, recorder: Recorder, cloc
 
 
 def _remembered(site: Site) -> Memory:
-    """Memory of the ledger, empty unless there is one of this machine and it can be read."""
+    """Return the ledger's memory; empty unless there is a readable ledger of this machine."""
     try:
         with read_only(site.ledger) as reader:
             return reader.memory() if same_machine(reader.machine(), site.machine) else Memory()

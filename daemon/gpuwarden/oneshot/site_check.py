@@ -1,7 +1,7 @@
-"""One run of one site check for the daemon, outside its sandbox: systemd starts this for each connection to its socket.
+"""Runs a site check for the daemon, outside its sandbox: systemd starts this process for each connection to its socket.
 
-Only what the configuration names is run. The daemon sends a name, and so cannot be made to run anything else with the rights of
-this process; nor can an intruder in the daemon. A check that is stuck in the kernel keeps its lock for as long as it is.
+It runs only configured commands. The daemon sends only a name, so that not even a compromised daemon can run other
+commands with the rights of this process. A check keeps its lock while it is stuck in the kernel.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from gpuwarden_collectors.plugin.service import packed
 
 NAME_MOST = 64
 NAME_WITHIN = 5.0
-"""Seconds that the name may take to come."""
+"""Seconds to wait for the name."""
 POLL_EVERY = 1.0
-"""Seconds between two checks whether a run that is stuck in the kernel has ended at last."""
+"""Seconds between polls whether a run that was stuck in the kernel has ended."""
 
 
 def main() -> None:
-    """The connection is the standard input; the folder for locks is the unit's, by RUNTIME_DIRECTORY."""
+    """Serve the connection on standard input. Locks are in the unit's RUNTIME_DIRECTORY."""
     plugins = load(Sources(file=CONFIG_FILE, required=False)).plugins
     serve(plugins, Path(os.environ["RUNTIME_DIRECTORY"]), socket.socket(fileno=os.dup(0)))
 
 
 def serve(checks: Mapping[str, SiteCheck], locks: Path, connection: socket.socket) -> None:
-    """Answers the one question of `connection`. `locks`: a folder that is there. Ends when the run has, if it can be ended."""
+    """Answer the single request of `connection`. `locks`: an existing folder. Returns once the run has ended."""
     asyncio.run(_serve(checks, locks, connection))
 
 
@@ -78,7 +78,7 @@ async def _name(reader: asyncio.StreamReader) -> str:
 async def _unless_given_up(reader: asyncio.StreamReader, check: SiteCheck) -> Run | None:
     """Run the check; None if the client no longer waits for it, in which case it is killed."""
     running = asyncio.create_task(run(check.command, plugin_environment(os.environ), check.timeout, whole=True))
-    waiting = asyncio.create_task(reader.read(1))  # the client sends nothing more: this ends with the connection
+    waiting = asyncio.create_task(reader.read(1))  # the client sends nothing more: this ends when it disconnects
     await asyncio.wait((running, waiting), return_when=asyncio.FIRST_COMPLETED)
     if running.done():
         waiting.cancel()
