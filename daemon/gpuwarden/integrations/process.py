@@ -1,4 +1,4 @@
-"""The life of a small server process: its settings, its socket, its log, and SIGTERM."""
+"""The life cycle of a small server process: settings, listening socket, log, and SIGTERM."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from gpuwarden.config.sources import Fault, Sources, Tree, merge
 FIRST_HANDED_OVER = 3  # sd_listen_fds(3)
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 _LOG_FORMATS = ("auto", "text", "json")
-_ON_THE_WAY = 0.05  # seconds; the work in them takes three rounds of the loop
-_LOG_LAST = 2.0  # seconds for lines that wait at the end
+_ON_THE_WAY = 0.05  # seconds; starting a connection takes three iterations of the event loop
+_LOG_LAST = 2.0  # seconds at exit to write buffered log lines
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The part of the configuration that such a process needs. Invalid values have their defaults: no response is
-    worse for its clients than one by the defaults. `faults` are for the log; the daemon reports them all.
+    """The part of the configuration that such a process needs. Invalid values are replaced by defaults: for clients a
+    response based on defaults is better than none. `faults` are logged; the daemon reports all faults.
     """
 
     tree: Tree
@@ -34,7 +34,7 @@ class Settings:
 
     @classmethod
     def read(cls, file: Path | None, environment: Mapping[str, str]) -> Settings:
-        """Read the configuration. `file` None: that of this host, which need not be there."""
+        """Read the configuration. `file` None: the host's default file, which may be missing."""
         sources = Sources(file=file or CONFIG_FILE, required=file is not None, environment=environment)
         layers, faults = sources.read()
         return cls(merge(layers)[0], tuple(faults))
@@ -55,7 +55,7 @@ class Settings:
         return "enforce" if self.value("mode") == "enforce" else "observe"
 
     def enabled(self, table: str) -> bool:
-        """True where the configuration cannot be read: no response would lift an exclusion."""
+        """Return True if the table is enabled or if the configuration is faulty: no response would end exclusions."""
         return bool(self.faults) or self.value(table, "enabled") is True
 
     @property
@@ -70,7 +70,7 @@ class Settings:
 
 
 def handed_over(environment: Mapping[str, str]) -> socket.socket | None:
-    """The listening socket that systemd keeps for this process, so that clients wait while it is restarted; None without one."""
+    """Return the listening socket passed by systemd, in which clients wait during a restart; None without one."""
     if environment.get("LISTEN_PID") != str(os.getpid()) or environment.get("LISTEN_FDS") in (None, "", "0"):
         return None
     listener = socket.socket(fileno=FIRST_HANDED_OVER)
@@ -80,20 +80,20 @@ def handed_over(environment: Mapping[str, str]) -> socket.socket | None:
 
 
 async def let_in(listener: socket.socket) -> None:
-    """Accept no more, and start the accepted connections: asyncio drops them if its server is closed first."""
+    """Stop accepting, and let accepted connections start: asyncio drops them if its server is closed first."""
     asyncio.get_running_loop().remove_reader(listener.fileno())
     await asyncio.sleep(_ON_THE_WAY)
 
 
 async def left(clients: Sized, within: float) -> None:
-    """Returns once all are gone, or after `within` seconds."""
+    """Wait until all clients have disconnected, at most `within` seconds."""
     end = time.monotonic() + within
     while clients and time.monotonic() < end:  # noqa: ASYNC110 - once, at the end
         await asyncio.sleep(0.02)
 
 
 def live(settings: Settings, serve: Callable[[asyncio.Event], Awaitable[None]]) -> None:
-    """Runs `serve` until SIGTERM or SIGINT sets the event that it gets."""
+    """Run `serve`, whose event is set by SIGTERM or SIGINT, and write the rest of the log."""
     output = log.configure(settings.log_level, settings.log_format)
     try:
         asyncio.run(_lived(settings, serve))

@@ -1,7 +1,7 @@
-"""The daemon's published files, for processes that serve others with them: its verdict, and the marker of an exclusion.
+"""Reads the daemon's published files for server processes: the verdict, and the marker of an exclusion.
 
-Both files are replaced atomically, so that no lock is needed, and are in the run directory (`publish/files/verdict.py`,
-`actuators/marker_file.py`). They are read again for each request; a missing, too large or invalid file is reported as such.
+Both are in the run directory and are replaced atomically, so that no lock is needed (`publish/files/verdict.py`,
+`actuators/marker_file.py`). They are read again for each request. A missing, too large or invalid file is reported.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from gpuwarden.base.files import read_regular
 from gpuwarden.base.paths import marker_path
 
 FORMAT = "1"
-"""Format of the verdict."""
+"""Supported format of the verdict file."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_VERDICT_MOST = 64 << 10  # bytes; of 16 GPUs it has less than 2 KiB
+_VERDICT_MOST = 64 << 10  # bytes; for 16 GPUs it takes less than 2 KiB
 _MARKER_MOST = 16 << 10
 _TEXT_MOST = 1_000  # characters of a text that is passed on
 _STATES = ("healthy", "warning", "failure", "unknown")
@@ -27,9 +27,9 @@ _MODES = ("observe", "enforce")
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The last one of this boot. `stale`: why it cannot be relied on; empty if it can. `excluded_by`: where and for what.
+    """The last verdict of this boot. `stale`: why it is not reliable, else "". `excluded_by`: actuators and reasons.
 
-    `stamp` and `fresh_for` in whole seconds of CLOCK_BOOTTIME, as the scripts of Slurm count.
+    `stamp` and `fresh_for` are whole seconds of CLOCK_BOOTTIME, as in the Slurm scripts.
     """
 
     mode: str
@@ -59,7 +59,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """The exclusion of this node. `cause`: failure, termination, person or unknown; `check`: the code of the finding, or empty."""
+    """The exclusion of this node. `cause`: failure, termination, person or unknown. `check`: code of the finding."""
 
     cause: str
     reason: str
@@ -68,7 +68,7 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The daemon's published state. `missing`: why there is no verdict. `doubt`: why it is unknown whether there is a marker."""
+    """The daemon's published state. `missing`: why there is no verdict. `doubt`: why the marker could not be read."""
 
     verdict: Verdict | None = None
     marker: Marker | None = None
@@ -77,7 +77,7 @@ class Published:
 
 
 class Reader:
-    """Reads one run directory. `name` is that of the actuator whose marker counts. `boot_id` empty: this boot is unknown."""
+    """Reads one run directory. `name`: the actuator whose marker is read. `boot_id`: of this boot, "" if unknown."""
 
     def __init__(self, run_dir: Path, name: str, *, boot_id: str) -> None:
         self._verdict = run_dir / "verdict"
@@ -86,7 +86,7 @@ class Reader:
         self._boot_id = boot_id
 
     def read(self, now: float | None = None) -> Published:
-        """Read verdict and marker. `now` on CLOCK_BOOTTIME. Raises nothing."""
+        """Return verdict and marker. `now`: time of CLOCK_BOOTTIME. Raises nothing."""
         at = time.clock_gettime(time.CLOCK_BOOTTIME) if now is None else now
         marker, doubt = self._read_marker()
         try:
@@ -109,7 +109,7 @@ class Reader:
 
 
 def this_boot(path: Path = BOOT_ID) -> str:
-    """Empty where it cannot be read."""
+    """Return the boot id of the running kernel; "" if it cannot be read."""
     try:
         return path.read_text(encoding="ascii").strip()
     except (OSError, ValueError):
@@ -117,7 +117,7 @@ def this_boot(path: Path = BOOT_ID) -> str:
 
 
 def parse_verdict(data: bytes, *, boot_id: str) -> Verdict:
-    """Raises ValueError for anything but a verdict of this boot."""
+    """Parse a verdict file. Raises ValueError if it is invalid or of another boot."""
     lines = (line.partition("=") for line in data.decode("utf-8", "replace").splitlines())
     fields = {key: value for key, separator, value in lines if separator}
     mode, state = fields.get("mode", ""), fields.get("state", "")
@@ -138,7 +138,7 @@ def parse_verdict(data: bytes, *, boot_id: str) -> Verdict:
 
 
 def parse_marker(data: bytes, *, name: str, boot_id: str) -> Marker | None:
-    """Parse a marker; None for one of another boot, which is void. Raises ValueError for anything but a marker of this actuator."""
+    """Parse a marker; None (void) if it is of another boot. Raises ValueError if it is not this actuator's marker."""
     with contextlib.suppress(ValueError, RecursionError):
         match json.loads(data):
             case {"owner": "gpuwarden", "actuator": str(of), "reason": str(reason), **rest} if of == name:
@@ -157,7 +157,7 @@ def _text(value: object) -> str:
 
 
 def _read(path: Path, most: int) -> bytes:
-    """Raises OSError, and ValueError if it has more than `most` bytes. Never waits."""
+    """Read a file without blocking. Raises OSError, and ValueError if it has more than `most` bytes."""
     data = read_regular(path, most + 1, follow=False)
     if len(data) > most:
         raise ValueError(f"{path} has more than {most} bytes")

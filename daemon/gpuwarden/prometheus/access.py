@@ -1,6 +1,4 @@
-"""Access to Prometheus: its address, and credentials from files, never from a command line, where all users of
-the host could read them.
-"""
+"""Access to Prometheus: its URL and credentials. Credentials are read from files: all users can read command lines."""
 
 from __future__ import annotations
 
@@ -20,12 +18,12 @@ _PRINTABLE = re.compile(r"[\x21-\x7e]+")
 
 
 class AccessError(Exception):
-    """The address, or a file of credentials, cannot be used. The message says why and what to do."""
+    """The URL or a credentials file cannot be used. The message has the reason and the advice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """Advice for an error, as the caller sets it: where address, credentials and deadline are configured."""
+    """Advice for errors, set by the caller, who knows where URL, credentials and deadline are configured."""
 
     address: str = "is the address right?"
     credentials: str = "are credentials needed?"
@@ -37,7 +35,7 @@ NO_HINTS = Hints()
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Address and credentials. `path` is what precedes `/api`. `authorization` is the whole value of the header, or nothing."""
+    """URL and credentials. `path` precedes `/api`. `authorization`: the full header value, "" without credentials."""
 
     url: str
     host: str
@@ -48,7 +46,7 @@ class Access:
     hints: Hints = Hints()
 
     def connection(self, seconds: float) -> HTTPConnection:
-        """Create a connection that is not opened yet. `seconds`: for each of its steps."""
+        """Return a connection that is not yet open. `seconds`: timeout of each socket operation."""
         if self.tls is None:
             return HTTPConnection(self.host, self.port, timeout=seconds)
         return HTTPSConnection(self.host, self.port, timeout=seconds, context=self.tls)
@@ -62,9 +60,9 @@ def access(
     ca: Path | None = None,
     hints: Hints = NO_HINTS,
 ) -> Access:
-    """Build the access from an address and files.
+    """Build an `Access` from a URL and files.
 
-    `token` holds a bearer token, `basic` a line USER:PASSWORD, `ca` certificates (PEM). Raises AccessError.
+    `token` contains a bearer token, `basic` a line USER:PASSWORD, `ca` certificates (PEM). Raises AccessError.
     """
     if why := address_fault(url):
         raise AccessError(why)
@@ -112,7 +110,7 @@ def _basic(file: Path) -> str:
 
 
 def distrust(error: Exception) -> str:
-    """Why a certificate is not trusted (`ssl.SSLCertVerificationError`); empty for any other error."""
+    """Return why the certificate is not trusted (`ssl.SSLCertVerificationError`); "" for any other error."""
     return str(getattr(error, "verify_message", ""))
 
 

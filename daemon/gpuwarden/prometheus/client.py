@@ -1,7 +1,7 @@
-"""Queries to Prometheus, or to what has its HTTP API (Thanos, Mimir, VictoriaMetrics).
+"""Queries to Prometheus, or to a server with its HTTP API (Thanos, Mimir, VictoriaMetrics).
 
-All queries together have one deadline, name resolution included, and each response a size. No redirect is followed and no proxy
-used: credentials go to the given address only.
+All queries together, including name resolution, have one deadline, and each response has a size limit. No redirect is
+followed and no proxy is used: credentials are sent only to the configured host.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from gpuwarden.prometheus.access import Access
 from gpuwarden_collectors.dataclass import dataclass
 
 RESPONSE_MAX = 64 << 20
-"""Bytes of one response; for 10,000 nodes the largest has about 6 MB."""
+"""Size limit of one response in bytes; for 10,000 nodes the largest takes about 6 MB."""
 LANES = 2
 ENDS_WITHIN = 1.0
-"""Seconds for the threads that were given up: one that comes back to Python while the process ends can crash it (seen on 3.11)."""
+"""Seconds to wait for abandoned threads: one that resumes while the interpreter exits can crash it (seen on 3.11)."""
 _CHUNK = 1 << 20
 _ERROR_MAX = 300  # characters of a server's error message
 
 
 class PrometheusError(Exception):
-    """Prometheus cannot be queried, or its response cannot be used. The message says why and what to do."""
+    """Prometheus cannot be queried, or its response is invalid. The message has the reason and the advice."""
 
 
 class TooLargeError(PrometheusError):
-    """Prometheus refuses the query for its size, or does not answer it in time: one of fewer steps may do."""
+    """Prometheus rejects the query for its size, or does not answer in time: a query with fewer steps may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """The steps of a range query, `step` seconds apart; both ends are steps. Unix time."""
+    """The range of a range query in Unix time; steps are `step` seconds apart and include both ends."""
 
     start: float
     end: float
@@ -50,7 +50,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One series at the time `at` of Prometheus' clock, Unix time. `value` is finite."""
+    """The value of one series at `at`, Unix time by Prometheus' clock. `value` is finite."""
 
     labels: Mapping[str, str]
     at: float
@@ -59,7 +59,7 @@ class Sample:
 
 @dataclass(slots=True)
 class Results:
-    """Samples of each query. `warnings` are Prometheus' own: with any, the result may be partial."""
+    """Samples by query name. `warnings` are Prometheus': if there are any, the result may be partial."""
 
     samples: dict[str, list[Sample]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
@@ -73,12 +73,12 @@ def query(
     largest: int = RESPONSE_MAX,
     times: Times | None = None,
 ) -> Results:
-    """Run all queries at one instant of Prometheus' clock, taken from the first result; with `times` at each of these steps.
+    """Run all queries at one instant, the evaluation time of the first result; with `times`, as range queries.
 
-    `largest`: bytes of a response. Raises PrometheusError.
+    `largest`: size limit of a response in bytes. Raises PrometheusError.
     """
     work = _Work(access, queries, seconds, largest, times)
-    # A thread, since neither resolving a name nor a server that sends a byte a second heeds the timeout of a socket.
+    # A thread: a socket's timeout limits neither name resolution nor a server that sends one byte a second.
     thread = threading.Thread(target=work.run, daemon=True)
     thread.start()
     thread.join(seconds)
@@ -92,7 +92,7 @@ def query(
 
 
 class _Work:
-    """The first query by itself, and then LANES of the others at a time, so that one is computed while another is read."""
+    """Runs the first query alone, then the others, LANES at a time: one is evaluated while another is received."""
 
     def __init__(
         self, access: Access, queries: Mapping[str, str], seconds: float, largest: int, times: Times | None
@@ -113,7 +113,7 @@ class _Work:
             lane.join()
 
     def give_up(self) -> None:
-        """End what is waited for. Not by `close`, which other threads may not do to a TLS connection."""
+        """Cancel all queries by shutting down the sockets; `close` of a TLS connection is not thread-safe."""
         self._waiting.clear()
         for connection in self._connections:
             if connection.sock is not None:
@@ -132,7 +132,7 @@ class _Work:
                 samples = self._query(connection, query)
                 self._at = samples[0].at if self._at is None and samples else self._at
                 self.results.samples[name] = samples
-        except Exception as error:  # noqa: BLE001 - raised where it is waited for
+        except Exception as error:  # noqa: BLE001 - `query` raises it
             self._waiting.clear()
             self.failure = self.failure or _explained(self._access, self._seconds, error)
         finally:
@@ -183,7 +183,7 @@ def _late(access: Access, seconds: float) -> TooLargeError:
 
 
 def _explained(access: Access, seconds: float, error: Exception) -> Exception:
-    """The error as a PrometheusError with advice; an unexpected one, which is a bug, unchanged."""
+    """Convert an I/O error to a PrometheusError with advice; return any other error, which is a bug, unchanged."""
     if isinstance(error, TimeoutError):
         return _late(access, seconds)
     if isinstance(error, OSError | HTTPException):
@@ -216,7 +216,7 @@ def _parsed(body: bytes) -> Any:
 
 
 def _parsed_row(row: Any) -> list[Sample]:
-    """Parse the finite samples of one series. Raises KeyError, TypeError, ValueError or AttributeError for another shape."""
+    """Parse the finite samples of one series. Raises KeyError, TypeError, ValueError, AttributeError."""
     labels = row["metric"]
     if not isinstance(labels, dict) or not all(isinstance(label, str) for label in labels.values()):
         raise TypeError
@@ -233,7 +233,7 @@ _TO_DO = {
 
 
 _SIZES = re.compile(r"too many samples|timed out|maximum resolution|exceed|maxSamplesPerQuery|maxPointsPerTimeseries")
-"""Refusals for the size of a query: of Prometheus and Thanos, of Mimir, and of VictoriaMetrics."""
+"""Errors about the size of a query from Prometheus and Thanos, Mimir, and VictoriaMetrics."""
 
 
 def _refusal(access: Access, response: HTTPResponse, body: bytes) -> PrometheusError:

@@ -1,7 +1,7 @@
-"""All code that the Python of a service runs, as that Python itself finds it, and who could replace it.
+"""Finds all code that a service's Python interpreter runs, and who could replace it.
 
-The service may run as root, so that whoever can write a module, a `.pth` file, a folder of `sys.path` or one above it becomes root. An editable
-install is found by the search paths of its packages, a library by what the interpreter has mapped.
+The service may run as root: whoever can write a module, a `.pth` file, a folder in `sys.path` or a parent of one can
+become root. Editable installs are found by the search paths of their packages, libraries by the interpreter's mappings.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gpuwarden_collectors.dataclass import dataclass
 
 ANSWERS_WITHIN = 60.0
 FILES_MOST = 500_000
-"""Files that are looked at. A Python with its libraries has about 10,000."""
+"""Limit of examined files. A Python with its libraries has about 10,000."""
 _ACL = "system.posix_acl_access"
 _ACL_ENTRY = struct.Struct("<HHI")  # tag, permissions, id: posix_acl_xattr.h
 _ACL_USER, _ACL_GROUP, _ACL_WRITE = 0x02, 0x08, 0x02
@@ -48,7 +48,7 @@ class CodeError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Writable:
-    """A file or folder that others than root can change, by `who`; `to_do`: the command that ends it."""
+    """A file or folder that `who` can change, although not root; `to_do`: the command that revokes the permission."""
 
     path: Path
     who: str
@@ -59,7 +59,7 @@ class Writable:
 
 
 def loaded(python: Path) -> list[Path]:
-    """Paths at which that Python finds its code, started as the unit starts it. Raises CodeError."""
+    """Return the paths of the code that `python` loads when started as the unit starts it. Raises CodeError."""
     try:
         done = subprocess.run(  # noqa: S603 - the interpreter of this installation
             [python, "-c", _PROBE],
@@ -79,18 +79,17 @@ def loaded(python: Path) -> list[Path]:
 
 
 def writable(paths: Iterable[Path], owner: int = 0) -> list[Writable]:
-    """Find what others than `owner` can change: of that code, of all that lies below its folders, and of the folders above.
+    """Return what users other than root and `owner` can change: the paths, all below them, and their parent folders.
 
-    Nothing below a folder that is listed is listed itself.
+    The contents of a listed folder are not listed.
     """
     return list(dict.fromkeys(_Search(owner).results(paths)))
 
 
 class _Search:
-    """One search. `_above`: folders whose own rights were looked at, since they lie above others. `_walked`: what was looked at with all
-    that lies in it.
+    """One search. `_above`: folders examined only as parents. `_walked`: paths examined with all below them.
 
-    Most folders of code are also above others, which says nothing of the files in them.
+    Two sets, since most code folders are also parents of others, and examining a parent does not cover its files.
     """
 
     def __init__(self, owner: int) -> None:
@@ -101,14 +100,14 @@ class _Search:
     def results(self, paths: Iterable[Path]) -> Iterator[Writable]:
         todo = list(paths)
         while todo:
-            path = Path(os.path.abspath(todo.pop()))  # noqa: PTH100 - without following links
+            path = Path(os.path.abspath(todo.pop()))  # noqa: PTH100 - must not follow links
             above = list(self._examined(reversed(path.parents)))
             yield from above
             if not above:
                 yield from self._below(path, todo.append)
 
     def _below(self, path: Path, follow: Callable[[Path], None]) -> Iterator[Writable]:
-        """Search a path and all that lies below it. `follow` gets what links lead to."""
+        """Search a path and all below it. `follow` is called with the targets of links."""
         if path in self._walked:
             return
         self._walked.add(path)
@@ -131,10 +130,10 @@ class _Search:
                 yield from self._below(Path(each.path), follow)
 
     def _examined(self, folders: Iterable[Path]) -> Iterator[Writable]:
-        """Yields the first of `folders` that others can change.
+        """Yield the first of the parent `folders` that others can change.
 
-        One of root's with the sticky bit is safe enough above code, but not as a folder of code: others can add files to it, though not
-        replace root's.
+        root's folders with the sticky bit are accepted as parents: others can add files to them but not replace root's.
+        As code folders they are not.
         """
         for folder in folders:
             if folder in self._above:
@@ -153,7 +152,7 @@ class _Search:
 
 
 def _others(path: Path, status: os.stat_result, owner: int) -> tuple[str, str] | None:
-    """Return who else can write the path, and the command that ends it; None if nobody can."""
+    """Return who else can write the path, and the command that revokes the permission; None if no one can."""
     if status.st_uid not in (0, owner):
         return f"its owner {_user(status.st_uid)}", f"chown root: {path}"
     if status.st_mode & stat.S_IWOTH:
@@ -168,7 +167,7 @@ def _others(path: Path, status: os.stat_result, owner: int) -> tuple[str, str] |
 
 
 def _acl(path: Path) -> str:
-    """The user or group that an access list lets write. Only asked where the mode shows that a mask allows it."""
+    """Return a user or group with write permission by ACL, else "". With an ACL the mode's group bits are its mask."""
     try:
         data = os.getxattr(path, _ACL)[4:]
     except OSError:  # no list, or a file system without them

@@ -1,4 +1,4 @@
-"""Which gpuwarden a unit may start: one that stays where it is, that its users may run, and of which nobody but root can replace any code."""
+"""Checks that a unit may start this gpuwarden: permanent, executable for the daemon's user, changed only by root."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuwarden.service.code import CodeError, loaded, writable
 from gpuwarden_collectors.dataclass import dataclass
 
 INSTEAD = "UV_TOOL_DIR=/opt UV_TOOL_BIN_DIR=/usr/local/bin UV_PYTHON_INSTALL_DIR=/opt/python uv tool install gpuwarden"
-"""Where units may start it; the same with pip: `python3 -m venv /opt/gpuwarden && /opt/gpuwarden/bin/pip install gpuwarden`."""
+"""An installation for units; by pip: `python3 -m venv /opt/gpuwarden && /opt/gpuwarden/bin/pip install gpuwarden`."""
 NAMED_MOST = 20
 _TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm", "/run")  # noqa: S108 - none is used
 _TAG = "CACHEDIR.TAG"  # bford.info/cachedir: uv's cache has it
@@ -20,7 +20,7 @@ _CACHES = (".cache", "pipx-cache")
 
 @dataclass(frozen=True, slots=True)
 class Executables:
-    """Executables of the running installation. `base`: the Python that its environment was made of."""
+    """Executables of the running installation. `base`: the Python from which its virtual environment was created."""
 
     command: Path
     python: Path
@@ -33,7 +33,7 @@ class Executables:
 
 
 def refusals(installed: Executables, temporary: tuple[str, ...] = _TEMPORARY) -> list[str]:
-    """Why a unit may not start it, each with what to do; empty if it may."""
+    """Return the reasons why a unit may not start it, each with advice; empty if it may."""
     if not installed.command.is_file():
         return [f"{installed.command} does not exist: gpuwarden was not installed as a command; install it: {INSTEAD}"]
     programs = (installed.command, installed.python, installed.base)
@@ -61,7 +61,7 @@ def _ephemeral(path: Path, temporary: tuple[str, ...]) -> str:
 
 
 def _closed(path: Path) -> str:
-    """The daemon runs as a user of its own, and with the profile enforce as root."""
+    """Return why users other than root may not enter or run the path, else "": the daemon has its own user."""
     for each in (path.resolve(), *path.resolve().parents):
         if not each.stat().st_mode & stat.S_IXOTH:
             return f"{each} is closed to the daemon's user"

@@ -1,8 +1,7 @@
-"""The files of the service: units, users, run directory, profiles and Slurm's scripts, and where each belongs. The one table of it, which
-the packages are made by, too.
+"""The files of the service (units, users, run directory, profiles, Slurm's scripts) and their destinations.
 
-A package of the distribution has them in `/usr/lib` and `/usr/share`; who installed with pip or uv has them where an administrator's own
-files are, in `/etc` and `/usr/local`.
+The packages are built from the same table. Distribution packages install into `/usr/lib` and `/usr/share`; an
+installation by pip or uv uses the places of local files, `/etc` and `/usr/local`.
 """
 
 from __future__ import annotations
@@ -21,13 +20,14 @@ PACKAGED_UNITS = ("usr/lib/systemd/system", "lib/systemd/system")
 LOCAL_UNITS = "etc/systemd/system"
 SERVICE = "gpuwarden.service"
 PROFILE = "observe.conf"
-"""The mode that the daemon has until it is configured."""
+"""The profile for the default mode."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The files that `pattern` finds in `systemd/`, into a folder below the root: `packaged` or `local`; under `name`, in which `{stem}`
-    is a file's own name without its end.
+    """The files that match `pattern` in `systemd/`, and their destination folder in packages and local installations.
+
+    `name`: the installed name, where `{stem}` is the file's name without suffix; "" keeps the name.
     """
 
     pattern: str
@@ -53,7 +53,7 @@ LINKS = {f"{LOCAL_UNITS}/{SERVICE}.d/10-profile.conf": f"{LOCAL_SHARE}/profiles/
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file of the service. `path` is below the root."""
+    """A file of the service. `path` is relative to the root."""
 
     path: str
     content: bytes
@@ -61,18 +61,18 @@ class File:
 
 
 def source() -> Path:
-    """Folder `systemd/`: in a wheel beside this file, in a checkout at its root."""
+    """Return the folder `systemd/`: next to this file in a wheel, at the root of a checkout."""
     return next(path for path in (_MODULES / "systemd", _MODULES.parents[2] / "systemd") if path.is_dir())
 
 
 def sockets() -> list[str]:
-    """Sockets that are enabled with the daemon, by its `Also=`."""
+    """Return the sockets that are enabled with the daemon, by `Also=` in its unit."""
     also: list[str] = re.findall(r"^Also=(.*)$", (source() / SERVICE).read_text("utf-8"), re.MULTILINE)
     return " ".join(also).split()
 
 
 def local_files(command: Path, python: Path) -> Iterator[File]:
-    """Yields the files of the service, with the executables of this installation in place of the package's."""
+    """Yield the files of a local installation; their contents refer to its executables instead of the package's."""
     replaced = {
         PACKAGED_COMMAND: str(command),
         PACKAGED_PYTHON: str(python),

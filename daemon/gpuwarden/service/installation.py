@@ -1,7 +1,7 @@
-"""Installing the files of the service, comparing and removing them. What was installed is in a manifest with its hashes: a file that an
-administrator has changed is never overwritten or removed, and a foreign one never touched.
+"""Installs, compares and removes the files of the service. A manifest has the installed files with their hashes: files
+that an administrator has changed are never overwritten or removed, and foreign files are never touched.
 
-Paths are below `root`, which is `/` but for tests.
+Paths are relative to `root`, which is `/` except in tests.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BYTES_MOST = 1 << 20
 
 
 class ServiceError(Exception):
-    """Nothing was changed. The message says why, and what to do."""
+    """Nothing was changed. The message has the reason and the advice."""
 
 
 class State(StrEnum):
@@ -41,7 +41,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Files and links that were installed, by path: hashes of files, targets of links."""
+    """The installed files with their hashes, and the installed links with their targets, by path."""
 
     version: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Manifest:
 
 
 class Installation:
-    """The files of one version, and what is there."""
+    """The files of one version of gpuwarden, and their state on this host."""
 
     def __init__(self, root: Path, files: Iterable[File], version: str) -> None:
         self._root = root
@@ -57,14 +57,15 @@ class Installation:
         self._version = version
 
     def states(self) -> dict[str, State]:
-        """State of all that belongs here or was installed, by path. Raises ServiceError."""
+        """Return the state of each file and link of this version or of the manifest, by path. Raises ServiceError."""
         manifest = self._manifest()
         files = {path: self._file(path, manifest) for path in (*self._files, *manifest.files)}
         return files | {path: self._link(path, manifest) for path in (*LINKS, *manifest.links)}
 
     def install(self) -> dict[str, State]:
-        """Writes what is missing or of another version. Returns the states before. Raises ServiceError, before anything is written, if a
-        package has the units or a file is foreign.
+        """Write files that are missing or of another version, and return the previous states.
+
+        Raises ServiceError before anything is written if a package provides the units or a file is foreign.
         """
         for folder in PACKAGED_UNITS:
             for unit in (path for path in self._files if path.startswith(LOCAL_UNITS)):
@@ -82,7 +83,7 @@ class Installation:
         linked = {path: target for path, target in LINKS.items() if before[path] is not State.CHANGED}
         kept = {path: manifest.links[path] for path in manifest.links if before[path] is State.CHANGED}
         hashes = {path: _hash(self._files[path].content) for path in written}
-        # first, so that what an installation that was killed has written is known; what it has not replaced has the hash from before
+        # first, so that it lists the files of an interrupted installation; existing files keep their previous hash
         self._write_manifest(Manifest(self._version, {**hashes, **manifest.files}, {**linked, **kept}))
         for path in written:
             file = self._files[path]
@@ -98,7 +99,7 @@ class Installation:
         return before
 
     def installed(self) -> dict[str, State]:
-        """The states of what was installed. Raises ServiceError if nothing was: units that a package has are not to be stopped."""
+        """Return the states of what was installed. Raises ServiceError if nothing was: the units may be a package's."""
         manifest = self._manifest()
         if not manifest.files:
             raise ServiceError("nothing was installed by gpuwarden service install")
@@ -107,7 +108,7 @@ class Installation:
         }
 
     def remove(self) -> dict[str, State]:
-        """Deletes what was installed and is as it was. Returns the states before. Raises ServiceError if nothing was installed."""
+        """Delete installed files and links that are unchanged. Return the previous states. Raises ServiceError."""
         before = self.installed()
         for path, state in before.items():
             if state is not State.CHANGED:
@@ -129,7 +130,7 @@ class Installation:
         return State.OUTDATED if _hash(content) == manifest.files[path] else State.CHANGED
 
     def _link(self, path: str, manifest: Manifest) -> State:
-        """A link to another profile is the administrator's choice, also before the first installation."""
+        """Return the state of a link. Another target is an administrator's choice, even before the first install."""
         here = self._root / path
         if not os.path.lexists(here):
             return State.MISSING
@@ -162,7 +163,7 @@ class Installation:
         replace_file(target, content, mode=mode)
 
     def _folder(self, folder: Path) -> None:
-        """Open to all whatever root's umask is: programs of Slurm's user and of jobs are in some."""
+        """Create a folder with mode 0755 regardless of umask: Slurm's user and jobs run programs in some folders."""
         missing = [each for each in (folder, *folder.parents) if not each.exists()]
         for each in reversed(missing):
             each.mkdir()
@@ -173,7 +174,7 @@ class Installation:
         self._tidy(path)
 
     def _tidy(self, path: str) -> None:
-        """Folders of gpuwarden's own that are empty now."""
+        """Remove gpuwarden's own parent folders of the path that are empty."""
         for folder in (self._root / path).parents:
             if not folder.name.startswith(("gpuwarden", "profiles")):
                 return
