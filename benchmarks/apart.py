@@ -1,4 +1,4 @@
-"""A machine of its own for a script that acts for real: its own processes, its own loopback.
+"""Runs a script with real side effects in its own namespaces: own processes, own loopback.
 
 A daemon in mode enforce signals every job it finds, and packets can only be counted where no other process sends any.
 """
@@ -22,7 +22,7 @@ _PACKETS = 1  # column of /proc/net/dev
 
 
 def apart(*, network: bool = True) -> bool:
-    """Runs the script again in namespaces of its own, of which True is the answer. False, and a line why, if that cannot be.
+    """Run the script again in its own namespaces and return True; if that is impossible, print why and return False.
 
     Without `network` it keeps that of the machine: a slurmd finds no address where there is only a loopback.
     """
@@ -38,7 +38,7 @@ def apart(*, network: bool = True) -> bool:
 
 
 def _again(own: Sequence[str]) -> NoReturn:
-    init = ("sh", "-c", '"$@"; exit $?', "sh")  # a shell takes leave of those whose parent is gone
+    init = ("sh", "-c", '"$@"; exit $?', "sh")  # reaps orphaned processes
     os.execvpe(own[0], [*own, *init, sys.executable, *sys.argv], {**os.environ, _APART: "1"})
 
 

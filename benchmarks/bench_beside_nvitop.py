@@ -1,4 +1,4 @@
-"""What the daemon takes beside nvitop-exporter on the same GPUs, in one run: CPU and memory of both, each at its own default interval.
+"""CPU and memory of the daemon and nvitop-exporter on the same GPUs, in one run, each at its own default interval.
 
     python3 -m venv .venv-nvitop && .venv-nvitop/bin/pip install nvitop-exporter
     benchmarks/bench_beside_nvitop.py --nvitop .venv-nvitop/bin/nvitop-exporter [--minutes 10]

@@ -1,4 +1,4 @@
-"""What the black box costs a node of eight GPUs: CPU and memory of daemons with it against daemons without it, in one run.
+"""The cost of the black box on a node of eight GPUs: CPU and memory of daemons with and without it, in one run.
 
     benchmarks/bench_black_box.py [--pairs 2] [--minutes 10]
 

@@ -1,4 +1,4 @@
-"""Jobs that leave the daemon nothing: two busy loops for each core at nice -20, the daemon at the nice 5 of its unit.
+"""Jobs that starve the daemon of CPU time: two busy loops per core at nice -20, the daemon at the nice 5 of its unit.
 
 Printed: the longest time between two watchdog notifications (systemd waits 90 s for one; here they are asked for every 2 s, so that
 there is something to measure), how old the verdict grew, and how many lines of the kernel log were missed. The kernel log
@@ -42,7 +42,7 @@ _LINES = re.compile(
 
 
 class Signs:
-    """What the daemon tells its service manager, with the time at which it came."""
+    """The daemon's notifications to its service manager, with their times of arrival."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "notify"
@@ -61,7 +61,7 @@ class Signs:
                 self.ready.set()
 
     def longest_gap(self, begun: float, ended: float) -> float:
-        """A gap that has not ended counts as far as it goes."""
+        """A gap that has not ended counts up to now."""
         inside = [begun, *(at for at in self.alive if begun < at < ended), ended]
         return max(after - before for before, after in pairwise(inside))
 

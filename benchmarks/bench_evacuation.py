@@ -143,7 +143,7 @@ def configure(host: FakeHost, service: Simulator, source: Source) -> None:
 
 
 class Asked:
-    """What the daemon asks: whether it waits for an answer now, and when it was first given the one that announces it."""
+    """Records the daemon's requests: whether one is pending, and when the first response with the notice was sent."""
 
     def __init__(self, cloud: Cloud, source: Source) -> None:
         self.waits = False

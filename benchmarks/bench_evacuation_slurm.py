@@ -55,7 +55,7 @@ def node(slurm: Slurm, name: str, service: Simulator) -> Iterator[RunningDaemon]
 
 
 def departed(slurm: Slurm, after: str) -> list[float]:
-    """Seconds from the notice to each of STEPS."""
+    """Return the seconds from the notice to each of STEPS."""
     slurm.clear()
     cloud = SOURCE.cloud()
     asked = Asked(cloud, SOURCE)

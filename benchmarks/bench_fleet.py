@@ -1,6 +1,7 @@
 """What `gpuwarden fleet` costs with 10,000 nodes, 130,000 series, in a real Prometheus.
 
-The fleet is one target that tells of all nodes under labels of its own (honor_labels), scraped each 15 s. The heartbeats of the
+The fleet is one target with series of all nodes under their own labels (honor_labels), scraped every 15 s.
+The heartbeats of the
 20 minutes before are written into Prometheus' storage by promtool, since they are read too. Measured is the whole process, from
 its start to the table.
 """

@@ -1,4 +1,4 @@
-"""What the daemon and its workers take of a machine while nothing happens: CPU, memory, threads, descriptors.
+"""The footprint of the idle daemon and its workers: CPU, memory, threads, descriptors.
 
 With no arguments, of the compiled fake library, whose calls burn the CPU time that they took on an H100 (its memory is that
 of a library that does nothing); then with the double of DCGM's bindings beside it. With `--driver`, of the GPUs of this

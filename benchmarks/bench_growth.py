@@ -39,7 +39,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Cost:
-    """Milliseconds of CPU for one pass."""
+    """Return the milliseconds of CPU for one pass."""
 
     daemon: float
     worker: float

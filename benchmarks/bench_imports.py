@@ -1,4 +1,4 @@
-"""What a start spends on its classes and on garbage while it imports: CPU of each way, in turns within one run.
+"""CPU cost of making classes and of garbage collection during imports: both variants, in turns within one run.
 
 Classes: 400 frozen ones of six fields, made by `dataclasses.dataclass` and by `gpuwarden_collectors.dataclass`. Garbage: the modules of
 `gpuwarden run` in a process of their own, with collections and without, as `gpuwarden` imports them. Compiled modules are needed:

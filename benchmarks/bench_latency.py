@@ -1,4 +1,4 @@
-"""How long after a kernel log line the heartbeat says so: from the write of an Xid to the first answer that names it.
+"""The delay from a kernel log line to the heartbeat: from the write of an Xid to the first response that contains it.
 
 Written into a file that stands for the log, which is looked at every 50 ms where the device wakes its reader. What is written
 into the real /dev/kmsg is not the kernel's own and makes no finding. Xids of a class that makes a finding, each once, on the GPUs in
@@ -36,7 +36,7 @@ def line(number: int, gpu: int) -> str:
 
 
 def latencies(host: FakeHost, write: Callable[[str], None]) -> list[float]:
-    """Milliseconds for each line. Raises TimeoutError if the heartbeat never says so."""
+    """Return the milliseconds for each line. Raises TimeoutError if the heartbeat never contains it."""
     chance = random.Random(1)
     with host.daemon() as daemon:
         daemon.wait(lambda: daemon.heartbeat()["sequence"] > 0, "the first pass")

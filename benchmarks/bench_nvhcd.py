@@ -1,4 +1,4 @@
-"""What an answer of our node health check takes beside an echo of grpclib on the same kind of socket.
+"""The time of a response of our node health check, compared with a grpclib echo server on the same kind of socket.
 
 Both servers are processes of their own and are asked in turns, each time on a new connection, as ft_launcher does; a ratio is of
 neighbours in time. ft_launcher asks once before each rendezvous and waits for 60 s at most.

@@ -1,6 +1,7 @@
-"""What it costs to ask a cloud all the time whether the machine is about to end: packets, and CPU of the daemon.
+"""The cost of polling a cloud's metadata service for termination notices: packets, and CPU of the daemon.
 
-Two real daemons in the same minute, one of which asks the simulator as it would ask the cloud; the other asks nobody. Packets
+Two real daemons in the same minute: one polls the simulator as it would poll the cloud, the other polls nothing.
+Packets
 are those of a loopback on which nobody else sends; what is asked besides, nothing. CPU is of one core, and what asking
 takes is the difference of the two.
 """

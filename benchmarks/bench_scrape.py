@@ -1,4 +1,4 @@
-"""What a scrape of `/metrics` costs beside an aiohttp server that returns the same bytes from memory.
+"""The cost of a scrape of `/metrics`, compared with an aiohttp server that returns the same bytes from memory.
 
 Both serve in processes of their own and are asked in turns; a ratio is of two neighbours in time. The daemon goes on
 with its passes meanwhile, one each second. Then what a page costs, which is made for the first scrape of a pass, and for how

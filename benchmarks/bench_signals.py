@@ -92,7 +92,7 @@ def started(pid: int) -> int:
 
 
 def last(times: mmap.mmap) -> int:
-    """The latest of the times, once all of them are there."""
+    """Return the latest of the times, once every rank has written its own."""
     until = time.monotonic() + PATIENCE
     noted: tuple[int, ...] = ()
     while not (noted and all(noted)):

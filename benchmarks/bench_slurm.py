@@ -1,4 +1,4 @@
-"""Slurm: how fast a verdict becomes a drain, and what the controller has to bear of it.
+"""Slurm: the delay from a verdict to the drain, and the load on the controller.
 
 On a real slurmctld with three nodes and their slurmd; then a hundred nodes that fail in one moment; then a thousand, and
 eight thousand, in simulated time. A bare `scontrol update` is measured in the same turns: it is what any drain costs here.
@@ -84,7 +84,7 @@ def measure_drains(slurm: Slurm) -> None:
     table(f"A drain: fleet_count, look, write; median (least-most) of {RUNS} runs of {ROUNDS}", head, rows)
 
 
-# --- what the controller has to bear
+# --- the load on the controller
 
 
 def requests(slurm: Slurm) -> int:

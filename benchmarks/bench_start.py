@@ -59,7 +59,7 @@ def listens(port: int) -> bool:
 
 
 def wait_for_end(process: subprocess.Popen[bytes]) -> None:
-    """Popen.wait with a timeout looks only now and then. Raises TimeoutError."""
+    """Wait for the exit without the delay of `Popen.wait`, which polls if it has a timeout. Raises TimeoutError."""
     descriptor = os.pidfd_open(process.pid)
     try:
         if not select.select([descriptor], [], [], PATIENCE)[0]:
@@ -69,7 +69,7 @@ def wait_for_end(process: subprocess.Popen[bytes]) -> None:
 
 
 def forget(*folders: Path) -> None:
-    """Their files leave the memory, as far as nobody maps them."""
+    """Drop the pages of their files from the page cache, unless a process maps them."""
     for file in (file for folder in folders for file in folder.rglob("*")):
         with suppress(OSError), file.open("rb") as opened:
             os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -111,7 +111,7 @@ def start(host: FakeHost, took: dict[str, list[float]], how: str) -> None:
 
 
 def call(*command: str | Path) -> float:
-    """Milliseconds of a whole process."""
+    """Return the milliseconds of a whole process."""
     started = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:

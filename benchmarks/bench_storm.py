@@ -1,4 +1,4 @@
-"""What a thousand nodes ask of a scheduler when all of them fail in the same second.
+"""The requests of a thousand nodes to a scheduler when all of them fail in the same second.
 
 The real policy, reconciler and breaker of each node, with the scheduler in memory and time made up: an hour passes in seconds.
 `away`: the scheduler answers nothing for the first ten minutes. An API server sheds load: there nobody waits for others before the first count.
@@ -29,7 +29,7 @@ STEP = 60.0
 
 
 class MadeUpTime(asyncio.SelectorEventLoop):
-    """Time passes only when there is nothing else to do, and then at once."""
+    """An event loop whose time advances only when it is idle, and then at once."""
 
     def __init__(self) -> None:
         super().__init__()

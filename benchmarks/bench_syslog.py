@@ -3,7 +3,7 @@
 The ring of this machine has the size that its boot gave it. What the kernel does in a poll is measured on it, filled with lines of the
 usual length: walking over all records, which grows with the ring and is scaled to 2 MiB, and writing out the end of it, which does not
 grow. What Python does is measured over 2 MiB of such lines in memory. Both are compared with dmesg(1) on this machine's ring, which
-is run in turn with them. It writes to the kernel log: for a host that may be spoilt (GPUWARDEN_TEST_HOST=disposable).
+is run in turn with them. It writes to the kernel log: run it on a disposable host (GPUWARDEN_TEST_HOST=disposable).
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ class Measured:
     usual: float
     grown: int
     within: bool
-    """Whether the limits hold at this time."""
+    """True if the limits hold at this time."""
 
     @property
     def delay(self) -> float:

@@ -68,7 +68,7 @@ def server(mode: str) -> Iterator[Server]:
 
 
 def _ready(web_server: Server, daemon: RunningDaemon) -> bool:
-    """Three passes at least: what is a rate needs two."""
+    """Return True if the page has all GPUs, after a pause for further passes: a rate needs two."""
     connection = web_server.connect()
     body = scrape(connection, "identity").decode()
     connection.close()

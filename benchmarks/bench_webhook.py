@@ -37,7 +37,7 @@ def serve(talk: Connection) -> None:
 
 
 async def delivered(url: str) -> float:
-    """Seconds until a full queue is empty."""
+    """Return the seconds until a full queue is empty."""
     worker = DeliveryWorker(TARGET, WebhookReceiver(WebhookOptions(url=url)))
     for n in range(WAITING):
         worker.put(Message(f"finding/{n % 800}", f"key{n}", BODY))

@@ -96,7 +96,7 @@ def scrape(port: int, headers: Mapping[str, str], patience: float = 10.0) -> byt
 
 
 def cpu_ns(pid: int) -> int:
-    """CPU time of a process, threads that have ended included, in nanoseconds (clock_getcpuclockid(3))."""
+    """Return the CPU time of a process in nanoseconds, ended threads included (clock_getcpuclockid(3))."""
     clock = ctypes.c_int()
     error = _LIBC.clock_getcpuclockid(pid, ctypes.byref(clock))
     if error:
@@ -124,7 +124,7 @@ def machine() -> str:
 
 
 def table(title: str, head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A table that reads as it is and pastes as Markdown."""
+    """Print a table that is readable as text and valid Markdown."""
     cells = [list(map(str, row)) for row in (head, *rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in cells]

@@ -1,4 +1,4 @@
-"""Damages ledgers at random, opens each as the daemon does, and counts what came of it.
+"""Damages ledgers at random, opens each as the daemon does, and counts the outcomes.
 
     python benchmarks/damage_ledgers.py [--rounds 4000]
 

@@ -1,4 +1,4 @@
-"""Clients of one HTTP server, as lean as Python can have them: one epoll, no parsing but of the length."""
+"""Minimal clients of one HTTP server: one epoll, and only Content-Length is parsed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _length(start: memoryview) -> int:
 
 
 def load(port: int, *, clients: int, seconds: float, encoding: str, path: str = "/metrics") -> list[int]:
-    """Nanoseconds that each request took. Every client asks again as soon as it has been answered."""
+    """Return the nanoseconds of each request. Each client sends its next request once the response is complete."""
     request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: {encoding}\r\n\r\n".encode()
     here = {client.socket.fileno(): client for client in (_Client(port, request) for _ in range(clients))}
     buffer = memoryview(bytearray(BUFFER))

@@ -1,4 +1,4 @@
-"""The other side of bench_scrape: an aiohttp server that answers every request with bytes it holds. It does nothing else.
+"""The other side of bench_scrape: an aiohttp server that answers every request with constant bytes.
 
 Run as `memory_server.py PAGE PAGE_GZIP`; prints its port, and serves until it is killed.
 """

@@ -98,7 +98,7 @@ class Node(SlurmHost):
         self.begins()
 
     def waits_for(self) -> str:
-        """Return what forbids its repair, as `gpuwarden status` has it."""
+        """Return what forbids its repair, as `gpuwarden status` shows it."""
         return str(self.daemon_now.status()["repair"]["text"])
 
 
@@ -107,7 +107,7 @@ class Seen:
     """What happened to the fleet."""
 
     together: int = 0
-    """The most machines that were down, or ordered to be, at one moment."""
+    """The largest number of machines that were down, or ordered to reboot, at the same time."""
     orders: Counter[str] = field(default_factory=Counter)
     up: dict[str, float] = field(default_factory=dict)
     """When a machine was up again."""

@@ -124,7 +124,7 @@ class Round:
 
     @property
     def faults(self) -> Iterator[str]:
-        """Yield what happened and must not happen."""
+        """Yield each violation: what happened although it must not."""
         for action, count in Counter(step.what for step in self.steps).items():
             if count > 1:
                 yield f"{action} done {count} times"
@@ -139,7 +139,7 @@ class Round:
 
 
 class Killer(threading.Thread):
-    """Kills one part of a node once, -9: so many seconds after what it waits for."""
+    """Kills one part of a node once, with SIGKILL, a number of seconds after the event that it waits for."""
 
     def __init__(self, node: GpuNode, victim: str, phase: str, after: float, ends: threading.Event) -> None:
         super().__init__(daemon=True)
@@ -299,7 +299,7 @@ class Rounds:
 
 
 def together(rounds: list[Round]) -> int:
-    """Return on how many nodes a step went on at one moment, at most."""
+    """Return the largest number of nodes on which a step ran at the same time."""
     edges = sorted(
         edge
         for each in rounds

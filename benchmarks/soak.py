@@ -50,7 +50,7 @@ WINDOW = 1 / 4  # of what is left: the first is compared with the last
 SAMPLES_LEAST = 5
 SCRAPE_EVERY, STORY_EVERY, SAMPLE_EVERY = 15.0 / SPEED, 150.0 / SPEED, 1.0
 PATIENCE = 300.0
-"""Seconds for an answer: a daemon that gets no turn is no daemon that grows."""
+"""Seconds to wait for a response: long, since a daemon without CPU time does not grow."""
 _PAGES = ("/metrics", "/heartbeat", "/v1/status", "/v1/gpus", "/v1/findings", "/v1/events?since=0")
 _XIDS = re.compile(rb"^gpuwarden_xid_total\{.*\} (\d+)", re.MULTILINE)
 
@@ -110,12 +110,12 @@ class Soak:
         """Ask for metrics, a page and the job socket, as Prometheus, people and jobs do."""
         scrape(self.daemon.port, {"Accept-Encoding": "gzip" if number % 2 else "identity"}, PATIENCE)
         self.daemon.get(_PAGES[number % len(_PAGES)], timeout=PATIENCE)
-        with suppress(OSError, ValueError):  # it hangs up on who was silent, as we are while we get no turn
+        with suppress(OSError, ValueError):  # it closes idle connections, and this process may get no CPU time
             talk(self.host.run_dir / "job.sock", "status")
         self.done["scrapes"] += 1
 
     def order(self, number: int) -> None:
-        """Give the orders of people and programs. Many are refused at that moment, which is as good for the soak."""
+        """Send the orders of operators and programs. Many are refused, which exercises the daemon as well."""
         control = self.host.run_dir / "control.sock"
         self.host.configure_soak(12 + number % 5)
         for verb, arguments in (

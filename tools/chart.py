@@ -1,4 +1,4 @@
-"""Renders what those have who use no Helm: `make chart`. A test keeps it equal to the chart.
+"""Renders the manifests for sites without Helm: `make chart`. A test compares them with the chart.
 
 `kubernetes/base`, for kustomize: the chart at its defaults, in the namespace kube-system. Its configuration is made by kustomize
 itself, from files, so that a change of it restarts the pods. `kubernetes/rbac.yaml`: rights and admission policy, also for a

@@ -118,7 +118,7 @@ def _bounds(key: Field[Any], kind: Any) -> str:
 
 @cache
 def meanings(cls: type) -> Mapping[str, str]:
-    """The docstring below each field, of the classes that it inherits from too."""
+    """Return the docstring of each field, inherited fields included."""
     texts: dict[str, str] = {}
     for base in reversed(cls.__mro__[:-1]):
         body = _class_body(base)

@@ -16,7 +16,7 @@ PAGES = {"fleet.json": fleet.PAGE, "node.json": node.PAGE, "terminations.json": 
 
 
 def write(folder: Path) -> None:
-    """All dashboards, into `folder`. Raises OSError."""
+    """Write all dashboards into `folder`. Raises OSError."""
     for name, page in PAGES.items():
         (folder / name).write_text(document(page), encoding="utf-8")
 

@@ -81,7 +81,7 @@ HEADS = ((24, "reads"), (444, "decides"), (804, "acts and reports"))
 
 
 def across(source: Box, target: Box, at: float | None = None) -> str:
-    """An arrow from the right side of one to the left side of another, at the height of the smaller of both."""
+    """An arrow from the right side of one box to the left side of another, at the height of the smaller box."""
     y = at if at is not None else (source if source.height <= target.height else target).middle
     return _arrow(((source.x + source.width, y), (target.x, y)))
 

@@ -1,7 +1,7 @@
-"""Measure the house: how far each feature is spread, how many core files import it, and marks of a structure that fights its authors.
+"""Measure the structure: how far each feature is spread, how many core files import it, and signs of a bad structure.
 
 `make lint` prints both tables. A feature (`gpuwarden/features`) has one folder in the daemon. Exit code 1 if core imports a feature,
-a path outside of its folder has its name, or there is more of a mark than `MOST`.
+a path outside of its folder has its name, or a count exceeds its limit in `MOST`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ ROOT = Path(__file__).parent.parent
 DAEMON = ROOT / "daemon/gpuwarden"
 PRODUCT = (DAEMON, ROOT / "collectors/gpuwarden_collectors", ROOT / "job/gpuwarden_job")
 MOST = {"imports inside of functions": 15, "statements that the formatter skips": 40, "files above 400 lines": 0}
-"""Marks that may only become fewer."""
+"""Limits of the signs of a bad structure, which may only decrease."""
 COMMON = frozenset({"file", "repair", "why"})
-"""Features whose name is a word of other files, too."""
+"""Features whose name is also a word in names of other files."""
 
 
 class Spread(NamedTuple):
@@ -84,7 +84,7 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def marks() -> Mapping[str, int]:
-    """Count what marks a structure that fights its authors."""
+    """Count the signs of a bad structure."""
     texts = [path.read_text(encoding="utf-8") for folder in PRODUCT for path in folder.rglob("*.py")]
     return {
         "lines of product": sum(len(text.splitlines()) for text in texts),

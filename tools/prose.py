@@ -33,14 +33,14 @@ def wrapped(text: str) -> str:
 
 
 def prose(text: str) -> Iterator[str]:
-    """The lines of the page that `wrapped` may change."""
+    """Return the lines of the page that `wrapped` may change."""
     for wraps, block in _blocks(text.splitlines()):
         if wraps:
             yield from block
 
 
 def _blocks(lines: list[str]) -> Iterator[tuple[bool, list[str]]]:
-    """Paragraphs and points, with True; all other lines one by one, with False."""
+    """Yield paragraphs and list items with True, all other lines one by one with False."""
     block: list[str] = []
     fence = ""
     for line in lines:

@@ -17,18 +17,18 @@ VERSIONS = {
     "kubernetes/chart/Chart.yaml": r"^version: (\S+)",
     "kubernetes/chart/Chart.yaml appVersion": r"^appVersion: (\S+)",
 }
-"""Where the version is written, and how; the first is the package's."""
+"""The places of the version, as file and pattern; the first is the package's."""
 PLACEHOLDERS = {
     "https://github.com/gpuwarden/gpuwarden": "the address of the repository",
     "git clone REPOSITORY": "the address of the repository",
     "not released": "the status of a version before its release",
     "No package is published": "how packages were had before they were published",
 }
-"""Texts of a tree before its first release, and what each is in place of. Change them here where one is right after all."""
+"""Texts that a release must not contain, and what replaces each. Remove one from here if it is right after all."""
 SHOWN_MOST = 5
 FIGURES = "docs/develop/performance.md"
 OLDEST_FIGURE = timedelta(days=30)
-"""How long before the commit that is tagged a figure was measured at most."""
+"""The greatest age of a measured figure at the tagged commit."""
 _FIGURE = re.compile(r"^\| (?P<what>.*?) \|.*\| `(?P<by>\w+)` \| (?P<on>\d{4}-\d{2}-\d{2}) \|$", re.MULTILINE)
 _ENTRY = re.compile(r"^## (?P<version>\S+)(?: - (?P<date>\d{4}-\d{2}-\d{2}))?", re.MULTILINE)
 
@@ -46,7 +46,7 @@ def main() -> int:
 
 
 def problems(root: Path, tag: str = "") -> Iterator[str]:
-    """Yield what is missing in the repository `root`, a sentence each. Raises CalledProcessError where git fails."""
+    """Yield a sentence for each thing that is missing in the repository `root`. Raises CalledProcessError."""
     version, *_ = versions(root).values()
     yield from _other_versions(root, version)
     yield from _tags(root, version, tag)

@@ -48,7 +48,7 @@ FILES = {"recording.rules.yml": recording_rules, "alerts.rules.yml": alert_rules
 
 
 def write(folder: Path, settings: Settings) -> None:
-    """All files of rules, into `folder`. Raises OSError."""
+    """Write all rule files into `folder`. Raises OSError."""
     for name, text in FILES.items():
         (folder / name).write_text(text(settings), encoding="utf-8")
 

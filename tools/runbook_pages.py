@@ -28,10 +28,10 @@ FOLDER = Path(__file__).parents[1] / "docs/use/runbooks"
 SECTION = re.compile(r"^### (\w+)\n\n(?:(?:(?!- |#|```).+\n)+\n?)*", re.MULTILINE)
 """The heading of a finding, and the paragraphs and tables below it up to the first point."""
 FIRST_POINT = re.compile(r"(?<=^## What to do\n\n)- .*\n(?:  .*\n)*(?:- Repaired: .*\n(?:  .*\n)*)?", re.MULTILINE)
-"""The points that are made, of a page about one finding."""
+"""The generated points of a page about one finding."""
 
 UNUSED = "NVIDIA Xid catalogue: not in use"
-"""The beginning of the provenance of numbers that GPUs of today do not give."""
+"""The first words of the provenance of Xids that current GPUs do not report."""
 
 Table = Callable[[Sequence[str], Iterable[Sequence[str]]], str]
 """Writes rows below their head."""
@@ -88,7 +88,7 @@ def _step_text(rung: Rung) -> str:
 
 
 def refreshed(text: str) -> str:
-    """A page with the paragraphs that are made."""
+    """Return the page with its generated paragraphs."""
     return SECTION.sub(_section, text)
 
 

@@ -46,7 +46,7 @@ ROWS: dict[str, Call | FieldValue] = {name: row for row in (*VITAL, *CALLS) for 
 
 MOST_OF_GPUS, MOST_HEALTHY, MOST_WITH_NOTICES, MOST_WITH_FAULTS = 450, 470, 500, 720
 MOST_SERIES, MOST_FULL, MOST_WITH_PODS_AND_SLURM = 1840, 1580, 1595
-"""For 8 GPUs; held by a test."""
+"""Limit for 8 GPUs, which a test checks."""
 
 DOCS = Path(__file__).parents[1] / "docs"
 MADE = "<!-- Made by `make docs` from the tables of the code; edit those. -->\n"
@@ -372,7 +372,7 @@ def _wrapped(make: Callable[[], str]) -> str:
 
 
 PAGES = {name: partial(_wrapped, make) for name, make in _MAKERS.items()}
-"""By file below docs/, what makes it."""
+"""The function that makes each page, by its file below docs/."""
 
 
 def main() -> None:

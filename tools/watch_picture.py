@@ -27,7 +27,7 @@ CELL, LINE, SIZE, EDGE = 8.4, 18, 14, 14
 
 
 def terminal(lines: Sequence[str], title: str) -> str:
-    """Lines of a terminal as SVG. Each is given its width, so that columns stand in whatever font there is."""
+    """Draw terminal lines as SVG. Each has an explicit width, so that columns align in any font."""
     width, height = COLUMNS * CELL + 2 * EDGE, (len(lines) + 2) * LINE + EDGE
     rows = [
         f'<text x="{EDGE}" y="{(number + 2.5) * LINE:g}" textLength="{len(line) * CELL:.1f}">{_kept(line)}</text>'
@@ -44,7 +44,7 @@ def terminal(lines: Sequence[str], title: str) -> str:
 
 
 def _kept(line: str) -> str:
-    """Spaces that no reader of SVG takes for one."""
+    """Return the text with spaces that SVG viewers do not collapse."""
     return escape(line).replace(" ", "\N{NO-BREAK SPACE}")
 
 

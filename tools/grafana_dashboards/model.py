@@ -19,9 +19,9 @@ class Kind(StrEnum):
 GREEN, YELLOW, ORANGE, RED, PURPLE, BLUE, GREY = "green", "yellow", "orange", "red", "purple", "blue", "#6e7079"
 
 Texts = Mapping[str, tuple[str, str]]
-"""By value: what is shown instead of it, and in which colour."""
+"""The text and the colour shown in place of each value."""
 Steps = tuple[tuple[float, str], ...]
-"""From each number on, this colour; below the first it is green."""
+"""Colours by lower bound; values below the first bound are green."""
 
 BAD_FROM_ONE: Steps = ((1, RED),)
 WARN_FROM_ONE: Steps = ((1, YELLOW),)

@@ -66,7 +66,7 @@ def worst(metric: str, selector: str) -> str:
 
 
 def ranked(selector: str) -> str:
-    """Findings that hold, as numbers: 2 failure, 1 warning, 0 shadow."""
+    """Active findings as numbers: 2 failure, 1 warning, 0 shadow."""
     info = "gpuwarden_finding_info"
     return (
         f'(2 * {info}{{{selector},severity="failure"}} or {info}{{{selector},severity="warning"}} '
@@ -80,7 +80,7 @@ OUT = f"{FAILING} and on ({TARGET}) {EXCLUDED}"
 
 
 def of_gpu(metric: str) -> str:
-    """Telemetry of the chosen GPUs, once where it comes once for each job."""
+    """Telemetry of the chosen GPUs, without duplicates where there is a series for each job."""
     return f"max by (gpu, pci_bus_id) ({metric}{{{GPU}}})"
 
 

@@ -38,7 +38,7 @@ CLUSTER = Column(field="cluster", name="Cluster", width=110)
 GPU = Column(field="gpu", name="GPU", width=60)
 SLOT = Column(field="pci_bus_id", name="PCI bus", width=130)
 RANKED = Column(field="Value", name="Severity", texts=RANK, width=90)
-"""Sorted as the number that it is: texts would not sort by severity."""
+"""The column keeps its number, since texts would not sort by severity."""
 SEVERE = Column(field="severity", name="Severity", texts=SEVERITY, width=90)
 WHAT = (Column(field="title", name="What"), Column(field="detail", name="Detail", width=110))
 TO_DO = Column(field="advice", name="To do")

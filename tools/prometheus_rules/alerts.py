@@ -26,7 +26,7 @@ OUT = "and on (job, instance) gpuwarden:node:exclusion == 1"
 NOT_PLANNED = "unless on (job, instance) gpuwarden:node:exclusion == 2"
 
 LAST_NAME = "and on (job, instance, node) gpuwarden:node:name"
-"""Not a node whose address another one has by now, nor the former name of one that was renamed."""
+"""Excludes nodes whose address another node uses now, and former names of renamed nodes."""
 
 _NAMED = "* on (job, instance) group_left (node) gpuwarden:node:name"
 

@@ -1,4 +1,4 @@
-"""What a rule is, and the pace of the rules: the one knob by which tests make hours into seconds."""
+"""Defines a rule, and the speed of all rules, by which tests turn hours into seconds."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Recording:
 class Alert:
     """One rule. Two of one name differ in their severity: the urgency depends on whether the node still gets work.
 
-    `lasts`: how long it must hold. `keeps`: how long it goes on firing afterwards, so that a restart of the daemon or a scrape
+    `lasts`: how long it must hold. `keeps`: how long it keeps firing then, so that a restart of the daemon or a scrape
     that failed does not end it and notify again. `runbook`: its address below the folder of runbooks, if that is not the page of its name.
     """
 

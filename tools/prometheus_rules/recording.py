@@ -13,7 +13,7 @@ EVERY = "30s"
 """How often rules are evaluated; rules that add up time count evaluations."""
 TREND_EVERY = "5m"
 FLEET_LEAST, FLEET_SHARE, FLEET_MOST = 3, 0.02, BreakerOptions().count
-"""Nodes at once that are no coincidence: 3, or 2 % of many, and never more than the breaker lets out in an hour.
+"""Simultaneous failures that are no coincidence: 3 nodes, or 2 % of many, at most what the breaker allows in an hour.
 
 At 6.5 failures in 1,000 node-days three nodes of 150 fail within one hour by chance once in about ten years, ten of 1,000 never.
 """

@@ -12,7 +12,7 @@ NODE_FAILURE, NODE_WARNING = "GpuwardenNodeFailure", "GpuwardenNodeWarning"
 
 
 def alert_of(check: str, severity: str) -> str:
-    """The alert of a finding of `warning` or `failure`: a site may have given it another severity than the table."""
+    """Return the alert of a `warning` or `failure` finding: a site may have changed the severity of the table."""
     own, rest = (OWN_FAILURES, NODE_FAILURE) if severity == "failure" else (OWN_WARNINGS, NODE_WARNING)
     return own.get(check, rest)
 
