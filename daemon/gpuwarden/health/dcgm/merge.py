@@ -1,4 +1,4 @@
-"""NVML and DCGM as one: one finding for each fault, with both as evidence, and their difference reported.
+"""Merges NVML's and DCGM's reports of the same fault into one finding, with both as evidence.
 
 What gpuwarden's own detector sees is the finding, and DCGM's report is quoted beside it. A report of DCGM alone about a fault that we
 have a condition for is a sighting of that condition, with `source` dcgm in its evidence. Where NVML was read and shows

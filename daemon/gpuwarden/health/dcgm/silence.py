@@ -1,4 +1,4 @@
-"""Where DCGM's silence means something, and what becomes of its findings while it means nothing."""
+"""Decides when the absence of a DCGM report means that a subject is healthy, and when DCGM's findings may end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is remembered of the errors of each NVLink, durably: its counter, and in which stretches of time it grew.
+"""Durable memory of the errors of each NVLink: the value of its counter, and the ten-minute intervals in which it grew.
 
 Time is cut into *cells* of ten minutes. A cell in which a counter grew is *marked*, however much it grew: a link that trains
 again counts several recoveries at once. What follows in the cell right behind a mark belongs to it, so that nothing that lasts

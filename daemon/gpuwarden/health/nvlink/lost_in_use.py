@@ -1,4 +1,5 @@
-"""Which NVLinks went down while a process had their GPU open: nobody resets such a GPU, so they train for no reset.
+"""Tracks NVLinks that went down while a process had the GPU open. A GPU in use is not reset, so a reset cannot explain
+these outages.
 
 Of moments, and only what this life of the daemon saw: links that are down when a GPU answers for the first time, as after the driver was
 loaded, may wait for the fabric, and a process for them.

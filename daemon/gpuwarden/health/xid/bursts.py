@@ -1,4 +1,4 @@
-"""When the lines of one Xid came, and their signs: the memory behind the rules about repeats.
+"""Bursts of kernel log lines of one Xid: their times, signs and PIDs. The rules about repeats use them.
 
 Lines less than `BURST_GAP` apart are one burst, as a storm or one crashing job prints them. A *sign* is the part of a line
 that a rule asks for (`lines.py`). Bounded, so that all of it fits one text of the ledger: the newest bursts, the newest

@@ -1,7 +1,7 @@
 """One Xid, up to three reports: the kernel log, NVML's event set and DCGM report the same one, in any order.
 
-A report is of an Xid that another source has reported already, if there is one that this source has not reported and that is
-young enough; else it is a new one. What is open is kept as numbers for each set of sources that have reported, so that a storm of
+A report is paired with a recent Xid that another source reported and this source has not. Otherwise it is a new Xid.
+Xids that wait for further reports are kept as numbers for each set of sources that have reported, so that a storm of
 any length needs no more memory than one line.
 """
 

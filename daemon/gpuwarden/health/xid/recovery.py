@@ -1,4 +1,5 @@
-"""What the driver asks for to recover a GPU: the level that NVML reports, and the edge that Xid 154 reports.
+"""Condition `gpu_recovery_action`: the recovery action that the driver requests, as NVML reports it (the current value)
+or as Xid 154 does (a change).
 
 Both are one condition, so that one fault is one finding. The line counts at once and until a pass of NVML that is younger
 has the GPU's own answer; from then on that answer decides. A driver that prints the line and has no such reading (R565) keeps

@@ -1,4 +1,4 @@
-"""What a record of an Xid comes to: the row of the table, changed by what came with it, by repeats, and by the site.
+"""Classifies a record of an Xid by the row of the table, related Xids, repeats, and the site's configuration.
 
 | Xid | rule |
 |---|---|
