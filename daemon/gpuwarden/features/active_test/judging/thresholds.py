@@ -4,10 +4,10 @@
 | --- | --- | --- | --- |
 | a wrong word of memory | 0 in 40 TB of marches; 7,003 of 7,003 injected bits found | one with ECC off | one with ECC on, or twice at one place |
 | a wrong result of a kernel | 0 in 1,500 chunks; 1,800 of 1,800 injected bits found | one chunk, of one SM or of several | a second on that board within 28 days |
-| CUDA does not start, or a call does not return | never seen | one test, without a verdict | again an hour later or more, and no test ended well between |
-| a wrong word of a copy, of which each is verified | 0 | one test | a second on that board within 28 days |
+| CUDA does not start, or a call does not return | never seen | one test, without a verdict | again at least an hour later, if no test in between ended well |
+| a wrong word of a copy (every copy is verified) | 0 | one test | a second on that board within 28 days |
 | cycles of one SM | 0.003 % | more than 0.05 % off in 3 of 5 chunks, either way | never |
-| cycles of all SMs | 0.003 % | no verdict: 0.5 % more than ever is somebody else on the GPU (a partner at 5 % makes 6 %) | never |
+| cycles of all SMs | 0.003 % | no verdict: 0.5 % more than ever before means other work on the GPU (at 5 % load: 6 %) | never |
 | int8 rate | 0.4 to 0.8 % | 5 % | 25 %, twice, an hour apart |
 | speed of verifying memory | 0.3 to 0.6 % | 3 % | the same |
 | PCIe, best of 20 | 1.2 % | 10 % | the same |
