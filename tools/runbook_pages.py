@@ -39,17 +39,17 @@ Table = Callable[[Sequence[str], Iterable[Sequence[str]]], str]
 HEAD = """\
 # Runbooks
 
-What to do about an alert, for the operator on call. `Gpuwarden….md`: a page for each alert. The others: a page for each part of a node, with a
-section for each finding, to which the address in the alerts [GpuwardenNodeFailure](GpuwardenNodeFailure.md) and
-[GpuwardenNodeWarning](GpuwardenNodeWarning.md) leads.
+What to do about an alert, for the operator on call. `Gpuwarden….md`: one page per alert. The other pages: one page per part of a node, with
+a section for each finding. The URL in the alerts [GpuwardenNodeFailure](GpuwardenNodeFailure.md) and
+[GpuwardenNodeWarning](GpuwardenNodeWarning.md) leads to that section.
 
 ```
 gpuwarden status            # on the node: its findings, with evidence and advice
 gpuwarden explain CODE      # one of them: what it means, where the rule comes from
 ```
 
-*Alert*: of a finding with this severity, the worst that it can have. One that is milder in a case, or by the configuration of the site, is a
-warning or a failure like others. A check in shadow has no alert. Findings of [site checks](host.md#site-checks) and
+*Alert*: the alert for a finding at its worst severity. If it is milder, in some cases or by the site's configuration, it alerts like any
+other warning or failure. A check in shadow has no alert. Findings of [site checks](host.md#site-checks) and
 [codes that only DCGM has](driver.md#codes-of-dcgm) come with the same two alerts.
 
 """
