@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -178,12 +179,14 @@ def test_an_internal_error_is_not_taken_for_the_health_of_a_gpu(tmp_path: Path) 
     assert done.stderr.startswith("Traceback")
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("words", ["explain xid 79", "explain gpu_missing", "config show", "help"])
-def test_a_full_disk_under_the_output_is_said_and_is_no_bug_of_ours(words: str) -> None:
+def test_a_full_disk_under_the_output_is_reported_as_such(words: str, unbuffered: str) -> None:
+    run = partial(subprocess.run, timeout=60, check=False, env={**os.environ, "PYTHONUNBUFFERED": unbuffered})
     with Path("/dev/full").open("wb") as full:
         command = [sys.executable, "-m", "gpuwarden", *words.split()]
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
-        silent = subprocess.run(command, stdout=full, stderr=full, timeout=60, check=False)
+        done = run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+        silent = run(command, stdout=full, stderr=full)
     assert done.stderr == f"gpuwarden {words.split(maxsplit=1)[0]}: cannot write the output: No space left on device\n"
     assert done.returncode == silent.returncode == 74
 

@@ -6,15 +6,16 @@ needs many more imports than the help, it is in the module named by `MAIN`, whic
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
 from io import TextIOWrapper
 from types import ModuleType
+from typing import TextIO
 
 from gpuwarden import __version__
 from gpuwarden.cli.parser import USAGE, CommandError, Parser
@@ -52,6 +53,8 @@ VERBS: dict[str, tuple[str, str]] = {
 """Module and one-line description of each verb."""
 
 INTERNAL, UNWRITTEN = 70, 74  # EX_SOFTWARE and EX_IOERR of sysexits.h
+_UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+"""Errors of a write to a disk that is full, a quota, a limit of size, a terminal that is gone."""
 INTERRUPTED, PIPE_CLOSED = 130, 141  # 128 and the number of the signal, as a shell reports it
 
 
@@ -71,31 +74,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        _drop_output()
+        _drop_output(sys.stdout)
         return PIPE_CLOSED
     except Exception as error:  # noqa: BLE001 - Python itself would exit with 1, which means a GPU with a warning
-        if isinstance(error, OSError) and not _is_written():  # the disk is full, perhaps
-            with suppress(OSError):
-                print(f"gpuwarden {verb}: cannot write the output: {error.strerror}", file=sys.stderr)
-            _drop_output()
+        if isinstance(error, OSError) and error.errno in _UNWRITABLE and error.filename is None:
+            _drop_output(sys.stdout)
+            try:
+                print(f"gpuwarden {verb}: cannot write the output: {error.strerror}", file=sys.stderr, flush=True)
+            except OSError:
+                _drop_output(sys.stderr)
             return UNWRITTEN
         sys.excepthook(*sys.exc_info())
         return INTERNAL
     return code
 
 
-def _is_written() -> bool:
-    """Return whether all that was printed so far is where it belongs."""
-    try:
-        print(end="", flush=True)
-    except OSError:
-        return False
-    return True
-
-
-def _drop_output() -> None:
-    """Let what is still buffered not be written again at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _drop_output(stream: TextIO) -> None:
+    """Discard the stream's buffered text, which Python would write again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _dispatch(verb: str, arguments: Sequence[str]) -> int:
