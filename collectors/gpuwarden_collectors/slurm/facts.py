@@ -7,7 +7,8 @@ from dataclasses import field
 from gpuwarden_collectors.dataclass import dataclass
 
 SUSPENDED, JOBS_UNKNOWN = "suspended", "jobs_unknown"
-"""Flags that no state of Slurm has: a node whose jobs are all suspended is idle for it. `nodes.with_suspended_jobs` adds them."""
+"""Flags that `nodes.with_suspended_jobs` adds to those of Slurm, which shows a node as idle if all its jobs are
+suspended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -134,7 +134,7 @@ class Reconciler:
         return outcome, self._next(outcome, soon=soon or not self.held_back)
 
     def idle(self) -> None:
-        """Clear the current intent."""
+        """Forget the last intent: the next one starts without its pauses, and not as deferred by the breaker."""
         self.key, self.held_back = "", ""
 
     async def pause(self, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Reading a file that is one, replacing it as a whole, writing it to disk, and locking it."""
+"""Reads regular files, replaces files atomically, syncs folders, and holds lock files."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ _LOCKED_AGAIN = 0.05
 
 
 def read_regular(path: Path, most: int, *, follow: bool = True) -> bytes:
-    """Return the first bytes of a regular file. Raises OSError, also for a pipe or a device: nobody waits for what writes into one.
+    """Return the first `most` bytes of a regular file, without waiting for the writer of a pipe. Raises OSError, also
+    for any other kind of file.
 
-    `follow`: a link may lead to it.
+    `follow`: the path may be a symbolic link.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
     try:
@@ -67,9 +68,10 @@ def sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def lock(path: Path, within: float = 0.0) -> Iterator[int | None]:
-    """Make the file, if it is missing, and hold its lock until the end of the block, or of the process and of all that it hands the file to.
+    """Create the file if it is missing, and hold its lock until the end of the block. If this process is killed in
+    it, processes that inherited the file keep the lock.
 
-    Yields the open file; None if another has the lock for so many seconds. Raises OSError.
+    Yields the open file; None if another process still holds the lock after `within` seconds. Raises OSError.
     """
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:

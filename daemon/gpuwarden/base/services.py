@@ -1,4 +1,4 @@
-"""Requests to the services that systemd starts for each connection to their socket, and the end of those that answer by asyncio.
+"""Client and asyncio server of gpuwarden's services that systemd starts for each connection to their socket.
 
 One request a connection: a JSON object on a line. The answer is one such object, or several. All of it is bounded in size and time.
 """
@@ -36,7 +36,7 @@ class NoService(NotBegun):
 
 
 async def answer_of(path: Path, request: Document, within: float, *, unit: str, most: int) -> Document:
-    """Send one request and return the first object of its answer. As `answers_of`, but an answer without an object raises NoAnswer, too."""
+    """Send one request and return the first object of its answer. Raises NoAnswer, also for an answer without one."""
     async with contextlib.aclosing(answers_of(path, request, within, unit=unit, most=most)) as answers:
         async for answer in answers:
             return answer
@@ -101,7 +101,8 @@ def _no_result(path: Path, unit: str) -> NoAnswer:
 # --- who answers
 
 Answered = Callable[[Document, asyncio.StreamReader], Awaitable[Document | None]]
-"""Makes the answer to a request, which is empty if what was sent is none; None if it gets no answer. The reader ends with the connection."""
+"""Returns the answer to a request; None sends none. A malformed request is passed as an empty one. The reader reaches
+its end when the client closes the connection."""
 
 
 def serve(connection: socket.socket, answered: Answered, *, most: int) -> None:
@@ -124,7 +125,7 @@ async def _served(connection: socket.socket, answered: Answered, most: int) -> N
 
 
 async def _request(reader: asyncio.StreamReader) -> Document:
-    """Return the request; empty for anything that is none."""
+    """Return the request; empty if it is malformed or does not arrive in time."""
     with contextlib.suppress(TimeoutError, ValueError, RecursionError):
         async with asyncio.timeout(REQUEST_WITHIN):
             request = json.loads(await reader.readline())

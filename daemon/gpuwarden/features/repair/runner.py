@@ -339,6 +339,8 @@ class Runner:
 
 
 def _reason(scene: Scene) -> str:
-    """Return the text of the exclusion. Slurm overwrites it by the reason of a reboot, so that it stays the same."""
+    """Return the text of the exclusion, as the reason of the reboot: Slurm writes that over the text, which must be the
+    same after the boot.
+    """
     holds = scene.policy.holds
     return (holds.get(SLURM) or next(iter(holds.values()))).reason

@@ -50,7 +50,7 @@ class SlurmActuator:
         self._pool_at = 0.0
         self._last: NodeFacts | None = None
         self._noted: tuple[str, float | None] | None = None  # reason, and its time, of a node that runs jobs
-        self._emptied: tuple[str, float | None] | None = None  # likewise, of one that is out and empty
+        self._emptied: tuple[str, float | None] | None = None  # likewise, of a node that is drained and empty
         self._stood: float | None = None  # Unix time of the last read if it showed our exclusion, else 0; None: no read
         self._started = 0.0
 
@@ -82,7 +82,9 @@ class SlurmActuator:
         return replace(state, started=self._started)
 
     async def _with_suspended_jobs(self, node: NodeFacts) -> NodeFacts:
-        """Return the node with its suspended jobs. On one that is out no job begins: once it had none, this drain is asked about no more."""
+        """Return the node with a flag for suspended jobs. None starts on a drained node: once it had none, squeue is not
+        queried again for this drain.
+        """
         noted = node.reason, node.reason_at
         if node.base != "idle" or noted == self._emptied:
             return node

@@ -17,7 +17,7 @@ from gpuwarden_collectors.dataclass import dataclass
 WITHIN = 900.0
 """Seconds before its end for which what touched a job can have ended it: NCCL's watchdog ends ranks that wait after 600 s."""
 WAITED = 2_700.0
-"""Seconds before its end for which what makes ranks wait for ever can have ended it. They give up after 1,800 s with Hugging Face
+"""Seconds before the end of a job within which a touch that makes ranks wait for ever can have ended it. Ranks give up after 1,800 s with Hugging Face
 (`ddp_timeout`), DeepSpeed (`DEEPSPEED_TIMEOUT`) and PyTorch before 2.2; a watchdog that hangs itself in the driver is ended 480 s later
 (`TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC`); and what waits first is the next collective, which a long step may come before.
 """
@@ -259,7 +259,7 @@ def _row_of(touch: Touch, epoch: Epoch) -> tuple[int, Row | None]:
 
 
 def _counts(touch: Touch, epoch: Epoch, end: End) -> bool:
-    """Return True if it can have ended the job: by its time, or since ranks waited from then on."""
+    """Return True if the touch can have ended the job: it came shortly before the end, or before ranks began to wait."""
     if in_time(touch, end):
         return True
     row = _row_of(touch, epoch)[1]
@@ -267,7 +267,7 @@ def _counts(touch: Touch, epoch: Epoch, end: End) -> bool:
 
 
 def _before_hang(touch: Touch, epoch: Epoch, end: End) -> bool:
-    """Return True if the job hung at its end, and what touched it came shortly before it began to."""
+    """Return True if the job hung at its end, and the touch came shortly before the hang began."""
     hangs = (hang for hang in epoch.touches if code_of(hang) in _WAITING and in_time(hang, end))
     return any(in_time(touch, replace(end, at=hang.at)) for hang in hangs)
 

@@ -94,17 +94,19 @@ def answered(state: State, track: Track, sight: Sight) -> Event | None:
 
 
 def _is_news(state: State, track: Track, at: Stamp, sight: Sight) -> bool:
-    """True if, since `track` began in this boot, no reset was recorded that would be the same one. All of this outlives a restart.
+    """Return True if, since `track` began in this boot, no reset was recorded that would be the same one. All of this
+    outlives a restart.
 
-    By a clock that was set forward since, this boot began after what it was told of before: then its first judgement is earlier.
+    If the clock was set forward since, the computed begin of the boot is later than its first judgement, which counts
+    then.
     """
     last_reset, booted = state.resets.get(track.key.subject.slot), sight.now.wall - sight.now.boottime
     if state.booted is not None:
         booted = min(booted, state.booted.wall)
-    heard = last_reset is not None and (
+    recorded = last_reset is not None and (
         last_reset.boottime >= track.first_seen.boottime or last_reset.boottime >= at.boottime
     )
-    return not heard and track.first_seen.wall >= booted
+    return not recorded and track.first_seen.wall >= booted
 
 
 def _reset(track: Track, at: Stamp, sight: Sight, text: str) -> Event:
