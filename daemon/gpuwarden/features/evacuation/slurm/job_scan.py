@@ -21,6 +21,8 @@ CONTROLLER_WITHIN = 1.0
 KEPT_FOR = 5.0
 """Seconds for which an answer of the controller is used again: a cloud may reclaim a hundred nodes at once, and each
 scans every second."""
+TREES_WITHIN = 0.3
+"""Seconds that the jobs wait for the answer about process tracking, whose command also pings every controller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +56,7 @@ class SlurmJobScan:
         self._conf = conf
         self._trees: bool | None = None
         self._trees_known = False
+        self._trees_asked: asyncio.Task[None] | None = None
         self._asked: asyncio.Task[dict[int, SlurmJob]] | None = None
         self._asked_at = 0.0
         self._kept: SlurmJobs | None = None
@@ -67,16 +70,16 @@ class SlurmJobScan:
 
     async def close(self) -> None:
         """Stop all queries that are still unanswered."""
-        if self._asked is not None:
-            self._asked.cancel()
-            await asyncio.gather(self._asked, return_exceptions=True)
+        for task in filter(None, (self._asked, self._trees_asked)):
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
         await self.pids.close()
 
     async def read(self) -> SlurmJobs:
         """Read the jobs from the controller. Takes CONTROLLER_WITHIN at most, and raises nothing."""
         now = asyncio.get_running_loop().time()
         if self._kept is not None and now < self._kept_until:
-            return replace(self._kept, fresh=False)
+            return replace(self._kept, fresh=False, trees=self._trees)
         asks = self._asked is None
         if self._asked is None:
             self._asked, self._asked_at = asyncio.create_task(self._ask()), now
@@ -102,14 +105,19 @@ class SlurmJobScan:
     async def _ask(self) -> dict[int, SlurmJob]:
         """Query the controller for the jobs, by number. Raises SlurmError."""
         node = await self.commands.node_name()
-        jobs, trees = await asyncio.gather(
-            departing.read_jobs(self.commands, node), self._whole_trees(), return_exceptions=True
-        )
-        if not isinstance(trees, BaseException):
-            self._trees, self._trees_known = trees, True
-        if isinstance(jobs, BaseException):
-            raise jobs
+        if not self._trees_known and self._trees_asked is None:
+            self._trees_asked = asyncio.create_task(self._learn_trees())
+        jobs = await departing.read_jobs(self.commands, node)
+        if self._trees_asked is not None:
+            await asyncio.wait((self._trees_asked,), timeout=TREES_WITHIN)
         return jobs
 
-    async def _whole_trees(self) -> bool | None:
-        return self._trees if self._trees_known else await departing.signals_whole_trees(self.commands, self._conf)
+    async def _learn_trees(self) -> None:
+        """Query how processes are tracked, once. After an error the next query for the jobs repeats it."""
+        try:
+            self._trees = await departing.signals_whole_trees(self.commands, self._conf)
+            self._trees_known = True
+        except SlurmError:
+            pass
+        finally:
+            self._trees_asked = None
