@@ -20,7 +20,7 @@ def slurm() -> Iterator[FailoverSlurm]:
     require_slurm()
     with (
         tempfile.TemporaryDirectory(prefix="gw-slurm-", ignore_cleanup_errors=True) as folder,
-        running(FailoverSlurm(Path(folder), nodes=1)) as slurm,
+        running(FailoverSlurm(Path(folder), nodes=1, more="MessageTimeout=60")) as slurm,
     ):
         yield slurm
 
@@ -59,3 +59,17 @@ def test_a_drain_that_a_person_lifted_while_the_backup_is_in_control_stays_lifte
         daemon.wait(lambda: "a moment ago" in str(acting_of(daemon)["blocked"]), "to see that somebody lifted it")
         daemon.wait_passes(30)
         assert "reason set to: gpuwarden" not in slurm.log(BACKUP)[before:]
+
+
+def test_a_node_is_drained_beside_a_backup_controller_that_hangs(tmp_path: Path, slurm: FailoverSlurm) -> None:
+    """`scontrol show config` pings each controller, and waits for the one that hangs for as long as MessageTimeout."""
+    slurm.pause(BACKUP)
+    host = SlurmHost(tmp_path, slurm, gpus=4)
+    host.configure_slurm(more='timeout = "3s"')
+    with host.acting() as daemon:
+        daemon.wait_status("healthy")
+        host.breaks()
+        daemon.wait(lambda: slurm.reason("n1") == REASON, "the drain")
+        daemon.wait(lambda: excluded_by(daemon) == ["slurm:failure"], "the status to show it")
+        slurm.scontrol("update", "NodeName=n1", "State=UNDRAIN")
+        daemon.wait(lambda: "a moment ago" in str(acting_of(daemon)["blocked"]), "to see that somebody lifted it")

@@ -60,17 +60,28 @@ async def read_start(commands: Commands, now: float) -> float:
 
     A backup that took over says when it began to wait. Its statistics begin with its turn, and anew each midnight; in its first seconds
     they have no time, which counts as `now` (seen with 22.05.8 and 25.11.7). It is in control while the primary is down.
+
+    The command that shows the configuration also pings each controller, and waits for MessageTimeout if one hangs (seen
+    with 22.05.8 and 24.11.5). If it fails, the beginning of the statistics counts: the start, or a later midnight.
     """
-    text = await _config(commands)
+    try:
+        text = await _config(commands)
+    except SlurmError:
+        return await _statistics_since(commands, now)
     boot = value_of(parse_config(text), "BOOT_TIME")
     started = float(boot) if boot.isdecimal() else 0.0
     if _PRIMARY_DOWN.search(text) is None:
         return started
     try:
-        match = _STATISTICS_SINCE.search(await commands.ask("cannot read since when a backup is in control", "sdiag"))
+        return max(started, await _statistics_since(commands, now))
     except SlurmError:
         return started
-    return started if match is None else max(started, float(match[1]) or now)
+
+
+async def _statistics_since(commands: Commands, now: float) -> float:
+    """Returns since when the controller in control collects statistics, Unix time; 0 if it does not say."""
+    match = _STATISTICS_SINCE.search(await commands.ask("cannot read since when a controller is in control", "sdiag"))
+    return 0.0 if match is None else float(match[1]) or now
 
 
 async def _config(commands: Commands) -> str:
