@@ -127,6 +127,16 @@ async def test_only_a_certificate_of_the_authority_gets_in(site: Site) -> None:
         assert await refused(served, trusting())
 
 
+async def test_an_intermediate_authority_alone_may_be_the_one_that_is_trusted(site: Site) -> None:
+    """Go's verification, by which node_exporter reads the same file, needs no root above it."""
+    intermediate = authority().create_child_ca()
+    config = site.write(site.serve(), site.demand())
+    (site.folder / "ca.crt").write_bytes(intermediate.cert_pem.bytes())
+    async with serving(config=config) as served:
+        assert not await refused(served, trusting(pem(intermediate.issue_cert("prometheus")), site.folder))
+        assert await refused(served, trusting(pem(authority().issue_cert("prometheus")), site.folder))
+
+
 async def test_a_certificate_that_need_not_be_given_must_be_right_if_it_is(site: Site) -> None:
     async with serving(config=site.write(site.serve(), site.demand("VerifyClientCertIfGiven"))) as served:
         theirs = pem(authority("somebody else").issue_cert("prometheus"))

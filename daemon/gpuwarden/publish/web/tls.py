@@ -113,6 +113,7 @@ def build(settings: TlsServerConfig, files: Files, fault: AddFault, warn: Callab
     verify = _verification(settings, fault, warn, authority=bool(authority))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.verify_mode = verify
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as in Go, an intermediate authority may be the anchor
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET
     context.num_tickets = 0  # a resumed session would outlive the certificate that it was begun with
     context.set_alpn_protocols(["http/1.1"])
