@@ -124,6 +124,7 @@ def test_a_fault_is_reported_with_its_key(site: Site, text: str, expected: str) 
         ("  curve_preferences: [P256]", "expected one of CurveP256"),
         ("  client_auth_type: RequireAnyClientCert", "expected RequireAndVerifyClientCert"),
         ("  client_allowed_sans: [a]", "expected RequireAndVerifyClientCert beside client_allowed_sans"),
+        ("  client_allowed_sans: []", "client_allowed_sans: expected at least one name"),
         ("  client_ca_file: server.crt", "beside a client CA"),
         ("  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: nowhere", "nowhere: No such file"),
         ("  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: server.key", "expected certificates in PEM"),

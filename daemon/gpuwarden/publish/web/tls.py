@@ -65,7 +65,7 @@ class TlsServerConfig:
     key_file: str = ""
     client_ca_file: str = ""
     client_auth_type: ClientAuth = ""
-    client_allowed_sans: tuple[str, ...] = ()
+    client_allowed_sans: tuple[str, ...] | None = None
     min_version: Version = "TLS12"
     max_version: Version = "TLS13"
     cipher_suites: tuple[str, ...] = ()
@@ -127,7 +127,7 @@ def build(settings: TlsServerConfig, files: Files, fault: AddFault, warn: Callab
     if not certificate or not key:
         return None
     _identity(context, certificate, key, fault)
-    return Tls(context, *_validity(certificate), frozenset(map(_name, settings.client_allowed_sans)))
+    return Tls(context, *_validity(certificate), frozenset(map(_name, settings.client_allowed_sans or ())))
 
 
 def _one_of(
@@ -172,6 +172,8 @@ def _verification(
         fault(key, "expected RequireAndVerifyClientCert or VerifyClientCertIfGiven beside a client CA")
     if verify == ssl.CERT_NONE and settings.client_allowed_sans:
         fault(key, "expected RequireAndVerifyClientCert beside client_allowed_sans: an unverified name proves nothing")
+    if settings.client_allowed_sans == ():
+        fault("tls_server_config.client_allowed_sans", "expected at least one name: an empty list admits no client")
     if verify != ssl.CERT_NONE and not authority:
         warn(f"{key}: without client_ca_file certificates of any authority that this host trusts are accepted")
     if kind == "RequestClientCert":
