@@ -235,6 +235,23 @@ def test_a_witness_without_a_pass_acquits_nothing() -> None:
     assert [f.severity for f in host.findings] == ["failure"]
 
 
+@pytest.mark.parametrize("later", [5.0, ANSWERED_WITHIN + 5.0])
+def test_a_restart_makes_no_failure_of_a_line_that_was_contradicted(later: float) -> None:
+    host = Host(8)
+    host.step(fallen(host), collect=False)
+    host.uptime += 0.5
+    host.step()
+    host.uptime += later
+    host.restart_daemon()
+    host.step(collect=False)
+    assert [f.severity for f in host.findings] == ["warning"]
+    host.uptime += 1
+    host.step(host.xid(3, 79), collect=False)
+    host.uptime += ANSWERED_WITHIN + 1
+    host.step(collect=False)
+    assert [f.severity for f in host.findings] == ["failure"], "a line that this daemon took in has its time"
+
+
 @pytest.mark.parametrize("seconds", [0.1, 1.9, 2.1, 9.0, 19.0])
 def test_how_long_a_witness_takes_decides_nothing(seconds: float) -> None:
     """The bus is read again for two seconds while a function does not respond, as beside another lost GPU."""

@@ -15,6 +15,7 @@ and DCGM hands on what its users put in: bus and NVML are asked when these come.
 | both have it: a readable configuration space, and an answer, each read after the line | a warning, `contradicted`; sighted, and so judged again, for a minute |
 | a witness has not ended a pass that began after the line | undecided, however slow the pass is |
 | one cannot answer: that pass hung or failed, or there was none within `ANSWERED_WITHIN` | a failure |
+| a daemon that has just started has no pass yet, and the line was `contradicted` before | a warning as before |
 
 A failure once raised is never made milder.
 """
@@ -130,6 +131,8 @@ def fallen_off(state: State, sight: Sight, record: Record, row: Xid) -> Ruling |
     if _Answer.GONE in answers or _Answer.NONE in answers:
         return plain(row)
     if _Answer.NOT_YET in answers:
+        if contradicted(state, record.key) and record.key not in state.moments.asked:
+            return None  # the witnesses of an earlier daemon had the GPU; those of this one have not ended a pass yet
         waited = sight.now.boottime - asked_since(state, record)
         return None if waited < ANSWERED_WITHIN else plain(row)
     why = "its configuration space can be read and NVML has an answer of it, both after the line"
