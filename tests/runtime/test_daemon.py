@@ -70,6 +70,22 @@ def test_an_xid_line_is_in_the_heartbeat_and_counted_once_with_nvml_s_own_event(
     assert (finding["check"], finding["gpu"], finding["severity"]) == ("xid", 2, "failure")
 
 
+def test_another_board_in_the_slot_has_no_xids_of_the_one_before(host: FakeHost, daemon: RunningDaemon) -> None:
+    host.xid(2, 48)
+    daemon.wait_status("failure", "xid.48")
+    host.fake.text(2, "uuid", "GPU-new").text(2, "serial", "999")
+    daemon.wait_status("healthy")
+    scrape = Scrape(daemon.get("/metrics")[1])
+    assert scrape.values("gpuwarden_xid_total", uuid="GPU-new", xid="48") == [0.0]
+    assert scrape.values("gpuwarden_xid_last_timestamp_seconds") == []
+    assert scrape.values("DCGM_FI_DEV_XID_ERRORS") == []
+    host.xid(2, 31)
+    daemon.wait(
+        lambda: Scrape(daemon.get("/metrics")[1]).values("gpuwarden_xid_total", uuid="GPU-new", xid="31") == [1.0],
+        "the first Xid of the new one",
+    )
+
+
 @pytest.mark.slow
 def test_a_gpu_that_falls_off_the_bus_is_missing_and_its_series_end(host: FakeHost, daemon: RunningDaemon) -> None:
     host.fake.lost(1)

@@ -221,7 +221,7 @@ class Engine:
         xids = tuple(
             XidCount(slot=key.subject.slot, xid=int(key.detail), count=record.count, last=record.last.wall)
             for key, record in self.state.records.items()
-            if key.code == "xid"
+            if key.code == "xid" and record.count
         )
         nvml = self.view.nvml.fresh(now, service.fresh_for)
         return Snapshot(

@@ -159,9 +159,15 @@ def _pinned(state: State, event: Event) -> State:
     if event.kind == EventKind.GPU_REPLACED:  # the fault went away with the board, and so did what it had counted
         windows = {key: series for key, series in state.moments.windows.items() if key[0] != slot}
         links = {of: counters for of, counters in state.links.items() if of != slot}
-        state = replace(state, moments=replace(state.moments, windows=windows), links=links)
+        records = _uncounted(state, slot)
+        state = replace(state, moments=replace(state.moments, windows=windows), links=links, records=records)
         state = _released(state, event.at, slot, (Latch.RESET, Latch.REBOOT, Latch.ACKNOWLEDGE))
     return state
+
+
+def _uncounted(state: State, slot: str) -> Mapping[Key, Record]:
+    """The records, those of the slot with a count of 0: its board is gone. A line that is read again is still known."""
+    return {k: replace(r, count=0) if k.subject.slot == slot else r for k, r in state.records.items()}
 
 
 def _unpinned(state: State, event: Event) -> State:
@@ -175,6 +181,7 @@ def _unpinned(state: State, event: Event) -> State:
         tracks={k: t for k, t in state.tracks.items() if k.subject.slot != slot},
         given_up=state.given_up if moved else state.given_up | {slot},
         links={of: counters for of, counters in state.links.items() if of != slot},
+        records=_uncounted(state, slot),
     )
 
 

@@ -319,7 +319,7 @@ _ROWS: tuple[Metric, ...] = (
     Metric("gpuwarden_incident_info", GAUGE, ("check", "detail", *GPU, "consequences"), _incident_infos,
            "Always 1, while other findings follow from a finding. The labels are its check and, as consequences, theirs. Only for the 16 worst.", default=False),
     Metric("gpuwarden_xid_total", COUNTER, (*GPU, "xid"), _xids,
-           "Xids since the ledger began: only the 32 most recent, and with publish.series = full those that are failures, with 0 from the start. Without "
+           "Xids since the ledger began or another board came into the slot: only the 32 most recent, and with publish.series = full those that are failures, with 0 from the start. Without "
            "that 0 a rate does not show the first one: use gpuwarden_xid_last_timestamp_seconds.", zeros=False),
     Metric("gpuwarden_xid_last_timestamp_seconds", GAUGE, (*GPU, "xid"), _last_xids,
            "Time of the last occurrence of this Xid, Unix time. Only for the 32 most recent."),
