@@ -3,7 +3,7 @@
 An identity must survive reboots, reinstallation and updates, and must differ for a copy of the disk in another
 machine. The firmware's system UUID meets both if the manufacturer set it; UUIDs that some boards ship on every unit
 count as absent. /etc/machine-id is the fallback; it is copied with the disk, so on clouds the instance id is added to
-distinguish copies. A machine id that systemd generated for a single boot counts as absent, too.
+distinguish copies. A machine id that a boot generates, or gets from an image, counts as absent, too.
 
 Only root can read the UUID and the serial number. An unprivileged process therefore computes another identity than
 the daemon: compare only names that both have.
@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from gpuwarden_collectors.dataclass import dataclass
+from gpuwarden_collectors.mount_table import in_memory
 
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _ONE_DIGIT = re.compile(r"([0-9a-f])\1*")  # all zeros: "no id"; all Fs: "not set" (SMBIOS, system UUID)
@@ -80,21 +81,18 @@ def contained(proc: Path, environment: Mapping[str, str] = os.environ) -> bool:
         return False
 
 
-def identify(sysfs: Path, etc: Path, var_lib: Path) -> MachineIdentity:
+def identify(sysfs: Path, etc: Path, var_lib: Path, mountinfo: Path) -> MachineIdentity:
     """Reads the machine's identity without using the network.
 
     Reads `<sysfs>/class/dmi/id`, `<etc>/machine-id` and `<var_lib>/cloud/data/instance-id` (cloud-init). cloud-init's
     file has the lowest precedence: on a copied disk it names the original until cloud-init has run. Start a service
-    that may run at a first boot after `cloud-init.service`.
+    that may run at a first boot after `cloud-init.service`. `mountinfo`: the mount table in which these paths are.
     """
     folder = sysfs / "class/dmi/id"
     dmi, no_dmi = _name(folder / "product_uuid", _is_system_uuid)
     machine_id, no_machine_id = _name(etc / "machine-id", _MACHINE_ID.fullmatch)
-    if machine_id and _is_transient(etc):
-        machine_id, no_machine_id = (
-            "",
-            f"{etc}/machine-id names one boot: systemd could not keep it in a read-only root",
-        )
+    if machine_id and (why := _transient(etc, mountinfo)):
+        machine_id, no_machine_id = "", f"{etc}/machine-id names one boot: {why}"
     return MachineIdentity(
         dmi=dmi.lower(),
         machine_id=machine_id,
@@ -111,14 +109,19 @@ def machine_type(sysfs: Path) -> str:
     return text if vendor and product and _TYPE.fullmatch(text) else ""
 
 
-def _is_transient(etc: Path) -> bool:
-    """True if systemd generated the machine id for this boot only: it mounts /run/machine-id over the file in /etc
-    (machine-id(5)), for example on diskless nodes whose image has an empty file.
+def _transient(etc: Path, mountinfo: Path) -> str:
+    """Returns why the machine id is of this boot only, "" if it lasts.
+
+    If the image has an empty file, as on diskless nodes, systemd generates an id in each boot (machine-id(5)). It
+    mounts /run/machine-id over the file in /etc if the root is read-only, and writes the file if the root is in memory.
     """
     try:
-        return (etc / "machine-id").samefile(etc.parent / "run/machine-id")
+        if (etc / "machine-id").samefile(etc.parent / "run/machine-id"):
+            return "systemd could not keep it in a read-only root"
     except OSError:
-        return False
+        pass
+    kind = in_memory(etc / "machine-id", mountinfo)
+    return f"it is on {kind}, which a boot empties" if kind else ""
 
 
 def _is_system_uuid(text: str) -> bool:

@@ -16,6 +16,7 @@ _NO_WRITES = frozenset((b"ro", b"emergency_ro", b"shutdown"))
 """The last two: ext4 after an error or the loss of its disk, not shown as `ro` since Linux 6.15 (fs/ext4/super.c)."""
 
 _UPPER = b"upperdir="
+_IN_MEMORY = ("tmpfs", "ramfs", "rootfs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,22 @@ def mount_table(mountinfo: Path) -> dict[str, MountEntry]:
 def mount_of(path: Path, table: Mapping[str, MountEntry]) -> MountEntry | None:
     """Returns the mount that contains this path, which must be absolute and without symbolic links."""
     return next((table[str(folder)] for folder in (path, *path.parents) if str(folder) in table), None)
+
+
+def in_memory(path: Path, mountinfo: Path) -> str:
+    """Returns the type of the in-memory file system that contains this path, which a boot empties; "" if it is on
+    another one or unknown. `path` as of `mount_of`.
+    """
+    try:
+        table = mount_table(mountinfo)
+    except CollectorError:
+        return ""
+    mount = mount_of(path, table)
+    if mount is None:
+        return ""
+    if mount.type == "overlay" and (below := mount_of(Path(mount.upper), table)) is not None:
+        return f"overlay on {below.type}" if below.type in _IN_MEMORY else ""
+    return mount.type if mount.type in _IN_MEMORY else ""
 
 
 def _entry(line: bytes) -> MountEntry | None:

@@ -14,15 +14,15 @@ AWS = "i-0af01c0123456789a"
 GCE = "GoogleCloud-4C4C4544004A35108043CAC04F563533"
 
 
-def host(root: Path, *, machine_id: str = "", cloud_init: str = "", **dmi: str) -> tuple[Path, Path, Path]:
-    """The folders sys, etc and var/lib of a host with files of this content; no file where none is given."""
+def host(root: Path, *, machine_id: str = "", cloud_init: str = "", **dmi: str) -> tuple[Path, Path, Path, Path]:
+    """The folders sys, etc and var/lib of a host with files of this content, and its mount table; no file where none is given."""
     files = {"etc/machine-id": machine_id, "lib/cloud/data/instance-id": cloud_init}
     files |= {f"sys/class/dmi/id/{name}": text for name, text in dmi.items()}
     for name, text in files.items():
         if text:
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text(text + "\n", encoding="utf-8")
-    return root / "sys", root / "etc", root / "lib"
+    return root / "sys", root / "etc", root / "lib", root / "mountinfo"
 
 
 def test_the_firmware_names_the_machine(tmp_path: Path) -> None:
@@ -64,6 +64,32 @@ def test_a_machine_id_of_one_boot_names_no_machine(tmp_path: Path) -> None:
     assert "names one boot" in identity.reasons[1]
 
 
+IMAGE = "20 1 0:20 / / ro - squashfs image ro"
+
+
+@pytest.mark.parametrize(
+    ("table", "lasts"),
+    [
+        ("22 1 0:21 / / rw - tmpfs tmpfs rw", False),
+        (
+            "20 1 0:20 / /rw rw - tmpfs root rw\n22 1 0:21 / / rw - overlay root rw,upperdir=/rw/up,workdir=/rw/work",
+            False,
+        ),
+        (f"{IMAGE}\n23 20 0:22 / @ETC@ rw - tmpfs tmpfs rw", False),
+        (f"{IMAGE}\n23 20 8:1 / @ETC@ rw - xfs /dev/sda1 rw", True),
+        ("22 1 259:2 / / rw - ext4 /dev/nvme0n1p2 rw", True),
+        ("22 1 0:21 / / rw - nfs4 10.0.0.1:/nodes/n1 rw", True),
+    ],
+)
+def test_a_machine_id_in_memory_names_no_machine(tmp_path: Path, table: str, lasts: bool) -> None:
+    """A diskless node whose image has none gets another one in each boot, and its ledger may be on a disk."""
+    folders = host(tmp_path, machine_id=MACHINE_ID)
+    folders[3].write_text(table.replace("@ETC@", str(folders[1])) + "\n")
+    identity = identify(*folders)
+    assert identity.machine_id == (MACHINE_ID if lasts else "")
+    assert lasts or "which a boot empties" in identity.reasons[1]
+
+
 @pytest.mark.parametrize("machine_id", ["uninitialized", "", MACHINE_ID[:-1]])
 def test_an_image_that_was_never_booted_has_no_machine_id(tmp_path: Path, machine_id: str) -> None:
     identity = identify(*host(tmp_path, machine_id=machine_id))
@@ -103,7 +129,7 @@ def test_the_identifiers_are_kept_apart_for_comparison(tmp_path: Path) -> None:
 
 
 def test_a_host_without_identifiers_has_an_empty_name_and_no_error(tmp_path: Path) -> None:
-    assert str(identify(tmp_path / "sys", tmp_path / "etc", tmp_path / "lib")) == ""
+    assert str(identify(*host(tmp_path))) == ""
 
 
 def test_files_of_another_kind_and_binary_files_are_no_names(tmp_path: Path) -> None:

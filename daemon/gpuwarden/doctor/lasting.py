@@ -7,10 +7,7 @@ from pathlib import Path
 
 from gpuwarden.config.model import Config
 from gpuwarden.doctor.row import Row, ok, warn
-from gpuwarden_collectors.base import CollectorError
-from gpuwarden_collectors.mount_table import mount_of, mount_table
-
-_IN_MEMORY = ("tmpfs", "ramfs", "rootfs")
+from gpuwarden_collectors.mount_table import in_memory
 
 
 def after_a_boot(config: Config, folder: Path) -> Iterator[Row]:
@@ -28,17 +25,3 @@ def after_a_boot(config: Config, folder: Path) -> Iterator[Row]:
     yield warn(
         "state after a boot", state, "set inventory.expected_gpus, or state.dir to a folder on a disk of this node"
     )
-
-
-def in_memory(path: Path, mountinfo: Path) -> str:
-    """Return the type of the in-memory file system that contains `path`; "" if it is on another one or unknown."""
-    try:
-        table = mount_table(mountinfo)
-    except CollectorError:
-        return ""
-    mount = mount_of(path, table)
-    if mount is None:
-        return ""
-    if mount.type == "overlay" and (below := mount_of(Path(mount.upper), table)) is not None:
-        return f"overlay on {below.type}" if below.type in _IN_MEMORY else ""
-    return mount.type if mount.type in _IN_MEMORY else ""

@@ -66,7 +66,7 @@ class Site:
         simulation = None
         sysfs, kmsg = config.paths.sysfs, config.paths.kmsg
         host = config.paths.host or ROOT
-        machine = identify(config.paths.sysfs, host / "etc", host / "var/lib")
+        machine = identify(config.paths.sysfs, host / "etc", host / "var/lib", config.paths.proc / "self/mountinfo")
         if nvml.simulate:
             from gpuwarden.collect.simulation import Simulation  # noqa: PLC0415 - 0.1 MiB, only with --simulate
 
