@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from gpuwarden_bundle.baseline import Need, check, parsed, recorded
 from gpuwarden_deb import contents
 from gpuwarden_deb.contents import write
 from gpuwarden_deb.control import BUNDLE, SYSTEM_PYTHON, Package, describe
-from gpuwarden_deb.paths import LAUNCHER, PACKAGING, BuildError
+from gpuwarden_deb.paths import LAUNCHER, PACKAGING, ROOT, BuildError
 
 RECORDED = sorted((Path(__file__).parent / "data/bundle").glob("*.symbols"))
 
@@ -191,6 +192,29 @@ def test_the_archive_has_one_folder_that_belongs_to_root_and_is_the_same_each_ti
         "gpuwarden/system/usr/bin/gpuwarden",
     }
     assert {(member.uid, member.gid, member.mtime > 1000) for member in members} == {(0, 0, False)}
+    assert [member.mode for member in members if member.name == "gpuwarden/system"] == [0o755]
+
+
+@pytest.mark.needs("zstd")
+def test_the_documented_copy_changes_no_folder_of_the_host_and_hides_nothing(tmp_path: Path) -> None:
+    """Hardened hosts give root the umask 077, and a host whose root folder is closed runs no job."""
+    write(tmp_path / "tree/opt/gpuwarden/bin/gpuwarden", b"#!/bin/sh\n", 0o755)
+    write(tmp_path / "tree/usr/share/gpuwarden/x", b"text")
+    archive(tmp_path / "tree", tmp_path / "archive.tar.zst", epoch=1000)
+    host = tmp_path / "host"
+    (host / "usr").mkdir(parents=True)
+    for folder in (host, host / "usr"):
+        folder.chmod(0o775)
+    (copy,) = set(re.findall(r"^\(umask .*\)", (ROOT / "docs/use/packaging.md").read_text(), re.MULTILINE))
+    typed = copy.replace("/opt/gpuwarden", f"{tmp_path}/gpuwarden").replace(" /)", f" {host})")
+    unpack = f"tar -C {tmp_path} -xf {tmp_path}/archive.tar.zst"
+    for _ in ("first", "again"):
+        subprocess.run(["sh", "-ec", f"umask 077; {unpack}; {typed}"], check=True, timeout=60)
+    modes = {str(each.relative_to(tmp_path)): each.stat().st_mode & 0o777 for each in (host, *host.rglob("*"))}
+    assert modes == {
+        "host": 0o775, "host/usr": 0o775, "host/usr/share": 0o755, "host/usr/share/gpuwarden": 0o755,
+        "host/usr/share/gpuwarden/x": 0o644,
+    }  # fmt: skip
 
 
 @pytest.mark.needs("zstd")

@@ -34,6 +34,7 @@ def archive(root: Path, file: Path, *, epoch: int, level: int = 3) -> None:
             tarfile.open(fileobj=pipe, mode="w|", format=tarfile.PAX_FORMAT) as tar,
         ):
             tar.add(home, TOP, filter=owned)
+            tar.addfile(_folder(f"{TOP}/system", epoch))
             for top in sorted(root.iterdir()):
                 if top.name not in (HOME.parts[1], "DEBIAN"):
                     tar.add(top, f"{TOP}/system/{top.name}", filter=owned)
@@ -42,3 +43,11 @@ def archive(root: Path, file: Path, *, epoch: int, level: int = 3) -> None:
             raise BuildError(
                 f"the archive {file} cannot be written: {errors.read(1000).decode(errors='replace').strip()}"
             )
+
+
+def _folder(name: str, epoch: int) -> tarfile.TarInfo:
+    """A folder that is in no tree. Without an entry tar gives it the umask of who unpacks, which a copy then gives to `/`."""
+    member = tarfile.TarInfo(name)
+    member.type, member.mode, member.mtime = tarfile.DIRTYPE, 0o755, epoch
+    member.uname = member.gname = "root"
+    return member
