@@ -356,6 +356,18 @@ def test_jobs_and_containers_see_the_same_folder_and_socket_whatever_becomes_of_
 
 
 @pytest.mark.slow
+def test_the_daemon_brings_its_socket_of_jobs_whichever_of_them_is_started_first(watched: Watched) -> None:
+    machine, both = watched.machine, (UNIT, "gpuwarden-job.socket")
+    for start in (("enable", "--now", *both), ("start", UNIT)):
+        machine.run("systemctl", "stop", *both)
+        machine.run("systemctl", *start)
+        assert [machine.show(each, "ActiveState") for each in both] == ["active"] * 2
+    machine.run("systemctl", "stop", both[1])
+    machine.run("systemctl", "restart", UNIT)
+    assert machine.show(both[1], "ActiveState") == "active"
+
+
+@pytest.mark.slow
 def test_a_faulty_configuration_starts_with_the_last_good_one_or_is_tried_once_and_a_check_reports_why_it_was_not_run(
     watched: Watched,
 ) -> None:
