@@ -35,6 +35,13 @@ def test_each_task_notifies_a_handler_that_there_is_and_uses_variables_that_have
     assert set(EXPRESSION.findall((ROLE / "tasks/main.yml").read_text())) == set(DEFAULTS)
 
 
+def test_it_uses_no_module_that_the_ansible_of_an_older_distribution_lacks() -> None:
+    """Ubuntu 22.04 has Ansible 2.10, which refuses a play with an unknown module: systemd_service is a later name of systemd."""
+    used = {key for each in (*TASKS, *HANDLERS) for key in each if key.startswith("ansible.builtin.")}
+    of_2_10 = {"apt", "assert", "command", "copy", "dnf", "file", "stat", "systemd"}
+    assert used <= {f"ansible.builtin.{name}" for name in of_2_10}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["observe", "enforce"])
 def test_the_configuration_that_it_writes_is_valid_and_the_profile_of_the_mode_exists(
@@ -74,7 +81,7 @@ def test_it_restarts_the_daemon_where_a_reload_says_that_keys_wait_for_that() ->
 
 def test_a_play_in_check_mode_asks_for_nothing_that_only_the_package_brings() -> None:
     """The role installs nothing in check mode, and a module that finds no unit ends the play: `--check` is what operations.md prints first."""
-    ask = [each for each in (*TASKS, *HANDLERS) if "ansible.builtin.systemd_service" in each]
+    ask = [each for each in (*TASKS, *HANDLERS) if "ansible.builtin.systemd" in each]
     assert [each["when"] for each in ask] == ["gpuwarden_installed.stat.exists"] * 2
     looked = task("What is installed")
     assert (looked["register"], looked["ansible.builtin.stat"]) == (
