@@ -51,16 +51,27 @@ def shard_names(made: Manifest) -> Iterator[str]:
 
 
 def read_shards(
-    folder: Path, made: Manifest, *, load: Callable[[IO[bytes]], Any], ranks: Ranks, reshard: Reshard | None
+    folder: Path,
+    made: Manifest,
+    *,
+    load: Callable[[IO[bytes]], Any],
+    ranks: Ranks,
+    sharded: bool,
+    reshard: Reshard | None,
 ) -> Any:
-    """Returns the state of this rank. Raises WorldChanged, and what `load` and `reshard` raise."""
+    """Returns the state of this rank. Raises WorldChanged, and what `load` and `reshard` raise.
+
+    `sharded`: the only state of a checkpoint of one rank is a shard, too, and not the state of every rank.
+    """
 
     def one(rank: int) -> Any:
         with durable.opened(folder / shard_name(rank)) as file:
             return load(file)
 
-    if made.world in (1, ranks.size):
-        return one(0 if made.world == 1 else ranks.rank)
+    if made.world == ranks.size:
+        return one(ranks.rank)
+    if made.world == 1 and not sharded:
+        return one(0)
     if reshard is None:
         raise WorldChanged(
             f"{folder} was saved in shards by {made.world} ranks, and there are {ranks.size} now: "

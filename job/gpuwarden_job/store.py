@@ -168,7 +168,7 @@ class CheckpointStore:
 
     def _loader(self, reshard: Reshard | None, read: Read | None) -> Loader:
         self.settle()
-        chosen = read or partial(read_shards, load=self._load, ranks=self.ranks, reshard=reshard)
+        chosen = read or partial(read_shards, load=self._load, ranks=self.ranks, sharded=self._sharded, reshard=reshard)
         return Loader(self.folder, self.ranks, chosen) if read else Loader(self.folder, self.ranks, chosen, shard_names)
 
     def _plan(self, step: int, metric: object, extra: Mapping[str, Any] | None) -> Plan:

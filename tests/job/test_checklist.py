@@ -261,6 +261,20 @@ def test_row_08_another_number_of_ranks_takes_every_sample_once_and_shards_are_r
     assert together(3, load) == [[0, 3, 6, 9], [1, 4, 7, 10], [2, 5, 8, 11]]
 
 
+def test_row_08_the_shard_of_one_rank_is_redistributed_too(tmp_path: Path) -> None:
+    """A job that shrank to one rank and grows again would otherwise give every rank the whole state as its shard."""
+    CheckpointStore(tmp_path, ranks=Ranks(), sharded=True).save([0, 1, 2, 3], 1)
+
+    def load(ranks: Ranks) -> Any:
+        store = CheckpointStore(tmp_path, ranks=ranks, sharded=True)
+        with pytest.raises(WorldChanged, match="by 1 ranks, and there are 2 now"):
+            store.load_latest()
+        loaded = store.load_latest(reshard=lambda states, me: list(chain(*states))[me.rank :: me.size])
+        return loaded and loaded.state
+
+    assert together(2, load) == [[0, 2], [1, 3]]
+
+
 def test_row_09_recovery_is_the_scheduler_s_since_torchrun_restarts_nothing_and_has_one_code_for_all() -> None:
     """Our examples therefore declare both: no restart on the node that goes away, and the code that a rank left in a
     mark.
