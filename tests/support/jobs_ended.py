@@ -18,6 +18,7 @@ def job_ended(
     name: str = "slurm/4711",
     cause: Cause = Cause.HARDWARE,
     *,
+    certainty: Certainty = Certainty.LIKELY,
     since: float = 300.0,
     touched: float | None = 320.0,
     slot: str = "0000:4e:00.0",
@@ -35,7 +36,7 @@ def job_ended(
         ),
         end=End(at=ago(since), known_from="epilog", state="FAILED", exit_code=1),
         answer=Answer(
-            cause=cause, certainty=Certainty.LIKELY, sentence=f"What ended {name} of {user}.",
+            cause=cause, certainty=certainty, sentence=f"What ended {name} of {user}.",
             code="xid.79" if seen else "", slot=slot if seen else "",
         ),
     )  # fmt: skip

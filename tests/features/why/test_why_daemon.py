@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gpuwarden.features.why.fleet import headline, lines, nodes_of
-from gpuwarden.features.why.model import Cause
+from gpuwarden.features.why.model import Cause, Certainty
 from gpuwarden.prometheus.client import Sample
 from support.commands import answered, gpuwarden
 from support.jobs_ended import job_ended
@@ -122,6 +122,7 @@ def test_of_all_nodes_of_a_job_the_one_where_its_end_began_is_first(tmp_path: Pa
         "n1": job_ended(cause=Cause.OTHER_NODE, since=290, touched=None),
         "n2": job_ended(cause=Cause.HARDWARE, since=300, touched=330),
         "n3": job_ended("slurm/1", cause=Cause.HARDWARE, since=100),
+        "n4": job_ended(cause=Cause.HOST, certainty=Certainty.POSSIBLE, since=300, touched=3000),
     }
     with ExitStack() as stack:
         nodes = {
@@ -140,16 +141,17 @@ def test_of_all_nodes_of_a_job_the_one_where_its_end_began_is_first(tmp_path: Pa
             done = asked("4711", "--json")
             return [row["node"] for row in json.loads(done.stdout)["nodes"]] if done.returncode == 0 else []
 
-        wait(lambda: nodes_shown() == ["n2", "n1"], "both nodes of the job", server.log)
+        wait(lambda: nodes_shown() == ["n4", "n2", "n1"], "all nodes of the job", server.log)
         answer = json.loads(asked("4711", "--json").stdout)
         assert answer["first"] == "n2"
         assert [(row["cause"], row["state"], row["cluster"]) for row in answer["nodes"]] == [
+            ("host", "ended", "east"),
             ("hardware", "ended", "east"),
             ("other_node", "ended", "east"),
         ]
         text = asked("slurm/4711").stdout.splitlines()
-        assert text[0] == "slurm/4711: of 2 nodes n2 was first: hardware, likely, xid.79, 0000:4e:00.0"
-        assert [line.split()[3:5] for line in text[3:]] == [["+0s", "n2"], ["+40s", "n1"]]
+        assert text[0] == "slurm/4711: of 3 nodes n2 was first: hardware, likely, xid.79, 0000:4e:00.0"
+        assert [line.split()[3:5] for line in text[3:]] == [["-2670s", "n4"], ["+0s", "n2"], ["+40s", "n1"]]
         assert asked("4711", "--cluster", "west").returncode == 3
         none = asked("99")
         assert (none.returncode, "no node that has slurm/99" in none.stderr) == (3, True)
@@ -158,7 +160,7 @@ def test_of_all_nodes_of_a_job_the_one_where_its_end_began_is_first(tmp_path: Pa
         nodes["n2"].kill()
         gone = f'up{{instance="127.0.0.1:{nodes["n2"].port}"}} == 0'
         wait(lambda: server.query(gone), "n2 to be silent", server.log)
-        assert nodes_shown() == ["n2", "n1"], "a node that has died since is not forgotten"
+        assert nodes_shown() == ["n4", "n2", "n1"], "a node that has died since is not forgotten"
 
 
 def sample(value: float = 1.0, *, at: float = 1000.0, **labels: str) -> Sample:

@@ -14,7 +14,7 @@ from gpuwarden.cli.parser import UNKNOWN, CommandError
 from gpuwarden.cli.prometheus_access import prometheus_access
 from gpuwarden.cli.text import clean, table, when
 from gpuwarden.features.why.metrics import CAUSE_AT, ENDED, ENDED_AT
-from gpuwarden.features.why.model import Cause, JobKind
+from gpuwarden.features.why.model import Cause, Certainty, JobKind
 from gpuwarden.features.why.names import names_of
 from gpuwarden.features.why.text import CAUSES
 from gpuwarden.fleet.queries import HEARTBEAT_WINDOW, SEEN
@@ -59,6 +59,10 @@ class NodeOfJob:
         """Return True if the end of the job may have begun here."""
         lost = self.state == "silent" and self.at > 0
         return lost or (self.state == "ended" and self.cause not in _FOLLOWS)
+
+    @property
+    def is_sure(self) -> bool:
+        return self.begins and self.certainty != Certainty.POSSIBLE
 
 
 def queries(name: str) -> dict[str, str]:
@@ -197,9 +201,17 @@ def _key(sample: Sample) -> Key:
     return sample.labels.get("cluster", ""), sample.labels.get("instance", "")
 
 
+def first_of(nodes: Sequence[NodeOfJob]) -> NodeOfJob | None:
+    """Return the node where the end of the job began. As on one node, what is only possible counts last: on some node
+    of many a disk was full for hours.
+
+    A silent node is first only if it was lost before anything sure was seen elsewhere.
+    """
+    return next((node for node in nodes if node.is_sure), None) or next((node for node in nodes if node.begins), None)
+
+
 def headline(name: str, nodes: Sequence[NodeOfJob]) -> str:
-    """Return where the end began. A silent node is first only if it was lost before anything was seen elsewhere."""
-    first = next((node for node in nodes if node.begins), None)
+    first = first_of(nodes)
     if first is None:
         if all(node.state == "running" for node in nodes):
             return f"{name} is running on {_count(nodes)}"
@@ -216,7 +228,7 @@ def lines(name: str, nodes: Sequence[NodeOfJob]) -> Iterator[str]:
     yield ""
     clusters = len({node.cluster for node in nodes}) > 1
     head = ("TIME", "AFTER", "NODE", *(("CLUSTER",) if clusters else ()), "CAUSE")
-    began = nodes[0].at
+    began = (first_of(nodes) or nodes[0]).at
     yield from table(head, [_row(node, began, with_cluster=clusters) for node in nodes])
     if clusters:
         yield ""
@@ -226,7 +238,7 @@ def lines(name: str, nodes: Sequence[NodeOfJob]) -> Iterator[str]:
 def _row(node: NodeOfJob, began: float, *, with_cluster: bool) -> tuple[str, ...]:
     cluster = (clean(node.cluster) or "-",) if with_cluster else ()
     timed = node.at > 0 and node.state in ("ended", "silent")
-    after = f"+{node.at - began:.0f}s" if timed else "-"
+    after = f"{node.at - began:+.0f}s" if timed else "-"
     at = when(rfc3339(node.at)) if timed else "-"
     return at, after, clean(node.node), *cluster, _what(node)
 
@@ -242,7 +254,7 @@ def _what(node: NodeOfJob) -> str:
 
 
 def document(nodes: Sequence[NodeOfJob]) -> dict[str, Any]:
-    first = next((node for node in nodes if node.begins), None)
+    first = first_of(nodes)
     return {"first": None if first is None else first.node, "nodes": [_node(node) for node in nodes]}
 
 

@@ -104,7 +104,7 @@ METRICS: tuple[Metric, ...] = (
         _JOB,
         _cause_at,
         "When what ended the job was first seen here, Unix time; the time of its end if nothing was. Of several nodes of a job the smallest shows where it "
-        "began. No series for a job that ended well.",
+        "began, if its cause is certain or likely. No series for a job that ended well.",
         omitted=_JOB,
     ),
     Metric(
