@@ -364,6 +364,15 @@ def test_what_came_when_the_job_may_have_been_over_is_only_possible(
         assert seen.certainty is (Y if pid == OWN else L)
 
 
+def test_what_came_while_the_daemon_was_away_for_hours_is_possible_and_certain_of_its_own_process() -> None:
+    for pid, certainty in ((None, P), (OWN, Y)):
+        epoch = Epoch(
+            name="container/7", began=at(0), boot_id="boot", slots=(GPU,), pids=(OWN,), touches=(xid(119, 1_900, pid),), used_at=at(1_800)
+        )  # fmt: skip
+        gone = answer(epoch, End(at=at(LENGTH), known_from="restart"), AROUND)
+        assert (gone.cause, gone.certainty, gone.code) == (H, certainty, "xid.119")
+
+
 def test_what_was_in_force_while_the_job_was_known_to_run_stays_likely_after_a_restart() -> None:
     epoch = Epoch(
         name="slurm/7", began=at(0), boot_id="boot", slots=(GPU,), touches=(finding(GONE, -3700),), used_at=at(-3600)

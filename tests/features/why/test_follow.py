@@ -307,6 +307,19 @@ def test_a_boot_after_a_lost_gpu_is_the_gpu_s_fault(host: WhyHost) -> None:
     assert [record.answer.code for record in host.records] == ["xid.119"]
 
 
+@pytest.mark.parametrize(("after", "code"), [(60.0, "xid.119"), (3_600.0, "")])
+def test_a_node_that_is_off_for_days_after_a_lost_gpu_does_not_hide_it(host: WhyHost, after: float, code: str) -> None:
+    """Its use is stored every half hour, which shows that a job outlived an Xid by an hour."""
+    host.run(100)
+    host.step(host.xid(0, 119))
+    host.run(int(after))
+    host.booted += 2 * 86_400.0
+    host.reboot()
+    host.run(5)
+    (record,) = host.records
+    assert (record.end.known_from, record.answer.code) == ("boot", code)
+
+
 def test_a_number_that_comes_again_is_another_job(host: WhyHost) -> None:
     host.step(host.xid(0, 31))
     host.ends()

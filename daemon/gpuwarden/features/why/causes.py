@@ -73,7 +73,7 @@ class Case:
     def notice(self) -> Touch | None:
         """Return the newest notice before its end, unless it was called off and the job outlived that."""
         notice = self.last("notice")
-        return notice if notice is not None and in_time(notice, self.end) else None
+        return notice if notice is not None and in_time(notice, self.end, self.epoch) else None
 
     @property
     def signal_for_gpu(self) -> Touch | None:
@@ -83,7 +83,7 @@ class Case:
             touch
             for touch in self.epoch.touches
             if touch.what == "signalled" and touch.slot and (touch.detail in _SENT or is_requeued)
-            if in_time(touch, self.end) and _before_end(touch, self.end)
+            if in_time(touch, self.end, self.epoch) and _before_end(touch, self.end)
         ]
         return signals[-1] if signals else None
 
@@ -135,7 +135,7 @@ def _signalled_before_end(case: Case) -> Found | None:
         return None
     if notice is None and (case.first_fault(_of_hardware) is not None or case.signal_for_gpu is not None):
         return None  # signalled because its GPU fails
-    if notice is None and not in_time(signal, case.end):
+    if notice is None and not in_time(signal, case.end, case.epoch):
         return None  # the job outlived it
     saved = case.last("saved")
     kept = saved is not None and saved.detail == "saved"

@@ -13,6 +13,7 @@ from gpuwarden.features.why.follows import code_of, id_of, xid_number
 from gpuwarden.features.why.model import LASTING, Cause, Certainty, End, Epoch, Touch
 from gpuwarden.health.xid.catalogue import Xid, XidClass, xid_row
 from gpuwarden_collectors.dataclass import dataclass
+from gpuwarden_collectors.facts import Stamp
 
 WITHIN = 900.0
 """Seconds before its end for which what touched a job can have ended it: NCCL's watchdog ends ranks that wait after 600 s."""
@@ -250,7 +251,7 @@ def _signs(touch: Touch, epoch: Epoch, end: End, others: Collection[int]) -> Ite
     if certainty is Certainty.LIKELY and (_perhaps_after(touch, epoch, end) or _perhaps_unused(touch, end)):
         certainty = Certainty.POSSIBLE
     if certainty is not None:
-        certainty = certainty if in_time(touch, end) or _before_hang(touch, epoch, end) else Certainty.POSSIBLE
+        certainty = certainty if in_time(touch, end, epoch) or _before_hang(touch, epoch, end) else Certainty.POSSIBLE
         yield Sign(touch=touch, order=order, cause=row.cause, certainty=certainty, template=row.template)
 
 
@@ -260,16 +261,16 @@ def _row_of(touch: Touch, epoch: Epoch) -> tuple[int, Row | None]:
 
 def _counts(touch: Touch, epoch: Epoch, end: End) -> bool:
     """Return True if the touch can have ended the job: it came shortly before the end, or before ranks began to wait."""
-    if in_time(touch, end):
+    if in_time(touch, end, epoch):
         return True
     row = _row_of(touch, epoch)[1]
-    return row is not None and row.waits and (in_time(touch, end, WAITED) or _before_hang(touch, epoch, end))
+    return row is not None and row.waits and (in_time(touch, end, epoch, WAITED) or _before_hang(touch, epoch, end))
 
 
 def _before_hang(touch: Touch, epoch: Epoch, end: End) -> bool:
     """Return True if the job hung at its end, and the touch came shortly before the hang began."""
-    hangs = (hang for hang in epoch.touches if code_of(hang) in _WAITING and in_time(hang, end))
-    return any(in_time(touch, replace(end, at=hang.at)) for hang in hangs)
+    hangs = (hang for hang in epoch.touches if code_of(hang) in _WAITING and in_time(hang, end, epoch))
+    return any(in_time(touch, replace(end, at=hang.at), epoch) for hang in hangs)
 
 
 def _certainty(row: Row, touch: Touch, epoch: Epoch, others: Collection[int]) -> Certainty | None:
@@ -289,9 +290,12 @@ def _certainty(row: Row, touch: Touch, epoch: Epoch, others: Collection[int]) ->
 
 def _perhaps_after(touch: Touch, epoch: Epoch, end: End) -> bool:
     """Return True if the job may have been over by then: its end was not observed, and no part of it is named."""
-    last_known = epoch.used_at or epoch.began
     named = touch.what not in ("xid", "sxid", "finding", "rising")
-    return end.known_from == "restart" and not named and touch.at.boottime > last_known.boottime
+    return end.known_from == "restart" and not named and touch.at.boottime > _last_known(epoch).boottime
+
+
+def _last_known(epoch: Epoch) -> Stamp:
+    return epoch.used_at or epoch.began
 
 
 def _perhaps_unused(touch: Touch, end: End) -> bool:
@@ -305,8 +309,12 @@ def _perhaps_unused(touch: Touch, end: End) -> bool:
     return code in _MOUNTS or (code in _BETWEEN_NODES and (end.nodes is None or end.nodes == 1))
 
 
-def in_time(touch: Touch, end: End, within: float = WITHIN) -> bool:
-    """True if it was in force at the end, or so shortly before that the job may have waited for it."""
+def in_time(touch: Touch, end: End, epoch: Epoch, within: float = WITHIN) -> bool:
+    """True if it was in force at the end, or so shortly before that the job may have waited for it. An end that was not
+    observed may have come at any time since the job was last known to run: a node may be off for days after a fault.
+    """
+    if end.known_from in ("boot", "restart") and touch.at.boottime > _last_known(epoch).boottime:
+        return end.known_from == "boot" or touch.at.boottime <= end.at.boottime + LATE
     if end.known_from == "boot":
         ago = end.at.wall - (touch.until or touch.at).wall
         return (touch.what in LASTING and touch.until is None) or ago <= within + BOOT_TAKES
