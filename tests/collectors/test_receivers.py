@@ -144,6 +144,21 @@ def test_a_handler_by_which_ray_ends_its_worker_is_no_sign_that_it_saves(trees: 
     }
 
 
+def test_the_handlers_of_a_jvm_are_no_sign_that_it_saves(trees: Forest) -> None:
+    """A JVM sets them in every process: it exits on TERM and HUP, and crashes on USR2."""
+
+    def executor(label: str, **env: str) -> Spec:
+        return member(label, catch=["TERM", "HUP", "USR1", "USR2"], comm="java", env={"GPUWARDEN_SIGNAL": None, **env})
+
+    scan = Found(
+        trees.start(
+            member("launcher", executor("plain"), executor("asks", GPUWARDEN_SIGNAL="TERM"), script="bin/torchrun")
+        ),
+        gpu=["plain", "asks"],
+    )
+    assert {label: set(scan[label].catches) for label in scan.ranks()} == {"plain": {"USR1"}, "asks": {"TERM", "USR1"}}
+
+
 @pytest.mark.parametrize("first", ["appinit", "sinit"])
 def test_the_first_process_of_a_container_of_apptainer_is_not_signalled(trees: Forest, first: str) -> None:
     """Apptainer has it with `--pid` or `-C`: it catches every signal, and passes it on to a program that may die of it."""

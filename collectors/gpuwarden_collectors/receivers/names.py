@@ -45,6 +45,7 @@ _MODULES: Mapping[Role, str] = {
 
 _RAY_WORKER = "ray::"
 """What Ray calls its workers: `ray::IDLE`, then `ray::RayTrainWorker.run`."""
+_JVM = "java"
 
 _PROGRAMS = {name: role for role, names in _TABLE.items() for name in names.split()}
 _CUT = {name[:15]: role for name, role in _PROGRAMS.items()}  # the kernel truncates names to 15 bytes
@@ -71,7 +72,10 @@ def ends_by(name: str) -> frozenset[str]:
     """Returns the signals that the framework of a process of this name handles by ending it at once: such a handler saves nothing.
 
     A worker of Ray exits with 1 within milliseconds of SIGTERM (its own handler, in ray/_private/worker.py; seen with 2.60).
+    Every JVM exits on SIGTERM and SIGHUP, and crashes on SIGUSR2, with which it suspends its threads (seen with OpenJDK 17).
     """
+    if name == _JVM:
+        return frozenset({"TERM", "HUP", "USR2"})
     return frozenset({"TERM"}) if name.startswith(_RAY_WORKER) else frozenset()
 
 
