@@ -159,6 +159,13 @@ def test_the_handlers_of_a_jvm_are_no_sign_that_it_saves(trees: Forest) -> None:
     assert {label: set(scan[label].catches) for label in scan.ranks()} == {"plain": {"USR1"}, "asks": {"TERM", "USR1"}}
 
 
+def test_the_engine_of_vllm_gets_no_signal_by_which_it_drops_its_requests(trees: Forest) -> None:
+    engine = member("engine", catch=["TERM"], comm="VLLM::EngineCor")
+    scan = Found(trees.start(member("server", engine, catch=["TERM"], script="bin/vllm")), gpu=["engine"])
+    assert scan.ranks() == {"engine"}
+    assert scan["engine"].catches == frozenset()
+
+
 @pytest.mark.parametrize("first", ["appinit", "sinit"])
 def test_the_first_process_of_a_container_of_apptainer_is_not_signalled(trees: Forest, first: str) -> None:
     """Apptainer has it with `--pid` or `-C`: it catches every signal, and passes it on to a program that may die of it."""

@@ -45,6 +45,8 @@ _MODULES: Mapping[Role, str] = {
 
 _RAY_WORKER = "ray::"
 """What Ray calls its workers: `ray::IDLE`, then `ray::RayTrainWorker.run`."""
+_VLLM = "VLLM::"
+"""What vLLM calls its processes on GPUs: `VLLM::EngineCore`, `VLLM::Worker_TP0`."""
 _JVM = "java"
 
 _PROGRAMS = {name: role for role, names in _TABLE.items() for name in names.split()}
@@ -72,11 +74,13 @@ def ends_by(name: str) -> frozenset[str]:
     """Returns the signals that the framework of a process of this name handles by ending it at once: such a handler saves nothing.
 
     A worker of Ray exits with 1 within milliseconds of SIGTERM (its own handler, in ray/_private/worker.py; seen with 2.60).
+    The engine of vLLM and its workers exit on SIGTERM with all their requests, while its API server would let them end
+    (vllm/v1/engine/core.py, multiproc_executor.py).
     Every JVM exits on SIGTERM and SIGHUP, and crashes on SIGUSR2, with which it suspends its threads (seen with OpenJDK 17).
     """
     if name == _JVM:
         return frozenset({"TERM", "HUP", "USR2"})
-    return frozenset({"TERM"}) if name.startswith(_RAY_WORKER) else frozenset()
+    return frozenset({"TERM"}) if name.startswith((_RAY_WORKER, _VLLM)) else frozenset()
 
 
 def _python(arguments: Sequence[str]) -> Role | None:
