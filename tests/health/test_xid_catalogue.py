@@ -14,8 +14,8 @@ SETTLED = {
     XidClass.RECORD: "11 25 32 13 31 37 38 44 39-41 70-72 75-77 85 126-135 43 45 60 68 69 80 82-84 86 88 89 96-105 139 "
     "66 67 106-108 137 141 152 153 162 154 14",
     XidClass.WARNING: "8 63 74 78 92 93 94 121 142 144-150 156 157 159 160 161 163-165 166 170 168 171 172 "
-    "1-7 9 10 12 15-24 26-30 33-36 42 47 49-53 55-59 61 65 73 81 87 90 91 111-118 122-125 138",
-    XidClass.FAILURE: "46 48 54 62 64 79 95 109 110 119 120 136 140 143 151 155 158 167 169 173",
+    "1-7 9 10 12 15-24 26-30 33-36 42 47 49-53 55-59 61 65 73 81 87 90 91 111-118 122-125 138 174 176",
+    XidClass.FAILURE: "46 48 54 62 64 79 95 109 110 119 120 136 140 143 151 155 158 167 169 173 175",
 }
 
 
@@ -29,13 +29,13 @@ def test_every_number_has_the_class_that_was_settled_on(klass: XidClass) -> None
     assert {xid: xid_row(xid).klass for xid in numbers(SETTLED[klass])} == dict.fromkeys(numbers(SETTLED[klass]), klass)
 
 
-def test_every_number_from_1_to_173_has_one_row() -> None:
-    assert sorted(XIDS) == list(range(1, 174))
+def test_every_number_from_1_to_176_has_one_row() -> None:
+    assert sorted(XIDS) == list(range(1, 177))
     assert sorted(numbers(" ".join(SETTLED.values()))) == sorted(XIDS)
     assert all(row.xid == xid and row.meaning and "{" not in row.meaning for xid, row in XIDS.items())
 
 
-@pytest.mark.parametrize("xid", [0, 174, 999, -1])
+@pytest.mark.parametrize("xid", [0, 177, 999, -1])
 def test_an_unknown_number_is_a_warning(xid: int) -> None:
     row = xid_row(xid)
     assert (row.xid, row.klass, row.advice) == (xid, XidClass.WARNING, Advice.CONTACT_SUPPORT)
@@ -57,7 +57,7 @@ def test_an_unknown_number_is_a_warning(xid: int) -> None:
         ("WORKFLOW_XID_48", "48"),
         ("WORKFLOW_NVLINK_ERR", "74"),
         ("WORKFLOW_NVLINK5_ERR", "144-150"),
-        ("", "162-173"),
+        ("", "162-176"),
     ],
 )
 def test_the_vendors_bucket_is_in_the_row(bucket: str, xids: str) -> None:
@@ -78,6 +78,7 @@ def test_the_vendors_bucket_is_in_the_row(bucket: str, xids: str) -> None:
         (120, Advice.RESET_GPU),
         (142, Advice.CONTACT_SUPPORT),
         (151, Advice.REBOOT),
+        (175, Advice.RESET_GPU),
     ],
 )
 def test_the_advice_is_what_an_operator_can_do(xid: int, advice: Advice) -> None:
@@ -110,6 +111,11 @@ def test_the_row_names_where_fleets_disagree() -> None:
     assert "Azure healthagent: a warning" in xid_row(63).provenance
     assert "NVSentinel: restarts the machine" in xid_row(168).provenance
     assert "fleet practice" not in xid_row(110).provenance
+
+
+def test_a_number_of_the_drivers_that_the_catalogue_lacks_names_its_header() -> None:
+    assert all("nverror.h" in xid_row(xid).provenance for xid in (174, 175, 176))
+    assert "nverror.h" not in xid_row(173).provenance
 
 
 # SXids: 29 of 93 are not fatal.
@@ -153,7 +159,7 @@ def test_an_sxid_that_its_line_calls_non_fatal_notes_the_reason() -> None:
         (XidClass.FAILURE, "74"),
         (
             None,
-            "1-12 14-30 32-38 42-59 61-67 73 78 79 81 87 90-95 106-125 136-138 140-143 151-173",
+            "1-12 14-30 32-38 42-59 61-67 73 78 79 81 87 90-95 106-125 136-138 140-143 151-176",
         ),
     ],
 )

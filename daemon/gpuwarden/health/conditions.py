@@ -38,7 +38,7 @@ _ROWS: tuple[Condition, ...] = (
     Condition(
         code="driver_unresponsive", scope="node", severity=F, advice=Advice.REBOOT, fall=30,
         title="The NVIDIA driver does not answer",
-        why="NVML missed two deadlines and did not answer for 20 s; or one deadline together with Xid 119/120 (the GPU "
+        why="NVML missed two deadlines and did not answer for 20 s; or one deadline together with Xid 119, 120 or 175 (the GPU "
         "system processor is gone) or with a reader stuck in the kernel. The finding names the GPU and the call that did not return. Jobs that touch the driver hang too. "
         "If all other GPUs answer, the one is gpu_unresponsive instead.",
         source="Delta study (Xid 119/120 leave 99 % of GPUs unusable); a hung DCGM engine blocks its callers for 60 s (measured, 4.6)",

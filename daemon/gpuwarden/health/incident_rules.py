@@ -45,6 +45,7 @@ class Rule:
 
 SILENT = ("gpu_unresponsive", "gpu_readings_lost")
 ASKS = ("gpu_recovery_action", "gpu_reset_required", "xid.154")
+GSP = ("xid.119", "xid.120", "xid.175")
 LINKS = ("nvlink_down", "nvlink_errors", "nvlink_link_errors", "fabric_unhealthy")
 LOST = ("xid.79", "gpu_missing")
 FABRIC = "xid.149"  # NETIR, which reports that a link went down; on other GPUs the fault shows as 144 to 148 and 150
@@ -87,7 +88,7 @@ RULES: tuple[Rule, ...] = (
     ),
     *_each(("xid.63",), ("row_remap_pending",), Where.SAME_SLOT, GPU_WITHIN),
     # The GPU's own processor stopped.
-    *_each(("xid.119", "xid.120"), (*SILENT, "xid.45"), Where.SAME_SLOT, GPU_WITHIN),
-    *_each(("xid.119", "xid.120"), ("driver_unresponsive",), Where.NODE, GPU_WITHIN),
+    *_each(GSP, (*SILENT, "xid.45"), Where.SAME_SLOT, GPU_WITHIN),
+    *_each(GSP, ("driver_unresponsive",), Where.NODE, GPU_WITHIN),
     *_each(("xid",), ASKS, Where.SAME_SLOT, LOST_WITHIN),
 )

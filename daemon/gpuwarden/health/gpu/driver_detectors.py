@@ -174,11 +174,12 @@ def _worker_error(sight: Sight) -> Detection:
     return node_detection((Sighting(Key("nvml_unavailable", NODE), {"why": latest.error}, Severity.WARNING),))
 
 
-GSP_XIDS = ("119", "120")
+GSP_XIDS = ("119", "120", "175")
+"""The GPU's system processor stopped, or waits for memory that does not answer (NVIDIA open kernel modules 595.45.04, kernel_gsp.c)."""
 
 
 def driver_unresponsive(state: State, sight: Sight) -> Detection:
-    """NVML does not answer: two deadlines missed and 20 s of silence, or one with Xid 119/120 or a worker in D state."""
+    """NVML does not answer: two deadlines missed and 20 s of silence, or one with an Xid of the GSP or a worker in D state."""
     latest = sight.view.nvml.latest
     if latest is None or latest.worker is None:
         return NOTHING
@@ -203,7 +204,7 @@ def driver_unresponsive(state: State, sight: Sight) -> Detection:
 
 
 def _gsp_error(state: State, silent_since: float) -> bool:
-    """True if an Xid 119 or 120 of this boot came shortly before the silence, or later."""
+    """True if an Xid of the GSP of this boot came shortly before the silence, or later."""
     return any(
         r.key.code == "xid" and r.key.detail in GSP_XIDS and counts(state, r) and r.last.boottime > silent_since - 60.0
         for r in state.records.values()

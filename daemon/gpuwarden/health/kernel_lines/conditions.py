@@ -10,8 +10,8 @@ LINE_CONDITIONS: tuple[Condition, ...] = (
         code="gsp_not_answering", scope="gpu", severity=W, advice=Advice.RESET_GPU, fall=3600,
         title="The system processor of a GPU does not answer the driver",
         why="The driver limits its lines about calls that time out and says that the GPU likely needs a reset; or lines about a late "
-        "heartbeat, which name no GPU, go on for a minute. One such line alone comes after each resume from suspend. Xid 119 and 120 "
-        "fail the GPU by themselves: this is one sign among others.",
+        "heartbeat, which name no GPU, go on for a minute. One such line alone comes after each resume from suspend. Xids 119, 120 "
+        "and 175 fail the GPU by themselves: this is one sign among others.",
         source="NVIDIA/open-gpu-kernel-modules rpc.c, kernel_gsp.c; leptonai/gpud#500 (a dead GSP prints only while somebody asks it)",
         depends_on=(*NO_GPU, "xid"),
     ),

@@ -133,6 +133,9 @@ _ROWS: tuple[tuple[str, str, XidClass, str, Advice, str], ...] = (
     ("171", "Detail of an uncorrectable ECC error in DRAM", W, "", A.OBSERVE, "goes with Xid 48, which decides; alone, its line was lost: check the ECC counters"),
     ("172", "Detail of an uncorrectable ECC error in SRAM", W, "", A.OBSERVE, "goes with Xid 48, which decides; alone, its line was lost: check the ECC counters"),
     ("173", "C2C link failed fatally (Grace)", F, "", A.REBOOT, "classed like 167, the same event on PCIe"),
+    ("174", "A channel was reset and its process ended", W, "", A.CONTACT_SUPPORT, "only the name of the number is known"),
+    ("175", "The memory subsystem of the GPU does not answer", F, "", A.RESET_GPU, "in place of 119 where a GSP timeout comes from the memory; the driver marks the GPU for a reset at once"),
+    ("176", "Fault of corrected PCIe errors", W, "", A.CONTACT_SUPPORT, "only the name of the number is known"),
 )  # fmt: skip
 
 # Numbers and meanings that A100 and later GPUs do not use: all of them warnings that ask for the vendor's support.
@@ -187,7 +190,9 @@ _FLEETS: tuple[tuple[str, str], ...] = (
     ("NVSentinel: restarts the machine", "168"),
     ("NVSentinel: once restarted the machine", "160 161"),
 )
-_OUR_DECISION = "14 45 74 144-150 154 156 168 171-173"  # class and action do not follow from the catalogue
+_OUR_DECISION = "14 45 74 144-150 154 156 168 171-176"  # class and action do not follow from the catalogue
+_OF_DRIVER = "174-176"
+_DRIVER = "NVIDIA open kernel modules 595.45.04 (nverror.h, kernel_gsp.c); not in the Xid catalogue"
 
 # The class of what keeps coming back.
 _REPEATED: dict[XidClass, str] = {W: "13 31 39-41 60 68-72 75-77 80 82-86 88 89 96-105 126-135 139 144-150", F: "74"}
@@ -214,6 +219,12 @@ def _provenance(xid: int, basis: str) -> str:
     return "; ".join([basis, *own, *practice])
 
 
+def _basis(xid: int, action: str) -> str:
+    if xid in _numbers(_OF_DRIVER):
+        return _DRIVER
+    return "NVIDIA Xid catalogue" if action else "NVIDIA Xid catalogue, which prints no action"
+
+
 def _repeated(xid: int) -> XidClass | None:
     return next((klass for klass, numbers in _REPEATED.items() if xid in _numbers(numbers)), None)
 
@@ -225,7 +236,6 @@ def _escalation(xid: int) -> Advice:
 
 def _catalogue() -> Iterator[Xid]:
     for numbers, meaning, klass, action, advice, note in _ROWS:
-        basis = "NVIDIA Xid catalogue" if action else "NVIDIA Xid catalogue, which prints no action"
         for n, xid in enumerate(_numbers(numbers)):
             yield Xid(
                 xid=xid,
@@ -236,7 +246,7 @@ def _catalogue() -> Iterator[Xid]:
                 repeated=_repeated(xid),
                 escalation=_escalation(xid),
                 note=note,
-                provenance=_provenance(xid, basis),
+                provenance=_provenance(xid, _basis(xid, action)),
             )
     for numbers, meaning in _UNUSED:
         for xid in _numbers(numbers):

@@ -62,6 +62,7 @@ XID_TO_DO: Mapping[int, str] = {
     171: _DETAIL + "Uncorrectable errors there: drain the node and reset the GPU, which remaps the row; its Xid 48 was lost.",
     172: _DETAIL + "Uncorrectable SRAM errors there: drain the node and reset the GPU; its Xid 48 was lost. Threshold exceeded: replace the board.",
     173: "Drain the node and reboot it. Again: have the board inspected (link between CPU and GPU).",
+    175: f"Drain the node and {_RESET}. If the reset hangs, reboot. Again: {_CASE}.",
 }  # fmt: skip
 """By number, with the advice that the catalogue has for it. Numbers that are not here have the text of their advice."""
 
