@@ -147,6 +147,7 @@ CALLS = [
     "nvmlDeviceGetNvLinkVersion(gpu(0), 17)",
     *(f"nvmlDeviceGetNvLinkErrorCounter(gpu(0), 17, {counter})" for counter in range(5)),
     "nvmlDeviceGetNvLinkRemoteDeviceType(gpu(0), 17)",
+    "filled(nvmlDeviceGetGpuFabricInfo, gpu(0), c_nvmlGpuFabricInfo_t())",
     "filled(nvmlDeviceGetGpuFabricInfoV, gpu(0), c_nvmlGpuFabricInfo_v2_t())",
     "filled(nvmlDeviceGetGpuFabricInfoV, gpu(0), c_nvmlGpuFabricInfo_v3_t())",
     "nvmlDeviceGetPersistenceMode(gpu(0))",

@@ -466,6 +466,18 @@ def test_an_older_driver_is_asked_in_its_own_way(node: Node) -> None:
     assert readings.clock_event_reasons == 0
 
 
+def test_a_driver_before_r550_reports_its_fabric_by_the_function_without_a_version(node: Node) -> None:
+    node.fake.error("*", "nvmlDeviceGetGpuFabricInfoV", Code.FUNCTION_NOT_FOUND)
+    node.fake.reading(0, "fabric_state", 1).reading(0, "fabric_clique", 7)
+    node.reader.connect()
+    gpu = node.gpu()
+    readings = gpu.readings
+    assert (readings.fabric_state, readings.fabric_status, readings.fabric_clique) == (1, 0, 7)
+    assert (readings.fabric_in_cluster, readings.fabric_health_mask, gpu.errors) == (0, None, ())
+    node.fake.reading(0, "fabric_state", 3)
+    assert node.gpu().readings.fabric_state == 3, "it is read in each pass"
+
+
 def test_switching_mig_on_or_off_repeats_every_call(node: Node) -> None:
     node.fake.mig(0, 1, 0, "3g.40gb", 40448).reading(0, "remapped_rows_pending", "none")
     node.reader.connect()

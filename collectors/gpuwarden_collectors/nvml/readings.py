@@ -117,13 +117,13 @@ DECODING = Trigger("while the decoder was busy", lambda now: bool(now.get("utili
 DIVIDED = Trigger("while utilization is not given, as with MIG on", lambda now: now.get("utilization_gpu") is None)
 
 
-def _fabric(version: str) -> Special:
+def _fabric(structure_name: str, function: str = "nvmlDeviceGetGpuFabricInfoV") -> Special:
     def read(nvml: Any, handle: Any) -> Any:
-        structure = getattr(nvml, f"c_nvmlGpuFabricInfo_{version}_t", None)
+        structure = getattr(nvml, structure_name, None)
         if structure is None:  # older bindings
             raise nvml.NVMLError(nvml.NVML_ERROR_FUNCTION_NOT_FOUND)
         info = structure()
-        nvml.nvmlDeviceGetGpuFabricInfoV(handle, byref(info))
+        getattr(nvml, function)(handle, byref(info))
         info.inCluster = int(any(info.clusterUuid))
         return info
 
@@ -222,10 +222,16 @@ CALLS: tuple[Call, ...] = (
     Call("nvmlDeviceGetMaxPcieLinkWidth", ("pcie_width_max",), cadence=SETTING),
     Call("nvmlDeviceGetPcieReplayCounter", ("pcie_replays",), cadence=MINUTE, price=SOME),
 
-    Call(_fabric("v3"), ("fabric_state", "fabric_status", "fabric_health_mask", "fabric_clique", "fabric_in_cluster",
-                         "fabric_health_summary"), (), "state status healthMask cliqueId inCluster healthSummary",
-         otherwise=Call(_fabric("v2"), ("fabric_state", "fabric_status", "fabric_health_mask", "fabric_clique",
-                                        "fabric_in_cluster"), (), "state status healthMask cliqueId inCluster")),
+    Call(_fabric("c_nvmlGpuFabricInfo_v3_t"),
+         ("fabric_state", "fabric_status", "fabric_health_mask", "fabric_clique", "fabric_in_cluster", "fabric_health_summary"),
+         (), "state status healthMask cliqueId inCluster healthSummary", otherwise=Call(
+             _fabric("c_nvmlGpuFabricInfo_v2_t"),
+             ("fabric_state", "fabric_status", "fabric_health_mask", "fabric_clique", "fabric_in_cluster"),
+             (), "state status healthMask cliqueId inCluster",
+             # Drivers before R550 know only this one (nvml.h 12.0 to 12.3), which newer headers call deprecated.
+             otherwise=Call(_fabric("c_nvmlGpuFabricInfo_t", "nvmlDeviceGetGpuFabricInfo"),
+                            ("fabric_state", "fabric_status", "fabric_clique", "fabric_in_cluster"),
+                            (), "state status cliqueId inCluster"))),
 
     Call("nvmlDeviceGetPersistenceMode", ("persistence_mode",), cadence=SETTING),
     Call("nvmlDeviceGetMigMode", ("mig_mode",), (), "[]", MINUTE, SOME, DIVIDED),

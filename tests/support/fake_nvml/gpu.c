@@ -118,6 +118,11 @@ FILLER(nvmlDeviceGetGpuFabricInfoV, nvmlGpuFabricInfoV_t,
        FILL(state, fabric_state);
        FILL(healthMask, fabric_health_mask);
        if (out->version == nvmlGpuFabricInfo_v3) FILL(healthSummary, fabric_health_summary))
+FILLER(nvmlDeviceGetGpuFabricInfo, nvmlGpuFabricInfo_t, /* it has no version */
+       FILL(clusterUuid[15], fabric_in_cluster);
+       FILL(status, fabric_status);
+       FILL(cliqueId, fabric_clique);
+       FILL(state, fabric_state))
 FILLER(nvmlDeviceGetPlatformInfo, nvmlPlatformInfo_t,
        EXPECT_VERSION(out->version, nvmlPlatformInfo_v2);
        char serial[TEXT_SIZE];
