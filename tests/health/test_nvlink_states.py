@@ -230,6 +230,29 @@ def test_fewer_or_shorter_ones_warn(per_second: float, seconds: float) -> None:
     assert raised == ["warning"]
 
 
+@pytest.mark.parametrize("driver_sums", [0, None])
+def test_on_hopper_the_counters_of_the_links_count_since_the_drivers_sums_stay_0(driver_sums: int | None) -> None:
+    host = Host(8)
+    sums = {"nvlink_replay_errors": driver_sums, "nvlink_recovery_errors": driver_sums}
+    host.change(5, **sums, nvlink_dl_replay_errors=700, nvlink_dl_recovery_errors=0)
+    host.run(60)
+    assert host.codes == [], "what was counted before is no growth"
+    for minute in range(1, 15):
+        host.change(5, nvlink_dl_replay_errors=700 + 1200 * minute)
+        host.run(60, every=15)
+    assert [(f.key.code, f.severity) for f in host.findings] == [("nvlink_errors", "failure")]
+    assert host.findings[0].evidence["replay_errors"] == 12_000
+
+
+def test_errors_that_the_driver_and_the_links_count_are_counted_once() -> None:
+    host = Host(8)
+    host.change(5, nvlink_dl_recovery_errors=0)
+    host.run(60)
+    host.change(5, nvlink_recovery_errors=9, nvlink_dl_recovery_errors=9)
+    host.run(300, every=15)
+    assert host.codes == []
+
+
 def test_one_large_step_of_a_counter_is_no_failure() -> None:
     host = Host(8)
     host.run(900, every=15)

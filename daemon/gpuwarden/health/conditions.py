@@ -204,7 +204,7 @@ _ROWS: tuple[Condition, ...] = (
     Condition(
         code="nvlink_errors", scope="gpu", severity=F, advice=Advice.INSPECT_HARDWARE, fall=600, history=600, jobs_go_on=True,
         title="NVLink errors keep coming",
-        why="At least 10 replays and recoveries within 10 minutes. A failure where they come all the time, 5 a second or more in each third of "
+        why="At least 10 replays and recoveries within 10 minutes, by the driver's sums or by the counters of the links. A failure where they come all the time, 5 a second or more in each third of "
         "10 minutes: the link does little else, and the node is taken out after its jobs.",
         source="own choice; DCGM fails a GPU at the first one, which a retraining link gives too (DCGM_FR_NVLINK_ERROR_CRITICAL)",
         depends_on=(*NO_GPU, "nvlink_down"),

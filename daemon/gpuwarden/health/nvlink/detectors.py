@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import chain
+from operator import attrgetter
 
 from gpuwarden.health.detection import Detection, gpu_detection
 from gpuwarden.health.model import Evidence, Key, Severity, Sighting, Subject, gpu, link
@@ -67,7 +69,15 @@ def _links(of: tuple[tuple[str, tuple[int, ...]], ...]) -> frozenset[Subject]:
     return frozenset(link(slot, number) for slot, numbers in of for number in numbers)
 
 
-NVLINK_ERRORS = ("nvlink_replay_errors", "nvlink_recovery_errors", "nvlink5_recoveries", "nvlink5_recovery_failures")
+_COUNTERS = (
+    ("nvlink_replay_errors", "nvlink_dl_replay_errors"),
+    ("nvlink_recovery_errors", "nvlink_dl_recovery_errors"),
+    ("nvlink5_recoveries",),
+    ("nvlink5_recovery_failures",),
+)
+"""Counters of one kind of error. On Hopper the driver's own sums stay 0, or are not supported, and only the counters of the links grow
+(DataDog/datadog-agent#55966, NVIDIA/DCGM#173); on Ampere both do."""
+NVLINK_ERRORS = tuple(chain.from_iterable(_COUNTERS))
 NVLINK_ERRORS_LIMIT, NVLINK_ERRORS_WINDOW = 10, 600.0
 """Own choice: DCGM fails a GPU for a single replay a minute, which a retraining link gives; gpuwarden warns."""
 ALL_THE_TIME, PARTS = 5.0, 3
@@ -79,9 +89,7 @@ def nvlink_errors(state: State, sight: Sight) -> Detection:
     """Replays and recoveries that persist: more than the retraining of a link causes."""
     sightings, examined = [], []
     for facts in sight.answering:
-        counted = [
-            (name, s) for name in NVLINK_ERRORS if (s := state.moments.windows.get((facts.slot, name))) is not None
-        ]
+        counted = _counted(state, facts.slot)
         if not counted:
             continue
         examined.append(facts)
@@ -92,6 +100,16 @@ def nvlink_errors(state: State, sight: Sight) -> Detection:
             severity = Severity.FAILURE if _all_the_time([s for _, s in counted]) else Severity.WARNING
             sightings.append(Sighting(Key("nvlink_errors", gpu(facts.slot)), grown, severity))
     return gpu_detection(sightings, examined)
+
+
+def _counted(state: State, slot: str) -> list[tuple[str, Series]]:
+    """The windows of a GPU by name; of two counters of one kind the one that grew more."""
+    windows, counted = state.moments.windows, []
+    for names in _COUNTERS:
+        same = [series for name in names if (series := windows.get((slot, name))) is not None]
+        if same:
+            counted.append((names[0], max(same, key=attrgetter("grown"))))
+    return counted
 
 
 def _all_the_time(counters: Sequence[Series]) -> bool:
