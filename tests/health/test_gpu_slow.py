@@ -58,6 +58,7 @@ def judged(host: Host, minutes: float = 30) -> list[str]:
         pytest.param(
             8, {**SLOW, "clock_event_reasons": 0x4, "power_usage_mw": 300_000}, id="capped far below its limit"
         ),
+        pytest.param(8, {**SLOW, "clock_event_reasons": 0x8}, id="slowed by the hardware, which says not why"),
     ],
 )
 def test_a_slow_gpu_warns_after_ten_minutes(gpus: int, readings: Mapping[str, float]) -> None:
@@ -117,8 +118,9 @@ def test_a_restart_in_the_middle_delays_nothing() -> None:
     "readings",
     [
         pytest.param({"clock_event_reasons": 0x2}, id="clocks that were set"),
-        pytest.param({"clock_event_reasons": 0x8}, id="hardware slowdown"),
-        pytest.param({"clock_event_reasons": 0x40}, id="hardware thermal slowdown"),
+        pytest.param({"clock_event_reasons": 0x8 | 0x40}, id="hardware thermal slowdown"),
+        pytest.param({"clock_event_reasons": 0x8 | 0x80}, id="the power brake"),
+        pytest.param({"clock_sm_mhz": 1000, "clock_event_reasons": 0x8}, id="slowed by the hardware, above half"),
         pytest.param({"clock_event_reasons": 0x4, "power_usage_mw": 640_000}, id="at its own power limit"),
         pytest.param(
             {"clock_event_reasons": 0x24, "power_usage_mw": 295_000, "power_enforced_limit_mw": 300_000},

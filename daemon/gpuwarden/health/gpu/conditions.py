@@ -56,7 +56,7 @@ GPU_CONDITIONS: tuple[Condition, ...] = (
         title="A GPU is slow while it is busy",
         why="For 10 minutes, at full utilisation: its SM clock is below half of that of its siblings (busy GPUs of the same name, of the "
         "same job where that is known), or with fewer than two of them below half of its maximum, and the driver gives no reason that "
-        "explains it (clocks that were set, a hardware slowdown, its own power limit); or, under software thermal slowdown, below 80 % of "
+        "explains it (clocks that were set, hardware slowdown for heat or by the power brake, its own power limit); or, under software thermal slowdown, below 80 % of "
         "them (60 % of its maximum); or it is power-capped below 70 % of its limit while its siblings reach theirs (not on superchips, "
         "whose CPU shares the power). GPUs with MIG are not judged. At rest nothing shows it: it ends after 5 minutes of work.",
         source="sgl-project/sglang#39206 (480 of 1980 MHz at 86 °C), GB10 (650 of 3003 MHz without a reason); scitix/sichek; the limits: "

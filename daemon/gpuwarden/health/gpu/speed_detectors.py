@@ -1,7 +1,9 @@
 """GPUs that are slow while they are busy: below their siblings, or below their own maximum, and the driver names no good reason.
 
-What explains a low clock: a clock that was set (reason bit 0x2), the hardware's slowdowns, which have conditions of their own, and
-power capping (0x4) at the GPU's own limit. Software thermal slowdown (0x20) explains a little less speed, not much less.
+What explains a low clock: a clock that was set (reason bit 0x2), the hardware's slowdowns for heat and for the power brake (0x40,
+0x80), which have conditions of their own, and power capping (0x4) at the GPU's own limit. Software thermal slowdown (0x20) explains a
+little less speed, not much less. Hardware slowdown (0x8) without 0x40 and 0x80 explains nothing: it is the protection against too much
+power, which no other condition has (nvml.h, nvmlClocksThrottleReasonHwSlowdown).
 """
 
 from __future__ import annotations
@@ -86,12 +88,7 @@ def _slow(state: State, facts: GpuFacts, siblings: Sequence[GpuFacts]) -> Eviden
     clocks = [clock for other in siblings if (clock := other.readings.clock_sm_mhz) is not None]
     together = len(clocks) >= SIBLINGS
     usual = sorted(clocks)[len(clocks) // 2] if together else r.clock_sm_max_mhz
-    if (
-        reasons is None
-        or not usual
-        or r.clock_sm_mhz is None
-        or reasons & (CLOCKS_SET | HW_SLOWDOWN | HW_THERMAL | POWER_BRAKE)
-    ):
+    if reasons is None or not usual or r.clock_sm_mhz is None or reasons & (CLOCKS_SET | HW_THERMAL | POWER_BRAKE):
         return {}
     share, why = r.clock_sm_mhz / usual, ""
     if together and _capped_by_another(facts, siblings) and share < AS_FAST:
@@ -100,6 +97,8 @@ def _slow(state: State, facts: GpuFacts, siblings: Sequence[GpuFacts]) -> Eviden
         return {}
     elif _hot(state, facts) and share < (HOT_OF_SIBLINGS if together else HOT_OF_MAXIMUM):
         why = "software thermal slowdown"
+    elif share < HALF and reasons & HW_SLOWDOWN:
+        why = "hardware slowdown, neither for heat nor by the power brake"
     elif share < HALF:
         why = "no reason of the driver's explains it"
     if not why:
