@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from gpuwarden.health.conditions import condition
 from gpuwarden.health.model import Finding, Verdict
+from gpuwarden.health.running_jobs import jobs_go_on
 
 FORCE = "gpuwarden restore --force"
 _SHOWN = 8
@@ -61,11 +61,11 @@ def _listed(failures: Sequence[Finding], verdict: Verdict) -> Iterator[str]:
 
 def effect_on_jobs(finding: Finding, verdict: Verdict) -> str:
     """Return how this failure affects jobs on the node."""
-    row, subject = condition(finding.key.code), finding.key.subject
+    subject = finding.key.subject
     gpu = next((gpu for gpu in verdict.gpus if gpu.slot == subject.slot), None)
     if finding.key.code in _NO_GPU_WORKS:  # before `jobs_go_on`, which is about running jobs
         return "no job can use any GPU of this node"
-    if row is not None and row.jobs_go_on:
+    if jobs_go_on(finding):
         return "jobs run, worse at most"
     if finding.key.code == "gpu_missing":
         return "jobs that are given this GPU fail when they start"

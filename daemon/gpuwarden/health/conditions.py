@@ -108,7 +108,8 @@ _ROWS: tuple[Condition, ...] = (
     Condition(
         code="gpu_recovery_action", scope="gpu", severity=F, advice=Advice.RESET_GPU, fall=10,
         title="The driver asks for a recovery action",
-        why="The driver's own verdict about the GPU, and the level behind Xid 154. Drain P2P warns, all others fail.",
+        why="The driver's own verdict about the GPU, and the level behind Xid 154. Drain P2P warns, all others fail. "
+        "Drain and reset takes the node out after its jobs, which are safe.",
         source="nvml.h: nvmlDeviceGpuRecoveryAction_t; DCGM 4.6 has no incident for 5 to 7 (measured)", depends_on=NO_GPU,
     ),
     # --- momentary events

@@ -103,3 +103,16 @@ def test_jobs_on_a_gpu_that_works_on_are_left_alone(condition: str) -> None:
     assert condition in host.codes
     assert host.health.value == "failure"
     assert concerned(host) == []
+
+
+@pytest.mark.parametrize(("action", "gpus"), [(1, [slot(2)]), (2, [slot(2)]), (4, [])])
+def test_jobs_are_left_alone_while_the_driver_asks_for_a_reset_after_they_have_ended(
+    action: int, gpus: Collection[str]
+) -> None:
+    """Drain and reset: the running work is safe, and no new work is to start (DCGM_FR_GPU_RECOVERY_DRAIN_RESET)."""
+    host = Host(4)
+    host.run(60)
+    host.change(2, recovery_action=action)
+    host.run(60)
+    assert (host.health.value, host.codes) == ("failure", ["gpu_recovery_action"])
+    assert concerned(host) == gpus

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from gpuwarden.features.evacuation.policy.budget import FAILING_GPU
-from gpuwarden.health.conditions import condition
-from gpuwarden.health.model import Finding, Verdict
+from gpuwarden.health.model import Verdict
+from gpuwarden.health.running_jobs import jobs_go_on
 from gpuwarden.policy import reasons
 from gpuwarden.policy.model import NodeState, Notice, Why
 from gpuwarden.policy.notices import all_imminent, id_of
@@ -76,11 +76,6 @@ def _is_unschedulable(node_state: NodeState) -> bool:
     return node_state.reachable and not node_state.schedulable
 
 
-def _ends_jobs(finding: Finding) -> bool:
-    row = condition(finding.key.code)
-    return row is None or not row.jobs_go_on
-
-
 def _failing(state: PolicyState, verdict: Verdict, begun: Mapping[str, str], *, excludes: bool) -> Iterator[Notice]:
     """Yield notices of failing GPUs, but only while the node is excluded for a failure, when mode, breaker and
     operators have decided. They date from the exclusion.
@@ -93,7 +88,7 @@ def _failing(state: PolicyState, verdict: Verdict, begun: Mapping[str, str], *, 
     by_slot: dict[str, list[Stamp]] = {}
     for finding in live(state, verdict):
         subject, is_confirmed = finding.key.subject, finding.confirmed or f"{GPU}/{finding.key.subject.slot}" in begun
-        if is_confirmed and subject.kind in _OF_GPU and _ends_jobs(finding):
+        if is_confirmed and subject.kind in _OF_GPU and not jobs_go_on(finding):
             by_slot.setdefault(subject.slot, []).append(finding.first_seen)
     for slot in sorted(by_slot) if out or not excludes else ():
         at = min(out if excludes else by_slot[slot])

@@ -89,11 +89,14 @@ def ecc_correctable_rate(state: State, _: Sight, facts: GpuFacts) -> Sighting | 
     return Sighting(Key("ecc_correctable_rate", gpu(facts.slot)), {"corrected": grown, "seconds": round(seconds)})
 
 
+DRAIN_AND_RESET = 4
+"""The recovery action of a GPU whose running work is safe: no new work, and a reset after it (the text of DCGM_FR_GPU_RECOVERY_DRAIN_RESET,
+DCGM 4.6)."""
 RECOVERY_ACTIONS: dict[int, tuple[str, Severity, Advice]] = {
     1: ("reset", F, Advice.RESET_GPU),
     2: ("reboot", F, Advice.REBOOT),
     3: ("drain P2P", W, Advice.RESTART_APP),
-    4: ("drain and reset", F, Advice.RESET_GPU),
+    DRAIN_AND_RESET: ("drain and reset", F, Advice.RESET_GPU),
     5: ("recover IMEX domain", F, Advice.RESTART_SERVICE),
     6: ("bus reset", F, Advice.REBOOT),
     7: ("system reboot", F, Advice.REBOOT),
