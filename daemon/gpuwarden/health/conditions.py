@@ -225,7 +225,7 @@ _ROWS: tuple[Condition, ...] = (
         code="fabric_unhealthy", scope="gpu", severity=F, advice=Advice.RESTART_SERVICE, fall=30,
         title="A GPU is not healthy in the NVLink fabric",
         why="Registration with the fabric manager failed or did not finish within 5 minutes, or the health mask reports a "
-        "fault for a minute.",
+        "fault, or the driver's summary of it is unhealthy, for a minute.",
         source="nvml.h: nvmlGpuFabricInfoV_t; DCGM_FR_FIELD_VIOLATION, DCGM_FR_FABRIC_PROBE_STATE", depends_on=NO_GPU,
     ),
     # --- PCIe

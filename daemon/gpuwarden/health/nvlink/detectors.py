@@ -127,6 +127,9 @@ FABRIC_START = 300.0
 fault: of 288 nodes 214 had links down for one poll after planned reboots (NVSentinel#1701)."""
 
 
+UNHEALTHY = 2
+"""fabric_health_summary: the driver's own verdict (nvml.h, NVML_GPU_FABRIC_HEALTH_SUMMARY_UNHEALTHY). Newer drivers have flags in the mask that
+are not read here."""
 REGISTERED = 3
 """fabric_state: registration with the fabric manager is completed (nvml.h, NVML_GPU_FABRIC_STATE_COMPLETED)."""
 
@@ -141,6 +144,8 @@ def _fabric_fault(facts: GpuFacts) -> tuple[str, float] | None:
     bad = [text for bit, text in FABRIC_FLAGS.items() if mask >> bit & 3 == 1]
     if mask >> 8 & 0xF not in (0, 1):
         bad.append("wrong configuration")
+    if not bad and r.fabric_health_summary == UNHEALTHY:
+        bad.append("unhealthy, for a reason that the health mask does not name")
     return (", ".join(bad), 60.0) if bad else None
 
 
