@@ -122,6 +122,7 @@ def test_a_pasted_line_is_read_as_the_driver_wrote_it(tmp_path: Path) -> None:
         ("NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)", "the driver requests: reboot"),
         ("NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from 0x2 (Node Reboot Required) to 0x0 (None)", "no recovery is needed any more"),
         ("NVRM: Xid (PCI:0000:dc:00): 45, pid=1, name=x, Ch 00000001 caused by previous Xid 149", "it followed Xid 149"),
+        ("NVRM: Xid (PCI:0000:dc:00): 94, Contained: GSP (0x0). RST: Yes, D-RST: No", "the driver needs a reset of the GPU"),
         ("NVRM: Xid (PCI:0000:cb:00): 13, Graphics SM Warp Exception on (GPC 7, TPC 7, SM 0): x", "place:           GPC 7 TPC 7"),
         ("NVRM: GPU 0000:4e:00.0: GPU has fallen off the bus.", "Xid 79: GPU has fallen off the bus"),
         ("nvidia-nvswitch3: SXid (PCI:0000:04:00.0): 20001, Fatal, Link 44 x", "class:           fatal"),

@@ -839,6 +839,28 @@ def test_a_contained_memory_error_warns_and_an_uncontained_one_fails() -> None:
     assert host.health is Health.FAILURE
 
 
+def test_a_contained_error_after_which_the_driver_asks_for_a_reset_is_a_failure() -> None:
+    """Errors in the processors of a Blackwell GPU are contained, and need a reset (kern_gpu_error_cont_gb100.c)."""
+    host = Host(8)
+    host.change(3, ecc_uncorrected_volatile=1, remapped_rows_pending=0)
+    line = replace(host.xid(3, 94), text="Contained: GSP (0x0, 0x0). RST: Yes, D-RST: No")
+    host.step(line)
+    assert {f.key.code: (f.severity, f.advice) for f in host.findings} == {
+        "xid": (Severity.FAILURE, Advice.RESET_GPU),
+        "ecc_uncorrectable": (Severity.FAILURE, Advice.RESET_GPU),
+    }
+    host.run(7200, every=60)
+    assert "xid" in host.codes, "it stays until the reset"
+
+
+@pytest.mark.parametrize(("does", "advice"), [("node reboot", Advice.REBOOT), ("GPU reset", Advice.RESET_GPU)])
+def test_a_channel_to_be_repaired_asks_for_what_its_line_names(does: str, advice: Advice) -> None:
+    host = Host(8)
+    text = f"Marking Channel 3 in FBPA 2 along with its pair for repair. Perform {does} to activate repair."
+    host.step(replace(host.xid(3, 160), text=text))
+    assert [(f.severity, f.advice) for f in host.findings] == [(Severity.WARNING, advice)]
+
+
 def test_a_contained_error_whose_counter_is_seen_before_its_line_is_never_a_failure() -> None:
     host = Host(8)
     host.change(3, ecc_uncorrected_volatile=1, remapped_rows_pending=1)

@@ -33,6 +33,12 @@ def line(xid: int, text: str, *, pid: int | None = None, source: Source = Source
         (line(45, "Ch 00000001 caused by previous Xid 149"), "after 149"),
         (line(45, "Ch 00000008", pid=5), "process"),
         (line(45, "Ch 00000008"), "unnamed"),
+        (line(94, "Contained: GSP (0x0, 0x0). RST: Yes, D-RST: No"), "reset"),
+        (line(94, "Contained: SM (0x1). RST: No, D-RST: No"), ""),
+        (line(94, "Contained: FB (0x1, 0x0). RST: No, D-RST: Yes"), ""),
+        (line(95, "Uncontained: LTC TAG (0x2, 0x1). RST: Yes, D-RST: No"), ""),
+        (line(160, "Marking Channel 3 in FBPA 2 along with its pair for repair. Perform node reboot to activate repair."), "reboot"),
+        (line(160, "Marking Channel 0 in FBPA 12 along with its pair for repair. Perform GPU reset to activate repair."), ""),
         (line(154, "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"), "to 2"),
         (line(154, "GPU recovery action changed from 0x2 (Node Reboot Required) to 0x0 (None)"), "to 0"),
         (line(154, "something else"), "unreadable"),
@@ -64,7 +70,7 @@ def test_a_sign_can_be_read_back() -> None:
 
 
 @settings(deadline=None, max_examples=150)
-@given(xid=st.sampled_from([13, 31, 45, 79, 147, 154]), text=st.text(max_size=512))
+@given(xid=st.sampled_from([13, 31, 45, 79, 94, 147, 154, 160]), text=st.text(max_size=512))
 @pytest.mark.parametrize(
     "front", ["", "MMU Fault: ENGINE GRAPHICS GPC1 GPCCLIENT_", "GPU recovery action changed from 0x"]
 )

@@ -18,6 +18,7 @@ from gpuwarden.health.to_do import COMMON, first_sentence, of_condition, of_reco
 from gpuwarden.health.view import Rules, XidRule
 from gpuwarden.health.xid.catalogue import XidClass, xid_row
 from gpuwarden.health.xid.lines import followed, recovery_action, sign
+from gpuwarden.health.xid.rules import of_line
 from gpuwarden.health.xid.ruling import Ruling, of_site
 from gpuwarden.health.xid.sxid_catalogue import advice as sxid_advice
 from gpuwarden.health.xid.sxid_catalogue import sxid_row
@@ -162,6 +163,8 @@ def _other(event: XidEvent) -> LineFacts:
             facts={"line": f"the driver requests: {name}. gpu_recovery_action: {severity}"},
             to_do=of_recovery(action, advice),
         )
+    if (decided := of_line(xid_row(event.xid), (text,))) is not None:
+        return LineFacts(decided, {"line": str(decided.evidence["line"])})
     if cause := followed(text):
         return LineFacts(facts={"line": f"it followed Xid {cause}, which decides"})
     return LineFacts(facts={"place": text} if event.xid in (13, 31) else {})

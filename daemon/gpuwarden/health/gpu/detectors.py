@@ -9,6 +9,7 @@ from gpuwarden.health.gpu.slowdown import slowdown_offset
 from gpuwarden.health.model import Advice, Evidence, Key, Severity, Sighting, gpu
 from gpuwarden.health.state import State, counts
 from gpuwarden.health.view import Sight
+from gpuwarden.health.xid.lines import RESET
 from gpuwarden_collectors.facts import GpuFacts
 
 W, F = Severity.WARNING, Severity.FAILURE
@@ -25,15 +26,20 @@ def flag(code: str, reading: str) -> Detector:
 
 
 def _contained(state: State, facts: GpuFacts) -> bool | None:
-    """True if the driver contained it: Xid 94 since boot or reset, no 48, 95 or 140, none in SRAM, rows are remapped at reset.
+    """True if the driver contained it: Xid 94 since boot or reset whose line asks for no reset, no 48, 95 or 140, none in SRAM, rows are
+    remapped at reset.
 
     None: nothing is against it but that there is no 94.
     """
     records = (state.records.get(Key("xid", gpu(facts.slot), number)) for number in ("94", "48", "95", "140"))
-    here = {record.key.detail for record in records if record is not None and counts(state, record)}
+    counted = [record for record in records if record is not None and counts(state, record)]
+    here = {record.key.detail for record in counted}
     readings = facts.readings
     remappable = readings.remapped_rows_pending is not None and not readings.remapped_rows_failure
-    if here & {"48", "95", "140"} or readings.ecc_uncorrected_volatile_sram or not remappable:
+    must_reset = any(
+        RESET in burst.signs for record in counted if record.key.detail == "94" for burst in record.bursts[-1:]
+    )
+    if must_reset or here & {"48", "95", "140"} or readings.ecc_uncorrected_volatile_sram or not remappable:
         return False
     return True if "94" in here else None
 

@@ -5,6 +5,8 @@
 | 13 | where: `GPC 7 TPC 3` |
 | 31 | where: `GPC 2 T1_3`, or without the GPC, which older drivers do not print |
 | 45 | `after 31`, if the line names what it followed; else `process`, if it names one; else `unnamed` |
+| 94 | `reset`, if the driver says that the GPU must be reset, though the error was contained (`RST: Yes`) |
+| 160 | `reboot`, if the repair needs a reboot of the node |
 | 144 to 150 | unit, its severity, the bits that decide (`nvlink5.py`) |
 | 154 | `to 2`: the new recovery action, as NVML numbers them |
 
@@ -21,10 +23,13 @@ from gpuwarden.health.nvlink.nvlink5 import NVLINK5_XIDS, nvlink5_line
 from gpuwarden_collectors.event_facts import Source, XidEvent
 
 UNREADABLE, UNNAMED, PROCESS = "unreadable", "unnamed", "process"
+RESET, REBOOT = "reset", "reboot"
 
 _SM = re.compile(r"\(GPC (\d{1,3}), TPC (\d{1,3})\b")
 _MMU = re.compile(r"\bENGINE \w{1,40} (?:GPC(\d{1,3}) )?GPCCLIENT_(\w{1,20}) faulted")
 _AFTER = re.compile(r"\bcaused by previous Xid (\d{1,5})\b")
+_MUST_RESET = re.compile(r"\bRST: Yes, D-RST: ")
+_REPAIR = re.compile(r"\bPerform node reboot to activate repair\b")
 _RECOVERY = re.compile(r"GPU recovery action changed from 0x[0-9a-fA-F]{1,8} \(.{0,60}?\) to 0x([0-9a-fA-F]{1,8}) \(")
 
 
@@ -63,6 +68,14 @@ def _cleanup(event: XidEvent) -> str:
     return UNNAMED if event.pid is None else PROCESS
 
 
+def _contained(event: XidEvent) -> str:
+    return RESET if _MUST_RESET.search(event.text) else ""
+
+
+def _repair(event: XidEvent) -> str:
+    return REBOOT if _REPAIR.search(event.text) else ""
+
+
 def _nvlink5(event: XidEvent) -> str:
     line = nvlink5_line(event.text)
     return UNREADABLE if line is None else line.sign
@@ -77,6 +90,8 @@ _READERS: dict[int, Callable[[XidEvent], str]] = {
     13: _exception,
     31: _page_fault,
     45: _cleanup,
+    94: _contained,
+    160: _repair,
     154: _recovery,
     **dict.fromkeys(NVLINK5_XIDS, _nvlink5),
 }

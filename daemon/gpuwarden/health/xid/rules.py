@@ -7,6 +7,8 @@
 | others that an application can cause | five bursts of a day on one GPU and not on others: a warning |
 | 45 | a record after another Xid or a reset, or with a process in its line (it was killed); else a warning |
 | 63, 94, 171, 172 | within seconds of a 48 of the same GPU: details of it |
+| 94 | a failure, if the driver says in the line that the GPU must be reset |
+| 160 | advises a reboot, if the line says that the repair needs one |
 | 74 | the second burst of a day: a failure |
 | 144 to 150 | the vendor's decode sheet (`nvlink5.py`); what it does not describe is a warning |
 | 154 | `gpu_recovery_action` is made of it (`recovery.py`); an unreadable one is a warning |
@@ -17,7 +19,7 @@ The site's rule for a number wins over all that. All of it follows from records 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gpuwarden.health.memory import Record, State
@@ -25,7 +27,7 @@ from gpuwarden.health.model import Advice, Evidence
 from gpuwarden.health.nvlink.nvlink5 import NVLINK5_XIDS, branch, decode, nvlink5_sign
 from gpuwarden.health.view import Sight
 from gpuwarden.health.xid.catalogue import Xid, XidClass, xid_row
-from gpuwarden.health.xid.lines import UNREADABLE, recovery_action
+from gpuwarden.health.xid.lines import REBOOT, RESET, UNREADABLE, recovery_action
 from gpuwarden.health.xid.partners import CANCELS, DETAILS_OF_48, cleanup, detail_of_48, double_bit, ended
 from gpuwarden.health.xid.repeats import of_application, of_nvlink, of_place, repeated
 from gpuwarden.health.xid.ruling import Ruling, newest_signs, of_site, plain
@@ -82,6 +84,27 @@ def _line(sight: Sight, row: Xid, sign: str) -> Ruling:
     return Ruling(XidClass.WARNING if understated else rule.klass, rule.advice, evidence)
 
 
+def of_line(row: Xid, signs: Sequence[str]) -> Ruling | None:
+    """Ruling on an Xid 94 or 160 whose line asks for more than its row; None for others.
+
+    On Blackwell the driver contains what poisons the GPU's own processors, and needs a reset all the same
+    (kern_gpu_error_cont_gb100.c of NVIDIA's open kernel modules 595.45.04). ras_events.c of later ones has the texts of 160.
+    """
+    if row.xid == 94 and RESET in signs:
+        return Ruling(XidClass.FAILURE, Advice.RESET_GPU, {"line": "the driver needs a reset of the GPU"})
+    if row.xid == 160 and REBOOT in signs:
+        return Ruling(row.klass, Advice.REBOOT, {"line": "the repair needs a reboot of the node"})
+    return None
+
+
+def _contained(state: State, sight: Sight, record: Record, row: Xid) -> Ruling:
+    return of_line(row, newest_signs(record)) or detail_of_48(state, sight, record, row)
+
+
+def _repair(_: State, __: Sight, record: Record, row: Xid) -> Ruling:
+    return of_line(row, newest_signs(record)) or plain(row)
+
+
 def _recovery(_: State, __: Sight, record: Record, row: Xid) -> Ruling:
     newest = newest_signs(record)[-1:]
     if newest == (UNREADABLE,):
@@ -97,7 +120,9 @@ _RULES: dict[int, Callable[[State, Sight, Record, Xid], Ruling | None]] = {
     74: of_nvlink,
     79: fallen_off,
     154: _recovery,
+    160: _repair,
     **dict.fromkeys(DETAILS_OF_48, detail_of_48),
+    94: _contained,
     **dict.fromkeys(map(int, CANCELS.values()), ended),
     **dict.fromkeys(NVLINK5_XIDS, _decoded),
 }

@@ -75,6 +75,8 @@ _VARIANTS: Mapping[tuple[int, Advice], str] = {
     (45, A.RESTART_SERVICE): "Restart the fabric manager when the node is empty: `systemctl restart nvidia-fabricmanager`. No other error explains the line.",
     (74, A.RESET_GPU): _LINKS,
     (79, A.OBSERVE): "Check `timeout 20 nvidia-smi -i SLOT`. Bus and driver still have the GPU: `dmesg -x` shows whether the kernel wrote the line.",
+    (94, A.RESET_GPU): f"Drain the node and {_RESET}. The error was contained, and the driver asks for a reset all the same.",
+    (160, A.REBOOT): "Reboot the node when it is empty. Its memory is marked for repair, which is done then; a reset does not do it.",
     **{(number, A.RESET_GPU): _LINKS for number in range(144, 151)},
     **{(number, A.INSPECT_HARDWARE): "Have the NVLink path inspected at the next maintenance: cable, bridge, switch port. `nvidia-smi nvlink -e -i SLOT` "
        "shows which link." for number in range(144, 151)},
