@@ -7,11 +7,14 @@
     count   too many earlier marks: remove the mark
 
 If both fields have other texts, the node continues without a mark: it counts the others, but they do not count it.
+
+A mark that is over keeps other nodes waiting. While Slurm does not answer, its removal is repeated until the mark expires.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -21,7 +24,7 @@ from gpuwarden.base.log import get_logger
 from gpuwarden.policy.fleet_marks import Mark, is_free, marks, with_mark, without
 from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.slurm.client import Commands, SlurmClient
-from gpuwarden_collectors.slurm.errors import SlurmError
+from gpuwarden_collectors.slurm.errors import Refused, SlurmError
 from gpuwarden_collectors.slurm.facts import NodeFacts
 from gpuwarden_collectors.slurm.nodes import read_node
 from gpuwarden_collectors.slurm.options import SlurmOptions
@@ -48,7 +51,7 @@ class TurnOptions:
     """Options of a turn. `what`: text in the mark; `done`: the same in messages.
 
     In seconds: `lasts`: the longest turn; `pause`: from the write to the second count, at least one; `kept`: for which
-    a mark remains after its end, to be counted.
+    a mark remains after its end, to be counted; `again`: least and most between two tries to remove or end a mark.
     """
 
     what: str
@@ -56,6 +59,7 @@ class TurnOptions:
     lasts: float
     pause: float
     kept: float = 0.0
+    again: tuple[float, float] = (30.0, 90.0)
 
 
 class FleetTurn:
@@ -74,20 +78,18 @@ class FleetTurn:
         self._options = options
         self._refusal = refusal
         self._wall = wall
+        self._chance = random.Random()  # noqa: S311 - spreads load, guards nothing
 
     async def enter(self) -> str:
         """Mark the node; return "". Or return why it is not its turn, or why that is unknown."""
         try:
             return await self._entered()
         except SlurmError as error:
-            return f"it cannot be counted how many nodes are {self._options.done}: {error}"
+            return self._uncounted(error)
 
     async def leave(self) -> None:
-        """End the mark, even of an earlier daemon. If that fails, the mark expires."""
-        try:
-            await self._each(self._ended)
-        except SlurmError as error:
-            log.info("mark stays until its end", mark=self._options.what, reason=str(error))
+        """End the mark, even of an earlier daemon. Repeated while Slurm does not answer, until the mark has expired."""
+        await self._repeated(self._ended)
 
     async def _entered(self) -> str:
         name = await self._commands.node_name()
@@ -103,19 +105,38 @@ class FleetTurn:
             await self._write(name, free, with_mark(texts[free], mark, options.kept))
             await asyncio.sleep(options.pause)
             why = await self._refusal(self._commands, name)
-        except (SlurmError, asyncio.CancelledError):  # the node does nothing: a remaining mark would delay others
+        except SlurmError as error:
+            why = self._uncounted(error)
+        except asyncio.CancelledError:
             with suppress(SlurmError):
-                await self._each(self._without_newest)
+                await self._each(lambda text: self._without(text, mark))
             raise
-        if why:
-            await self._each(self._without_newest)
+        if why:  # the node does nothing: a remaining mark would delay others
+            await self._repeated(lambda text: self._without(text, mark))
         return why
 
-    def _without_newest(self, text: str) -> str:
-        own = [mark for mark in marks(text) if mark.what == self._options.what]
-        rest = without(text, self._options.what)
-        for mark in own[:-1]:
-            rest = with_mark(rest, mark, self._options.kept)
+    def _uncounted(self, error: SlurmError) -> str:
+        return f"it cannot be counted how many nodes are {self._options.done}: {error}"
+
+    async def _repeated(self, change: Callable[[str], str]) -> None:
+        """Change the marks as `_each` does. After an error repeat it, as long as a mark may count."""
+        until = self._wall() + self._options.lasts
+        while True:
+            try:
+                return await self._each(change)
+            except SlurmError as error:
+                if isinstance(error, Refused) or self._wall() >= until:
+                    log.warning("mark stays until it expires", mark=self._options.what, reason=str(error))
+                    return None
+                log.info("mark stays for now", mark=self._options.what, reason=str(error))
+            await asyncio.sleep(self._chance.uniform(*self._options.again))
+
+    def _without(self, text: str, mark: Mark) -> str:
+        """Return the field without this mark, of which Slurm has the text. Older ones of its kind stay."""
+        rest = without(text, mark.what)
+        for other in marks(text):
+            if other.what == mark.what and str(other) != str(mark):
+                rest = with_mark(rest, other, self._options.kept)
         return rest
 
     def _ended(self, text: str) -> str:

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from gpuwarden.actuators.fleet_turn import FleetTurn, TurnOptions, read_marks
 from gpuwarden.features.active_test.at_once import TEST
 from gpuwarden.features.active_test.gate.slurm_mark import gate_turn
+from gpuwarden.features.repair.budget import REPAIR
 from gpuwarden.policy.fleet_marks import Mark
-from gpuwarden_collectors.slurm.client import SlurmClient
+from gpuwarden_collectors.slurm.client import Commands, SlurmClient
 from gpuwarden_collectors.slurm.options import SlurmOptions
-from support.slurm import SLURM_PARTS, Slurm
+from support.slurm import CONTROLLER, SLURM_PARTS, Slurm
 
 pytestmark = SLURM_PARTS
 
@@ -87,12 +89,37 @@ def test_a_daemon_that_ends_between_its_two_counts_takes_its_mark_back(slurm: Sl
     assert marked(slurm) == []
 
 
-def test_a_node_whose_slurm_does_not_answer_waits_and_its_mark_stays_until_its_end(tmp_path: Path) -> None:
+def test_a_mark_that_slurm_could_not_end_is_ended_once_it_answers(slurm: Slurm) -> None:
+    """Until then no other node would be repaired, for an hour by default."""
+
+    async def refused(_: Commands, __: str) -> str:
+        return ""
+
+    async def left() -> None:
+        client = SlurmClient(conf=slurm.conf, inherited=slurm.environment, node="n1", timeout=2.0)
+        options = TurnOptions(what=REPAIR, done="repaired", lasts=3_600.0, pause=0.0, kept=86_400.0, again=(0.1, 0.2))
+        turn = FleetTurn(client, SlurmOptions(enabled=True), options, refused)
+        try:
+            assert await turn.enter() == ""
+            slurm.pause(CONTROLLER)
+            leaving = asyncio.create_task(turn.leave())
+            while client.calls < 6 and not leaving.done():  # three calls of `enter`, one that fails, and another try
+                await asyncio.sleep(0.05)
+            slurm.resume(CONTROLLER)
+            await leaving
+            (mark,) = (await read_marks(client.routine, REPAIR))["n1"]
+            assert mark.until <= time.time()
+        finally:
+            await client.close()
+
+    asyncio.run(left())
+
+
+def test_a_node_whose_slurm_does_not_answer_waits(tmp_path: Path) -> None:
     async def asked() -> str:
         client = SlurmClient(conf=tmp_path / "slurm.conf", inherited={"PATH": str(tmp_path)}, node="n1")
         gate_mark = gate_turn(client, SlurmOptions(enabled=True), at_once=1, slurm_user="root", lasts=60.0, pause=3.0)
         try:
-            await gate_mark.leave()
             return await gate_mark.enter()
         finally:
             await client.close()
