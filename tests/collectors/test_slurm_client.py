@@ -146,6 +146,13 @@ def test_who_cannot_reach_the_socket_of_auth_slurm_is_not_sent_to_munge(sockets:
     assert "munge" not in str(error)
 
 
+def test_a_controller_that_ends_the_connection_may_not_accept_the_credential() -> None:
+    """The line is that of 22.05.8 with the munge key of another cluster; 24.11.5 has "Protocol authentication error"."""
+    error = failure("cannot read", "sinfo", "slurm_load_partitions: Zero Bytes were transmitted or received")
+    assert isinstance(error, Unreachable)
+    assert "clocks and keys (munge)" in str(error)
+
+
 async def test_closing_ends_what_runs(programs: Programs) -> None:
     commands = programs(sinfo="echo $$ > pid.tmp; mv pid.tmp pid; exec sleep 1000")
     asked = asyncio.create_task(commands.ask("cannot ask", "sinfo"))

@@ -74,6 +74,14 @@ async def test_without_munge_or_configuration_slurm_is_unreachable(slurm: Slurm,
         await read_node(nowhere, "n1")
 
 
+async def test_a_munged_that_hangs_is_named_beside_the_controller(slurm: Slurm) -> None:
+    """Slurm's commands hang with it, `scontrol ping` too. They do so for a minute if it was killed, and left its socket."""
+    slurm.pause(MUNGE)
+    commands = SlurmClient(conf=slurm.conf, inherited=slurm.environment, timeout=1.0).routine
+    with pytest.raises(Unreachable, match="'munge -n'"):
+        await read_node(commands, "n1")
+
+
 async def test_who_may_not_drain_is_refused(slurm: Slurm) -> None:
     slurm.folder.joinpath("as-nobody").mkdir(exist_ok=True)
     script = slurm.folder / "as-nobody/scontrol"

@@ -218,7 +218,9 @@ class SlurmClient:
 def _answer(undone: str, command: str, done: Run) -> str:
     answer, complaint = (stream.decode("utf-8", "surrogateescape") for stream in (done.stdout, done.stderr))
     if done.exit_code is None:
-        raise Unreachable(f"{undone}: {command} {done.error}; see 'scontrol ping'; it is tried again")
+        raise Unreachable(
+            f"{undone}: {command} {done.error}; see 'scontrol ping' and, with munge, 'munge -n' here; it is tried again"
+        )
     if done.exit_code == _NOT_STARTED:
         raise Unreachable(f"{undone}: {command} cannot be started; set slurm.folder to where Slurm's commands are")
     if done.exit_code:

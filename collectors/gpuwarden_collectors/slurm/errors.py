@@ -52,6 +52,7 @@ _RIGHTS = (
 _NAME = "set slurm.node to the NodeName of this host: see 'scontrol show nodes'"
 _CONTROLLER = "see 'scontrol ping'; it is tried again"
 _MUNGE = "see 'systemctl status munge' here, and whether clocks and munge keys of all hosts agree; it is tried again"
+_DROPPED = "see the log of slurmctld, and whether clocks and keys (munge) of all hosts agree; it is tried again"
 _SACK = (
     "see 'systemctl status sackd slurmd' here: one of them serves auth/slurm, at /run/slurm/sack.socket or where "
     "SLURM_SACK_SOCKET says; it is tried again"
@@ -68,7 +69,8 @@ _MEANINGS: tuple[tuple[str, type[SlurmError], str], ...] = (
     (r"sack socket|SACK_SOCKET|create_external", Unreachable, _SACK),
     (r"[Mm]unge|authentication|auth_g_create", Unreachable, _MUNGE),
     (r"configuration|[Cc]onfig", Unreachable, _CONF),
-    (r"Unable to contact|timed out|[Cc]onnect|Zero Bytes|standby", Unreachable, _CONTROLLER),
+    (r"Zero Bytes", Unreachable, _DROPPED),  # on 22.05 also for a credential that slurmctld cannot decode
+    (r"Unable to contact|timed out|[Cc]onnect|standby", Unreachable, _CONTROLLER),
 )
 """The first match in the text counts. From the sources of 22.05 to 26.05 (slurm_errno.c), and tested on 22.05."""
 

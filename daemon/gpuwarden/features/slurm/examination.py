@@ -84,7 +84,10 @@ class SlurmDoctor:
         try:
             keys = await read_config(self._commands)
         except SlurmError as error:
-            to_do = "start slurmctld, or correct the network: until it responds the other Slurm rows are missing"
+            to_do = (
+                "check slurmctld, any backup controller ('scontrol ping'), the network, clocks and keys: until this"
+                " works the other Slurm rows are missing"
+            )
             munge = [await self._munge()] if await detached("slurm.conf", lambda: _uses_munge(path)) else []
             return [*rows, *munge, fail("controller", str(error), to_do)]
         rows.append(ok("controller", "responds"))
