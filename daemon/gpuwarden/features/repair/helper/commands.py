@@ -18,6 +18,9 @@ from gpuwarden_collectors.slurm.errors import SlurmError
 Run = Callable[..., Ended]
 _RESET = re.compile(r"GPU ([0-9A-Fa-f:.]{7,16})\s?(?:was|:)? ?(?:was )?successfully reset")
 _REASON = "GPUWARDEN_REASON"
+_UNANSWERED = "timed out on send/recv"
+"""Slurm's text if the controller took the order and did not answer. It carries the order out once it continues (seen with 22.05.8
+and 24.11.5)."""
 
 
 class CommandFailed(Exception):  # noqa: N818 - a result
@@ -117,6 +120,8 @@ def reboot(host: Host, settings: Settings, reason: str, run: Run) -> str:
     variables = slurm_environment(host.variables, settings.slurm_conf)
     assignments = [f"{name}={value}" for name, value in variables.items() if host.variables.get(name) != value]
     ended = run("/usr/bin/env", *assignments, _program(host, "scontrol", settings.slurm_folder), *words)
+    if ended.code and _UNANSWERED in ended.output:
+        return f"Slurm may reboot {node} once it answers again: scontrol reboot: {ended.why}"
     if ended.code is not None and ended.code > 0:  # one that was killed may have given the order
         raise NothingOrdered(f"scontrol reboot of {node}: {ended.why}")
     _checked(ended, f"scontrol reboot of {node}")
