@@ -178,7 +178,7 @@ class Node:
 
     def _ask(self, words: tuple[str, ...]) -> str:
         if words[0] == "sacct":
-            assert words[1:5] == ("-XnP", "-o", "UID,State", "-j")
+            assert words[1:5] == ("-XnP", "-o", "JobIDRaw,UID,State", "-j")
             self.accounting_asked += 1
             if self.accounting is None:
                 raise CollectorError("Slurm accounting storage is disabled")
@@ -236,7 +236,7 @@ def test_the_node_that_slurm_lost_is_this_one_or_another(node: Node, failed: str
 
 def test_who_cancelled_a_job_is_asked_of_accounting(node: Node) -> None:
     node.answers = {60: answer(60, "CANCELLED", "0:15"), 61: answer(61, "FAILED", "1:0")}
-    node.accounting = {60: "1001|CANCELLED by 0\n"}
+    node.accounting = {60: "60|1001|CANCELLED by 0\n"}
     node.ran(60)
     node.ran(61)
     jobs = node.pass_by(90)
@@ -257,16 +257,24 @@ def test_where_there_is_no_accounting_it_is_asked_once_an_hour(node: Node) -> No
     "text",
     [
         "",
-        "1001|CANCELLED",
-        "1002|CANCELLED by 0",
-        "1001|FAILED",
-        "1001|CANCELLED by root",
-        "1001|CANCELLED by 0\n1001|CANCELLED by 1\n",
+        "60|1001|CANCELLED",
+        "60|1002|CANCELLED by 0",
+        "60|1001|FAILED",
+        "60|1001|CANCELLED by root",
+        "61|1001|CANCELLED by 0",
+        "60|1001|CANCELLED by 0\n60|1001|CANCELLED by 1\n",
     ],
 )
-def test_an_answer_of_accounting_that_names_nobody_or_another_user_s_job_is_none(text: str) -> None:
-    assert cancelled_by(text, 1001) is None
-    assert cancelled_by("1001|CANCELLED by 1001\n", 1001) == 1001
+def test_an_answer_of_accounting_that_names_nobody_or_another_job_is_none(text: str) -> None:
+    assert cancelled_by(text, 60, 1001) is None
+    assert cancelled_by("60|1001|CANCELLED by 1001\n", 60, 1001) == 1001
+
+
+@pytest.mark.parametrize("job", [1, 2])
+def test_who_cancelled_is_known_of_each_task_of_an_array(job: int) -> None:
+    """Accounting answers with all tasks for the number of the last one, which is that of the array (22.05.8)."""
+    text = "2|65534|CANCELLED by 0\n3|65534|COMPLETED\n1|65534|CANCELLED by 0\n"
+    assert cancelled_by(text, job, 65534) == 0
 
 
 def test_only_the_first_node_of_a_job_asks(tmp_path: Path) -> None:

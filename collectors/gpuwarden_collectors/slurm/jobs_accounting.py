@@ -14,13 +14,20 @@ from gpuwarden_collectors.slurm.jobs_owners import Ask
 
 AGAIN_AFTER = 3600.0
 """Seconds."""
-_CANCELLED = re.compile(r"(?P<uid>\d{1,10})\|CANCELLED by (?P<by>\d{1,10})\n?", re.ASCII)
+_FIELDS = "JobIDRaw,UID,State"
+_CANCELLED = re.compile(r"(?P<job>\d{1,10})\|(?P<uid>\d{1,10})\|CANCELLED by (?P<by>\d{1,10})", re.ASCII)
 
 
-def cancelled_by(text: str, uid: int | None) -> int | None:
-    """Parses `sacct -XnP -o UID,State` of one job. None if it names no user, or the job's user is not `uid`."""
-    match = _CANCELLED.fullmatch(text)
-    return int(match["by"]) if match and uid in (None, int(match["uid"])) else None
+def cancelled_by(text: str, job: int, uid: int | None) -> int | None:
+    """Parses `sacct -XnP -o JobIDRaw,UID,State` for one job. None if it names no user, or the job's user is not `uid`.
+
+    For the last task of an array, whose number is that of the array, the answer has all tasks. For the first component
+    of a heterogeneous job it has all components (seen with 22.05.8).
+    """
+    lines = [match for line in text.splitlines() if (match := _CANCELLED.fullmatch(line)) and int(match["job"]) == job]
+    if len(lines) != 1 or uid not in (None, int(lines[0]["uid"])):
+        return None
+    return int(lines[0]["by"])
 
 
 class Accounting:
@@ -35,7 +42,7 @@ class Accounting:
         if self._ask is None or now < self._again:
             return None
         try:
-            return cancelled_by(self._ask(("sacct", "-XnP", "-o", "UID,State", "-j", str(job.id))), job.uid)
+            return cancelled_by(self._ask(("sacct", "-XnP", "-o", _FIELDS, "-j", str(job.id))), job.id, job.uid)
         except CollectorError:
             self._again = now + AGAIN_AFTER
             return None
