@@ -181,10 +181,20 @@ def test_a_gpu_that_is_lost_keeps_the_labels_of_its_series() -> None:
         assert before.labels(name) == after.labels(name)
 
 
-def test_a_gpu_that_was_never_listed_has_an_empty_index() -> None:
-    assert (
-        scrape(missing(snapshot(), 3)).value("gpuwarden_gpu_health", pci_bus_id=slot(3), gpu="", state="failure") == 1
-    )
+def test_a_gpu_that_was_lost_before_the_daemon_started_has_the_labels_that_it_had() -> None:
+    """A restart must not end an alert and raise another."""
+    before, after = scrape(snapshot()), scrape(missing(snapshot(), 3))
+    assert after.value("gpuwarden_gpu_health", pci_bus_id=slot(3), gpu="3", state="failure") == 1
+    assert before.labels("gpuwarden_finding") == after.labels("gpuwarden_finding")
+
+
+def test_where_nvml_does_not_number_in_the_order_of_the_slots_the_index_of_a_lost_gpu_is_unknown() -> None:
+    shown, renderer = missing(snapshot(4), 1), Renderer()
+    unread = tuple(replace(g, index=None) for g in shown.verdict.gpus)
+    turned = tuple(g if g.index is None else replace(g, index=3 - g.index) for g in shown.verdict.gpus)
+    for gpus, index in ((unread, "1"), (turned, "")):
+        page = scrape(replace(shown, verdict=replace(shown.verdict, gpus=gpus)), renderer)
+        assert page.value("gpuwarden_gpu_health", pci_bus_id=slot(1), gpu=index, state="failure") == 1
 
 
 def test_how_many_gpus_are_expected_is_not_shown_while_nobody_knows() -> None:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import cached_property, lru_cache
 
 from gpuwarden.base.log import get_logger
+from gpuwarden.health.model import GpuVerdict
 from gpuwarden.health.xid.catalogue import xid_row
 from gpuwarden.publish.metrics.chosen import FULL, Chosen
 from gpuwarden.publish.metrics.dcgm_names import FIELDS, OF_EXPORTER, OF_INSTANCES, PREFIX, XID, Field
@@ -121,12 +122,13 @@ class Renderer:
 
     def _with_last_index(self, snapshot: Snapshot) -> Snapshot:
         """A GPU that NVML does not list keeps its last index: the labels of its series must not change when it is
-        lost.
+        lost, nor when the daemon is restarted afterwards.
         """
         gpus = snapshot.verdict.gpus
         if all(gpu.index is not None for gpu in gpus):
             return snapshot
-        indexed = tuple(replace(gpu, index=self._indices.get(gpu.slot)) for gpu in gpus)
+        indices = _by_order(gpus) | self._indices
+        indexed = tuple(replace(gpu, index=indices.get(gpu.slot)) for gpu in gpus)
         return replace(snapshot, verdict=replace(snapshot.verdict, gpus=indexed))
 
     def _own(self, snapshot: Snapshot) -> Iterator[_Family]:
@@ -166,6 +168,19 @@ class Renderer:
             lines = list(_xid_lines(chosen) if field is XID else _lines(field, chosen))
             if lines:
                 yield _family(_FIELD_HEADS[field.name], lines)
+
+
+def _by_order(gpus: Sequence[GpuVerdict]) -> dict[str, int]:
+    """The index that each GPU has while none is missing, as far as NVML numbers them in the order of their slots.
+
+    A daemon that has just started knows no index of a GPU that is missing, and none while the driver hangs. Alerts are
+    told apart by this label: a restart would end one and raise another.
+    """
+    listed = sorted((gpu.slot, gpu.index) for gpu in gpus if gpu.index is not None)
+    indices = [index for _, index in listed]
+    if indices != sorted(indices):
+        return {}
+    return {slot: index for index, slot in enumerate(sorted(gpu.slot for gpu in gpus))}
 
 
 def _given(metric: Metric, values: Labels) -> tuple[Labels, Labels]:

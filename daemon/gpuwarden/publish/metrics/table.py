@@ -1,8 +1,8 @@
 """gpuwarden's own metrics: one row each, followed by those of features. The name of a metric is written nowhere else.
 
-GPU labels are `gpu` (NVML index, empty while unknown), `uuid` and `pci_bus_id` (the slot, as the kernel writes it). A
-counter whose increase an alert or a dashboard reads exists from the start with value 0: the increase of a series that
-first appears with value 1 is not seen.
+GPU labels are `gpu` (NVML index; of a GPU that NVML does not list, see `exposition.py`), `uuid` and `pci_bus_id` (the
+slot, as the kernel writes it). A counter whose increase an alert or a dashboard reads exists from the start with value
+0: the increase of a series that first appears with value 1 is not seen.
 """
 
 from __future__ import annotations
