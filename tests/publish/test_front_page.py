@@ -12,7 +12,7 @@ from gpuwarden.health.model import Finding, Health, Severity, gpu
 from gpuwarden.publish import status
 from gpuwarden.publish.web.endpoints import ENDPOINTS
 from gpuwarden.publish.web.front_page import SHOWN_MOST, front_page
-from support.snapshots import UPTIME, at, finding, slot, snapshot
+from support.snapshots import UPTIME, at, finding, missing, slot, snapshot
 from support.web_server import get, serving
 
 VOID = {"meta"}
@@ -46,6 +46,12 @@ class Page(HTMLParser):
 def page(*findings: Finding) -> Page:
     shown = snapshot(2, health=Health.FAILURE, findings=findings)
     return Page(front_page(status.status(shown, at(UPTIME + 1))))
+
+
+def test_a_gpu_that_nvml_does_not_list_has_no_index() -> None:
+    made = Page(front_page(status.status(missing(snapshot(2), 1), at(UPTIME + 1))))
+    assert "-" in made.texts
+    assert "None" not in made.texts
 
 
 def test_the_verdict_the_gpus_and_what_to_do_are_on_it() -> None:

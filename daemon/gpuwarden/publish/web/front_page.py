@@ -102,7 +102,7 @@ def _cells(gpu: Mapping[str, Any]) -> Iterable[str]:
         ", ".join(gpu["reasons"]),
     )
     return (
-        escape(str(gpu["index"])),
+        "-" if gpu["index"] is None else escape(str(gpu["index"])),
         f'<span class="{health}">{health}</span>',
         *(escape(str(text)) for text in texts),
     )
