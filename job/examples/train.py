@@ -20,6 +20,7 @@ from gpuwarden_job import (
     CheckpointStore,
     PeerWatch,
     Ranks,
+    SaveFailed,
     capture,
     leave,
     reschedulable,
@@ -93,7 +94,11 @@ def train(arguments: argparse.Namespace, ranks: Ranks) -> None:
                 saved = guard.time_for(store.seconds)
                 with watch.paused():
                     if saved:
-                        store.save(state(), step, metric=loss)
+                        try:
+                            store.save(state(), step, metric=loss)
+                        except SaveFailed as error:  # the job still has to be started again
+                            print(error, flush=True)
+                            saved = False
                     else:  # waits for the newest periodic one, which may still be being written
                         store.settle(guard.time_left())
                 guard.acknowledge(saved=saved, step=step if saved else None)

@@ -21,6 +21,7 @@ from gpuwarden_job import (
     CheckpointStore,
     PeerWatch,
     Ranks,
+    SaveFailed,
     ShardedModel,
     leave,
     reschedulable,
@@ -61,9 +62,15 @@ def train(arguments: argparse.Namespace, ranks: Ranks) -> None:
             interrupted = guard.check(step) is not None
             saved = guard.time_for(store.seconds) if interrupted else cadence.due(step)
             if saved:
-                with watch.paused():
-                    store.save_files(sharded_writer(step=step, samples=samples, **parts), step)
-                cadence.done()
+                try:
+                    with watch.paused():
+                        store.save_files(sharded_writer(step=step, samples=samples, **parts), step)
+                    cadence.done()
+                except SaveFailed as error:
+                    if not interrupted:
+                        raise
+                    print(error, flush=True)  # the job still has to be started again
+                    saved = False
             if interrupted:
                 guard.acknowledge(saved=saved, step=step if saved else None)
                 leave(guard, markers=arguments.markers)

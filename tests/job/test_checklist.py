@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import resource
 import signal
 import sys
 import threading
@@ -315,6 +316,18 @@ def test_row_11_a_termination_signal_saves_at_a_step_boundary_and_leaves_with_th
     code, output = ended(process)
     assert code == gpuwarden_job.REQUEUE, output
     assert len(CheckpointStore(tmp_path / "saved", ranks=Ranks()).saved()) == 1
+
+
+def test_row_11_a_job_whose_last_save_fails_still_leaves_with_the_requeue_code(tmp_path: Path) -> None:
+    process = start(
+        EXAMPLES / "train.py", "--folder", tmp_path / "saved", "--steps", "100000", "--pause", "0.01",
+        "--markers", tmp_path / "markers", "--save-every", "20", run_dir=tmp_path,
+    )  # fmt: skip
+    until(lambda: _newest(tmp_path / "saved") != "", "a periodic checkpoint")
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (1000, 1000))  # as a full disk
+    process.send_signal(signal.SIGTERM)
+    code, output = ended(process)
+    assert (code, "File too large" in output) == (gpuwarden_job.REQUEUE, True), output
 
 
 def test_row_12_a_save_is_flushed_renamed_and_marked_in_this_order(tmp_path: Path) -> None:
