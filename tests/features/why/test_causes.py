@@ -115,7 +115,9 @@ TABLE: dict[str, tuple[Ends, tuple[Touch, ...], Cause, Certainty, str]] = {
     "GPU silent and back, and ranks gave up after half an hour": (FAILED, (finding(f"gpu_unresponsive@gpu/{GPU}", -1_900, until=-1_850),), H, P, "gpu_unresponsive"),
     "GPU failed, and it hung until its time limit": (TIMEOUT, (xid(119, -5_000), finding("job_hung@job/7", -4_950)), H, L, "xid.119"),
     "GPU failed, and it hung until somebody saw it": (Ends("CANCELLED", 0, 15, "ada"), (xid(119, -5_000, OWN), finding("job_hung@job/7", -4_950)), H, Y, "xid.119"),
+    "GPU that the driver waited for too long": (FAILED, (xid(8, pid=OWN),), H, P, "xid.8"),
     # --- not hardware
+    "GPU that the driver waited for too long, after a bad pointer": (FAILED, (xid(31, -9, OWN), xid(8, pid=OWN)), J, Y, "xid.31"),
     "GPU failed half an hour before its own error": (FAILED, (xid(95, -1_800), xid(31, pid=OWN)), J, Y, "xid.31"),
     "contained ECC half an hour before": (FAILED, (xid(94, -1_800, OWN),), J, L, ""),
     "GPU failed an hour before, and it hung for a while then": (FAILED, (xid(119, -5_000), finding("job_hung@job/7", -4_950, until=-3_000)), J, L, ""),

@@ -75,7 +75,8 @@ def _xid_fails(touch: Touch, _: Epoch) -> bool:
 def _xid_memory(touch: Touch, _: Epoch) -> bool:
     """Return True for an error of the GPU that ended one application and left the GPU working."""
     row = _row(touch)
-    return row is not None and row.klass is XidClass.WARNING and row.action == "RESTART_APP"
+    restarts = row is not None and row.klass is XidClass.WARNING and row.action == "RESTART_APP"
+    return restarts and touch.detail != _IDLE
 
 
 def _xid_link(touch: Touch, _: Epoch) -> bool:
@@ -89,6 +90,8 @@ def _xid_own(touch: Touch, _: Epoch) -> bool:
     return brings or (touch.detail in _OWN and touch.what == "xid")
 
 
+_IDLE = "8"
+"""The driver waited too long for the GPU: for a long kernel of the program as well as for a GPU that stopped."""
 _OWN = ("43", "137")
 """The vendor advises to ignore them, but they are errors of users (`health/xid/catalogue.py`, their notes)."""
 
@@ -111,6 +114,10 @@ def _standing(*codes: str) -> Callable[[Touch, Epoch], bool]:
 
 def _repeated(touch: Touch, _: Epoch) -> bool:
     return touch.what == "finding" and code_of(touch).startswith("xid.")
+
+
+def _xid_idle(touch: Touch, _: Epoch) -> bool:
+    return touch.what == "xid" and touch.detail == _IDLE
 
 
 def _its_process(touch: Touch, epoch: Epoch) -> bool:
@@ -201,6 +208,11 @@ ROWS: tuple[Row, ...] = (
     Row(
         name="perhaps_host", fits=lambda touch, _: _found(*_PERHAPS)(touch, _) or _rising(*_HOST, *_DRIVER)(touch, _), cause=Cause.HOST,
         certainty=C.POSSIBLE, template="The node was disturbed: {meaning}; run it again on another node", source="docs/reference/conditions.md",
+    ),
+    Row(
+        name="xid_idle", fits=_xid_idle, cause=Cause.HARDWARE, certainty=C.POSSIBLE,
+        template="{gpu} was disturbed, or a kernel of its program took too long: {meaning}; run it again",
+        source="NVIDIA, Xid errors, 8: driver, application, bus or temperature",
     ),
     Row(
         name="standing_driver", fits=_standing(*_NO_GPU_WORKS), cause=Cause.HOST, certainty=C.LIKELY,
