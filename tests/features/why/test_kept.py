@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
+from pathlib import Path
 
+from gpuwarden.features.why.history import ended_of
 from gpuwarden.features.why.memory import EPOCHS_MOST, RECORDS_MOST, memory_of
 from gpuwarden.features.why.model import SETTLES
 from gpuwarden.features.why.writing import SESSIONS_MOST
 from gpuwarden.health.model import EventKind
+from gpuwarden.ledger.store import Entry, Store
 from gpuwarden_collectors.receivers.workloads_facts import Workload, WorkloadProcess
 from support.hosts import slot
+from support.jobs_ended import job_ended
 from support.why_hosts import WhyHost, workload
 
 OTHER = 1002
@@ -49,3 +54,11 @@ def test_records_of_a_user_with_many_jobs_displace_his_own() -> None:
     assert len(shown) == RECORDS_MOST
     assert "session/5000" in shown
     assert "session/1000" not in shown
+
+
+def test_of_a_job_that_was_requeued_a_thousand_times_the_newest_run_is_read(tmp_path: Path) -> None:
+    runs = [job_ended("slurm/7", since=100_000.0 - run) for run in range(1_010)]
+    store = Store.open(tmp_path / "ledger.db", now=time.time())
+    store.append([Entry(events=tuple(runs))])
+    store.close()
+    assert ended_of(tmp_path / "ledger.db", ["slurm/7"])[-1].end.at == runs[-1].at

@@ -12,7 +12,8 @@ from gpuwarden.ledger.reader import read_only
 
 
 def ended_of(ledger: Path, names: Collection[str]) -> list[Record]:
-    """Return the records of these names, the oldest first. Blocks. Raises LedgerError."""
+    """Return the newest records of these names, the oldest first. Blocks. Raises LedgerError."""
     with read_only(ledger) as reader:
-        events = reader.events(kinds=(EventKind.JOB_ENDED,), subjects=[str(job_subject(name)) for name in names])
+        subjects = [str(job_subject(name)) for name in names]
+        events = reader.events(kinds=(EventKind.JOB_ENDED,), subjects=subjects, newest=True)
     return [record for recorded in events if (record := record_of(recorded.event)) is not None]
