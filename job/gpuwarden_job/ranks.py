@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 _NO_VALUE = -1
+_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+"""Number of ranks, as torchrun, mpirun and srun set it. The first that is set counts: torchrun may be a task of srun."""
 _PATIENCE = dt.timedelta(minutes=30)
 """Longer than the slowest rank's save. PeerWatch handles dead peers."""
 
@@ -51,18 +53,19 @@ class Ranks:
     def detect(cls, environ: Mapping[str, str] = os.environ) -> Ranks:
         """Returns the ranks of torch.distributed if it is initialised, otherwise this process alone.
 
-        Raises RuntimeError if WORLD_SIZE shows other ranks but torch.distributed is not initialised: independent ranks
-        would save different steps.
+        Raises RuntimeError if the launcher's variables show other ranks but torch.distributed is not initialised:
+        independent ranks would save different steps, and all would resume from what one of them saved last.
         """
         torch: Any = sys.modules.get("torch")
         distributed = getattr(torch, "distributed", None)
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
             return _torch_ranks(torch, distributed)
-        size = environ.get("WORLD_SIZE", "1").strip()
+        name = next((name for name in _SIZES if environ.get(name, "").strip()), _SIZES[0])
+        size = environ.get(name, "").strip()
         if size not in ("", "0", "1"):
             raise RuntimeError(
-                f"WORLD_SIZE is {size}, and torch.distributed is not initialised: call init_process_group first, "
-                "or pass ranks=Ranks(rank, size, largest=…)"
+                f"{name} is {size}, and torch.distributed is not initialised: call init_process_group first, "
+                "or pass ranks=Ranks(rank, size, largest=…), or ranks=Ranks() if each process trains by itself"
             )
         return cls()
 

@@ -402,3 +402,15 @@ def test_ranks_that_agree_are_all_of_the_job_unless_the_environment_shows_otherw
     size: int, environ: dict[str, str], spans: bool
 ) -> None:
     assert spans_job(environ, size) is spans
+
+
+@pytest.mark.parametrize("name", ["WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"])
+def test_ranks_of_a_launcher_that_do_not_agree_are_refused(name: str) -> None:
+    """Ranks that do not agree save over each other, and all resume from the state that was saved last."""
+    with pytest.raises(RuntimeError, match=f"{name} is 2, and torch.distributed is not initialised"):
+        Ranks.detect({name: "2"})
+    assert Ranks.detect({name: "1"}).size == 1
+
+
+def test_the_only_rank_of_torchrun_may_be_one_of_several_tasks_of_srun() -> None:
+    assert Ranks.detect({"WORLD_SIZE": "1", "SLURM_STEP_NUM_TASKS": "2"}).size == 1
