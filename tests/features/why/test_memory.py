@@ -120,6 +120,32 @@ def test_a_program_that_begins_anew_without_end_leaves_room_for_what_ends_it() -
     assert kept[-2] == ("31", at(3 * TOUCHES_MOST - 1)), "the newest one of the same is the one that may have ended it"
 
 
+def test_warnings_with_which_a_job_goes_on_leave_room_for_what_ends_it() -> None:
+    slots = tuple(f"0000:{n}0:00.0" for n in range(1, 9))
+
+    def warning(code: str, slot: str, second: float) -> Event:
+        return Event(kind=EventKind.RAISED, at=at(second), boot_id=BOOT, key=Key(code, gpu(slot)))
+
+    hot = [
+        warning(code, slot, 100 * n)
+        for n, code in enumerate(("thermal_slowdown", "power_brake", "gpu_slow", "pcie_replay_rate"))
+        for slot in slots
+    ]
+    fatal = warning("gpu_missing", slots[0], 10_001)
+    lost = folded(begun(epoch("slurm/7", 0.0, *slots)), *hot, xid(79, 10_000, slots[0]), fatal)
+    (remembered,) = memory_of(lost).epochs.values()
+    assert len(remembered.touches) == TOUCHES_MOST
+    assert [touch.detail for touch in remembered.touches[-2:]] == ["79", f"gpu_missing@gpu/{slots[0]}"]
+
+
+def test_programs_that_fail_for_days_leave_room_for_what_ends_the_job() -> None:
+    slots = tuple(f"0000:{n}0:00.0" for n in range(1, 9))
+    errors = [xid(number, 10.0 * n, slot) for n, slot in enumerate(slots) for number in (13, 31, 43)]
+    failed = folded(begun(epoch("slurm/7", 0.0, *slots)), *errors, xid(79, 10_000, slots[0]))
+    (remembered,) = memory_of(failed).epochs.values()
+    assert remembered.touches[-1].detail == "79"
+
+
 def test_a_limit_above_the_job_is_not_its_own() -> None:
     def killed(limit_job: str) -> Event:
         return _node(EventKind.OOM_KILL, 5, of_limit=True, job="slurm/7", limit_job=limit_job)

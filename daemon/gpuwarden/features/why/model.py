@@ -21,7 +21,7 @@ SETTLES = 60.0
 REQUEUED = "REQUEUED"
 """State of a requeued job if the scheduler has no state of its own for the end of that run."""
 TOUCHES_MOST = 24
-"""Most touches kept of a job: the first, since a cause precedes what follows from it. Repetitions are counted."""
+"""Most touches kept of a job: the first, since a cause precedes what follows from it. What ends no job gives way. Repetitions are counted."""
 LASTING = frozenset({"finding", "rising", "notice", "announced"})
 """Touches that last until they are over; all others are momentary."""
 PIDS_MOST = 64

@@ -29,12 +29,16 @@ RECENT_FOR, RECENT_MOST = 780.0, 256
 node of 16 GPUs all jobs may fail at once, each with several Xids."""
 PAIRED_WITHIN = 10.0
 """Seconds between the bare number of an Xid and its line, which names the process."""
+OUTLIVED_AFTER = 900.0
+"""Seconds after which an error of a program, or of a switch, ended no job: as in `signs.py`."""
 FAR = 3_600.0
 """Seconds: the longest time before an end in which a cloud has a machine prepare for it (`gcp`, TERMINATE_ON_HOST_MAINTENANCE)."""
 SEVERAL = 2
 """Least GPUs of a job that uses switches."""
 EXCLUSIONS = frozenset({EventKind.EXCLUDED.value, EventKind.EXCLUDED_BY_OTHERS.value})
 """Touches that do not end a job: it continues while its node is excluded."""
+_OF_PARTS = ("gpu", "link", "port", "adapter")
+"""Scopes of conditions of which a job has many."""
 _PROCESS = "process/"  # evacuation's name of a process without a job
 _GPU = "gpu/"  # evacuation's id of a notice of a failing GPU: its slot, @, and its time
 _CONTAINER = "container-"  # job_stall's name of a container
@@ -91,7 +95,7 @@ def with_touch(epoch: Epoch, effect: Touching) -> Epoch:
             return epoch if merged == touch else replace(epoch, touches=touches)
     if not effect.touch.count:
         return epoch
-    touches = epoch.touches if len(epoch.touches) < TOUCHES_MOST else _without_repeated(epoch.touches)
+    touches = epoch.touches if len(epoch.touches) < TOUCHES_MOST else _with_room(epoch.touches, effect.touch)
     return epoch if len(touches) >= TOUCHES_MOST else replace(epoch, touches=(*touches, effect.touch))
 
 
@@ -101,6 +105,31 @@ def touched(epoch: Epoch, recent: Iterable[Touching]) -> Epoch:
         if concerns(effect, epoch):
             epoch = with_touch(epoch, effect)
     return epoch
+
+
+def _with_room(touches: tuple[Touch, ...], new: Touch) -> tuple[Touch, ...]:
+    """Return the touches without one that matters less than `new`, if there is one: in weeks a job meets more warnings
+    than it has room for, and what ends it comes last.
+    """
+    touches = _without_repeated(touches)
+    if len(touches) < TOUCHES_MOST or _ends_no_job(new):
+        return touches
+    outlived = (n for n, touch in enumerate(touches) if _is_outlived(touch, new))
+    n = next((n for n, touch in enumerate(touches) if _ends_no_job(touch)), next(outlived, None))
+    return touches if n is None else (*touches[:n], *touches[n + 1 :])
+
+
+def _ends_no_job(touch: Touch) -> bool:
+    """Return True for a finding with which jobs continue, such as heat, a slow GPU or errors of a link."""
+    row = condition(touch.detail.partition("@")[0].partition(".")[0]) if touch.what in ("finding", "rising") else None
+    return row is not None and (row.jobs_go_on or (row.severity is Severity.WARNING and row.scope in _OF_PARTS))
+
+
+def _is_outlived(touch: Touch, new: Touch) -> bool:
+    """Return True for an error of a program, or of a switch, that ended no job by then."""
+    last = touch.until or touch.at
+    is_mild = touch.what == "sxid" or (touch.what == "xid" and _of_application(touch.detail))
+    return is_mild and new.at.boottime - last.boottime > OUTLIVED_AFTER
 
 
 def _without_repeated(touches: tuple[Touch, ...]) -> tuple[Touch, ...]:
