@@ -1,8 +1,8 @@
 """Bursts of kernel log lines of one Xid: their times, signs and PIDs. The rules about repeats use them.
 
-Lines less than `BURST_GAP` apart are one burst, as a storm or one crashing job prints them. A *sign* is the part of a line
-that a rule asks for (`lines.py`). Bounded, so that all of it fits one text of the ledger: the newest bursts, the newest
-signs of the last one, and of the others only whether they had one sign or several; two pids of each.
+Lines at most `BURST_GAP` apart form one burst, such as a storm or the lines of one crashing job. A *sign* is the part
+of a line that a rule reads (`lines.py`). All bursts of an Xid must fit one text field of the ledger, so only the newest
+bursts are kept, with the newest signs of the last burst, two signs of each earlier one and two PIDs of each.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from dataclasses import replace
 from gpuwarden_collectors.dataclass import dataclass
 
 BURST_GAP = 180.0
-"""Seconds; after NVSentinel, which takes lines of one Xid within three minutes for one occasion."""
+"""Seconds. NVSentinel also counts lines of one Xid within three minutes as one occurrence."""
 BURSTS_KEPT = 8
 SIGNS_KEPT, SIGNS_KEPT_LONG = 12, 2
 SIGN_MAX = 56  # characters
 PIDS_KEPT = 2
 OF_A_DAY = "bursts_within_a_day"
-"""The evidence key for the number of bursts, in a finding that is raised because they recur."""
+"""Evidence key for the number of bursts, in a finding that is raised because they recur."""
 
-_BURST, _SIGN, _PART, _PID, _PIDS = "|", ";", " ", ",", "pid="  # none of the first two is ever part of a sign
+_BURST, _SIGN, _PART, _PID, _PIDS = "|", ";", " ", ",", "pid="  # a sign contains neither of the first two
 
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """A run of lines that came shortly after each other.
+    """A run of lines in quick succession.
 
-    `began` and `ended`: boottime of the first and of the last line, to 10 ms. `signs` and `pids`: each once, the newest last.
+    `began`, `ended`: boottime of the first and the last line, to 10 ms. `signs`, `pids`: distinct, newest last.
     """
 
     began: float
@@ -42,7 +42,7 @@ Bursts = tuple[Burst, ...]
 
 
 def joined(signs: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
-    """Signs with `more` added: each once, in the order of their last coming, at most `SIGNS_KEPT`. "" is no sign."""
+    """Return `signs` with `more` added: distinct, by last occurrence, at most `SIGNS_KEPT`. "" is not a sign."""
     ordered = dict.fromkeys(signs)
     for sign in more:
         if sign:
@@ -54,9 +54,9 @@ def joined(signs: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
 def extended(
     bursts: Bursts, at: float, signs: tuple[str, ...], *, pid: int | None = None, separate: bool = False
 ) -> Bursts:
-    """Bursts with lines that came at `at`. A line that is reported late, from before the newest burst, belongs to that burst.
+    """Return the bursts with lines logged at `at`. A late report of an older line joins the newest burst.
 
-    `pid`: the process that the lines name. `separate`: they begin another burst, however soon they come.
+    `pid`: the process that the lines name. `separate`: the lines begin a new burst regardless of the gap.
     """
     at, pids = round(at, 2), () if pid is None else (pid,)
     if not separate and bursts and at - bursts[-1].ended <= BURST_GAP:
@@ -73,7 +73,7 @@ def _shortened(burst: Burst) -> Burst:
 
 
 def as_text(bursts: Bursts) -> str:
-    """The bursts as text for the data of an event, which has no lists. `from_text` restores them."""
+    """Return the bursts as text, because the data of an event holds no lists. `from_text` is the inverse."""
     return _BURST.join(_SIGN.join((_PART.join(_head(burst)), *burst.signs)) for burst in bursts)
 
 
@@ -84,7 +84,7 @@ def _head(burst: Burst) -> Iterator[str]:
 
 
 def from_text(text: str) -> Bursts:
-    """Bursts of a text. Parts that another version or a hand wrote and that mean nothing are left out."""
+    """Parse bursts from text. Skip malformed parts, for example those of another version or a manual edit."""
     return tuple(burst for line in text.split(_BURST)[:BURSTS_KEPT] if (burst := _burst(line)) is not None)
 
 

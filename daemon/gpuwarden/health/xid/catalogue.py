@@ -1,16 +1,16 @@
-"""The Xids: what each means, how we class it, what to do, and where that comes from.
+"""Catalogue of Xids: meaning, class, recommended action and source of each.
 
-The vendor's catalogue gives every number a bucket for the immediate action; it does not decide whether a node may go on
-taking work. That is the class, and it follows three rules. What an application can cause by itself, or the driver
-repaired by itself, is recorded and leaves the GPU healthy; it becomes a warning when it keeps coming back. What
-weakens the GPU without stopping work is a warning. What leaves the GPU unable to work until it is reset, rebooted or
-replaced is a failure. Where a detail decides (a sub-code, a repeat, what the driver asks for in Xid 154 or as its recovery
-action), the row holds the class that is right without the detail, `repeated` the class of what keeps coming back, and the
-note names what else the detail changes; `rules.py` examines the details.
+The vendor's catalogue gives every number a bucket for the immediate action. It does not say whether a node may continue
+to take work. The class decides that, by three rules. An error that an application can cause, or that the driver
+repaired, is recorded and leaves the GPU healthy; it becomes a warning when it recurs. An error that degrades the GPU
+without stopping work is a warning. An error that leaves the GPU unable to work until it is reset, rebooted or replaced
+is a failure. Where a detail decides (a sub-code, a repeat, the action that the driver requests in Xid 154 or as its
+recovery action), the row holds the class that applies without the detail and `repeated` the class of a recurring error.
+The note names what else the detail changes. `rules.py` evaluates the details.
 
-Fleets disagree with each other about many numbers. What they are known to do is kept in `_FLEETS` and shown with the
-row. Two more have a rule for all numbers: Azure's healthagent calls an error whatever it does not warn about, NVIDIA's
-NVSentinel calls fatal whatever the vendor answers with more than ignoring it or restarting the application.
+Fleets disagree about many numbers. `_FLEETS` lists their known practice, which is shown with the row. Two more fleets
+have a rule for all numbers: Azure's healthagent reports an error for every number that it does not warn about; NVIDIA's
+NVSentinel treats as fatal every number whose vendor action is more than ignoring it or restarting the application.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gpuwarden_collectors.dataclass import dataclass
 
 
 class XidClass(StrEnum):
-    """`record`: kept in the history, the GPU stays healthy. `warning`: reported. `failure`: the node is taken out."""
+    """`record`: kept in the history, the GPU stays healthy. `warning`: reported. `failure`: the node is excluded."""
 
     RECORD = "record"
     WARNING = "warning"
@@ -32,11 +32,11 @@ class XidClass(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Xid:
-    """A row of the table of Xids. `action` is the vendor's bucket for the immediate action, in its own term ("" if the vendor
-    gives none).
+    """A row of the table of Xids. `action` is the vendor's bucket for the immediate action, in the vendor's term ("" if
+    the vendor gives none).
 
-    `repeated`: the class of one that keeps coming back, None if that changes nothing. `escalation`: what to do when it comes back
-    though `advice` was followed; it follows the vendor's investigatory action. NONE: nothing more.
+    `repeated`: the class of a recurring error, None if a repeat changes nothing. `escalation`: advice if the error
+    recurs after `advice` was followed, after the vendor's investigatory action. NONE: no further advice.
     """
 
     xid: int
@@ -265,7 +265,7 @@ XIDS: dict[int, Xid] = {row.xid: row for row in _catalogue()}
 
 
 def xid_row(xid: int) -> Xid:
-    """The row of an Xid; an unknown number is a warning, never dropped."""
+    """Return the row of an Xid. An unknown number is a warning, never dropped."""
     listed = XIDS.get(xid)
     return listed or Xid(
         xid=xid,

@@ -1,9 +1,9 @@
-"""Signs in the records of momentary events: Xids, NVSwitch errors, fatal PCIe errors.
+"""Detectors for momentary events: Xids, NVSwitch errors, fatal PCIe errors.
 
-A record is seen in the step that brings it, however old its line is (the daemon may have been away), and for `SEEN_FOR`
-seconds more, so that a storm is one sighting. What remains of it then is the latch (a failure) or the fall time (a
-warning) of its finding. A line that comes when its finding is latched already adds to its count and time (`fold`), and is no
-sighting: a storm of one line in ten seconds is not one turn of the latch in ten seconds.
+A record is sighted in the step that adds it, however old its line is (the daemon may have been down), and for
+`SEEN_FOR` seconds after the line, so that a storm is one sighting. After that the latch (a failure) or the fall time (a
+warning) keeps its finding. A line that arrives while its finding is latched adds to its count and time (`fold`) and is
+no sighting, so a storm with a line every ten seconds does not renew the latch every ten seconds.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from gpuwarden_collectors.pci_facts import PciKind
 
 SEEN_FOR = 5.0
 UNREAD_FOR = 120.0
-"""Seconds for which a bare number is seen whose line was waited for in vain: longer than any pause between two steps."""
+"""Seconds for which a bare number without its log line stays sighted: longer than any pause between two steps."""
 
 
 def recent(state: State, sight: Sight, code: str) -> Iterator[Record]:
-    """Yield records of this boot that are new, or history that a present reading confirms."""
+    """Yield records that are new in this boot, and historic ones that a current reading confirms."""
     for record in state.records.values():
         if record.key.code != code or not counts(state, record) or record.key.subject.slot in state.given_up:
             continue
@@ -50,7 +50,7 @@ def _seen(state: State, record: Record, sight: Sight) -> bool:
 
 
 def _confirmed(record: Record, sight: Sight) -> bool:
-    """True if something is wrong with the GPU now, so that an old line about it still matters."""
+    """Return True if the GPU has a fault now, so that an old line about it still matters."""
     slot = record.key.subject.slot
     facts = sight.gpus.get(slot)
     if facts is None:
@@ -67,9 +67,9 @@ def _evidence(record: Record, **more: Json) -> Evidence:
 
 
 def _sighting(state: State, record: Record, decided: Ruling, evidence: Evidence) -> Sighting | None:
-    """Sighting of a record; None if it is only recorded, or if the finding has all of it already: a failure is never made milder.
+    """Return the sighting of a record; None if it is only recorded or would not change the finding.
 
-    What comes back after a reset is reported again, since the reset did not help.
+    A failure never becomes milder. An error that recurs after a reset is reported again, since the reset did not help.
     """
     if decided.klass is XidClass.RECORD:
         return None
@@ -107,9 +107,9 @@ def sxid(state: State, sight: Sight) -> Detection:
 
 
 def _pending(state: State, sight: Sight, new_records: Sequence[Record]) -> Iterator[Record]:
-    """Warnings that what befalls a GPU within `GPU_WITHIN` still makes failures: there is one only while there is a track of them.
+    """Yield records of warnings that become failures if a GPU has a fault within `GPU_WITHIN` of the line.
 
-    Not those of lines that came after the loss of a GPU: that it is back makes nothing worse.
+    Skip warnings whose lines came after the loss of a GPU, since its return makes nothing worse.
     """
     for track in state.tracks_of("sxid"):
         record = state.records.get(track.key)
@@ -133,7 +133,7 @@ def pcie_aer_fatal(state: State, sight: Sight) -> Detection:
 
 
 def _below(sight: Sight, slot: str) -> dict[str, Json]:
-    """The network adapters that are at this address or below it, and the GPUs below it."""
+    """Return the network adapters at or below this PCI address, and the GPUs below it."""
     facts = sight.fresh(InfinibandFacts)
     adapters = () if facts is None else [each.device for each in facts.adapters if slot in (each.slot, *each.upstream)]
     devices = sight.view.pci.facts.devices if sight.view.pci.facts else ()

@@ -1,4 +1,4 @@
-"""What the line of an Xid has beyond its number, as far as a rule asks for it: its *sign*, a short text of gpuwarden's.
+"""Parses the kernel log line of an Xid into its *sign*: a short text with the details that a rule needs.
 
 | Xid | sign |
 |---|---|
@@ -10,8 +10,8 @@
 | 144 to 150 | unit, its severity, the bits that decide (`nvlink5.py`) |
 | 154 | `to 2`: the new recovery action, as NVML numbers them |
 
-Only the kernel log has this: NVML and DCGM report the bare number, which gives "". A line of one of these Xids in an
-unknown form has the sign `unreadable` (13 and 31: none, since most of their lines name no place).
+Only the kernel log has these details. NVML and DCGM report the bare number, whose sign is "". A line of 144 to 150 or
+154 in an unknown form has the sign `unreadable`; one of 13 or 31 has "", since most of their lines name no place.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ def sign(event: XidEvent) -> str:
 
 
 def recovery_action(sign: str) -> int | None:
-    """The action that the driver asks for from then on; None if the line has none."""
+    """Return the recovery action that the driver now requests; None if the sign has none."""
     verb, _, number = sign.partition(" ")
     return int(number) if verb == "to" and number.isdecimal() else None
 
 
 def followed(sign: str) -> str:
-    """The number of the Xid that an Xid 45 followed according to its line, or ""."""
+    """Return the number of the Xid that caused an Xid 45 according to its line, or ""."""
     verb, _, number = sign.partition(" ")
     return number if verb == "after" else ""
 

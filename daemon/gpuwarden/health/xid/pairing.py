@@ -1,8 +1,8 @@
-"""One Xid, up to three reports: the kernel log, NVML's event set and DCGM report the same one, in any order.
+"""Pairs the reports of one Xid by the kernel log, NVML's event set and DCGM, which arrive in any order.
 
-A report is paired with a recent Xid that another source reported and this source has not. Otherwise it is a new Xid.
-Xids that wait for further reports are kept as numbers for each set of sources that have reported, so that a storm of
-any length needs no more memory than one line.
+A report is paired with a recent Xid that another source has reported and this source has not. Otherwise it is a new
+Xid. Xids with outstanding reports are kept as a count for each set of sources that have reported, so a storm of any
+length needs no more memory than one line.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from gpuwarden.health.state import Unpaired
 from gpuwarden_collectors.event_facts import Source
 
 PAIRED_WITHIN = 5.0
-"""Seconds between the kernel log and NVML: the driver writes both within a millisecond, our readers wake within one."""
+"""Seconds between kernel log and NVML. The driver writes both within a millisecond; our readers wake within another."""
 PAIRED_WITHIN_DCGM = 30.0
-"""DCGM is asked every 15 s, and one of its answers may take as long again."""
+"""Seconds. DCGM is polled every 15 s, and an answer may take another 15 s."""
 
 _Open = dict[tuple[Key, str], tuple[float, int]]
 _JOIN = "+"
@@ -25,7 +25,7 @@ def _name(sources: tuple[Source, ...]) -> str:
 
 
 def _partners(source: Source) -> tuple[tuple[str, str, float], ...]:
-    """The sets of other sources that may have reported already, rather two than one; with this one; and within what time."""
+    """Return each set of other sources (both first): its name, its name with this source, and the longest delay."""
     first, second = (each for each in Source if each is not source)
     sets = ((first, second), (first,), (second,))
     slow = [source is Source.DCGM or reported == (Source.DCGM,) for reported in sets]
@@ -40,7 +40,7 @@ _EVERYBODY = _name(tuple(Source))
 
 
 def paired(unpaired: _Open, key: Key, source: Source, at: float) -> bool:
-    """True if another source has reported this Xid; if not, it is open from now on. Changes `unpaired`."""
+    """Return True if another source has reported this Xid. Otherwise add it to `unpaired`, in place."""
     for reported, reported_now, within in _PARTNERS[source]:
         then, count = unpaired.get((key, reported), (0.0, 0))
         if count > 0 and abs(at - then) <= within:
@@ -58,7 +58,7 @@ def _add(unpaired: _Open, place: tuple[Key, str], at: float) -> None:
 
 
 def young(unpaired: Unpaired, newest: float) -> Unpaired:
-    """Unpaired reports without those that no report can be paired with any more."""
+    """Return the unpaired reports that a further report can still match."""
     return {
         place: (at, count) for place, (at, count) in unpaired.items() if count > 0 and newest - at <= PAIRED_WITHIN_DCGM
     }

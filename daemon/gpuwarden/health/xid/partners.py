@@ -1,4 +1,4 @@
-"""Xids that come together: what is a consequence or a detail of another one is no finding of its own."""
+"""Rules for related Xids: a consequence or a detail of another Xid is no separate finding."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from gpuwarden.health.xid.lines import UNNAMED, followed
 from gpuwarden.health.xid.ruling import Ruling, newest_signs, of_boot, plain
 
 WITHIN = 10.0
-"""Seconds between an Xid 48 and its details: they come within one second; the rest is for readers that are slow."""
+"""Seconds between an Xid 48 and its details. They are logged within one second; the rest is for slow readers."""
 CAUSE_WITHIN = 60.0
-"""Seconds before an Xid 45 in which its cause is searched: a job is torn down on all its GPUs within that time."""
+"""Seconds before an Xid 45 in which its cause is searched. A job is torn down on all its GPUs within that time."""
 DETAILS_OF_48 = (63, 94, 171, 172)
 CANCELS = {"162": "163"}
-"""By Xid, the Xid of the same GPU whose finding it ends."""
+"""Key: an Xid. Value: the Xid of the same GPU whose finding it ends."""
 
 
 def cleanup(state: State, _: Sight, record: Record, row: Xid) -> Ruling:
-    """Ruling on an Xid 45. Its line may name what it followed; else any error of the node will do, since jobs span GPUs."""
+    """Return the ruling on an Xid 45. Unless its line names the cause, any error of the node counts: jobs span GPUs."""
     signs = newest_signs(record)
     if causes := [cause for sign in signs if (cause := followed(sign))]:
         return Ruling(row.klass, row.advice, {"after": " ".join(causes)})
@@ -42,7 +42,7 @@ def _cause(state: State, record: Record) -> bool:
 
 
 def detail_of_48(state: State, sight: Sight, record: Record, row: Xid) -> Ruling:
-    """Ruling on an Xid 63, 94, 171 or 172: a 48 of the same GPU decides, unless this site ignores 48."""
+    """Return the ruling on an Xid 63, 94, 171 or 172. A 48 of the same GPU covers it unless the site ignores 48."""
     partner = state.records.get(Key("xid", record.key.subject, "48"))
     rule = sight.rules.xids.get("48")
     heard = rule is None or rule.severity != XidClass.RECORD.value
@@ -52,7 +52,7 @@ def detail_of_48(state: State, sight: Sight, record: Record, row: Xid) -> Ruling
 
 
 def double_bit(state: State, _: Sight, record: Record, row: Xid) -> Ruling:
-    """Ruling on an Xid 48, with what came together with it."""
+    """Return the ruling on an Xid 48, with the Xids of the same GPU that accompany it as evidence."""
     partners = [
         other.key.detail
         for other in of_boot(state, record)
@@ -66,7 +66,7 @@ def _together(record: Record, other: Record) -> bool:
 
 
 def ended(state: State, _: Sight, record: Record, row: Xid) -> Ruling:
-    """Ruling on an Xid 163, which a 162 ends."""
+    """Return the ruling on an Xid 163, which a later 162 ends."""
     ends = {cancelled: number for number, cancelled in CANCELS.items()}
     end = state.records.get(Key("xid", record.key.subject, ends[record.key.detail]))
     if end is not None and end.boot_id == record.boot_id and end.last >= record.last:

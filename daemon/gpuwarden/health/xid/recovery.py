@@ -1,9 +1,9 @@
 """Condition `gpu_recovery_action`: the recovery action that the driver requests, as NVML reports it (the current value)
 or as Xid 154 does (a change).
 
-Both are one condition, so that one fault is one finding. The line counts at once and until a pass of NVML that is younger
-has the GPU's own answer; from then on that answer decides. A driver that prints the line and has no such reading (R565) keeps
-the finding until the line has *None*, the GPU is reset, or the node boots.
+Both are one condition, so that one fault is one finding. The line counts at once, until an NVML pass that started after
+it reads the GPU's recovery action; from then on the reading decides. With a driver that prints the line but has no such
+reading (R565), the finding lasts until a line with *None*, a reset of the GPU, or a reboot.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def gpu_recovery_action(state: State, sight: Sight) -> Detection:
             if (level := level_of(state, sight, facts)) is not None:
                 sightings.append(level)
         elif not answered and line is None and _from_line(state, subject):
-            examined.add(subject)  # the line was taken back, and there is no reading that could contradict it
+            examined.add(subject)  # a later line withdrew the request, and no reading exists that could contradict it
     for subject, line in lines.items():
         if line.key in state.moments.news or sight.now.boottime - line.last.boottime <= SEEN_FOR:
             sightings.append(_edge(subject, line))
@@ -46,7 +46,7 @@ def gpu_recovery_action(state: State, sight: Sight) -> Detection:
 
 
 def _lines(state: State, sight: Sight) -> Iterator[Record]:
-    """Yield the lines that ask for something and still count, unless this site wants them recorded and no more."""
+    """Yield the lines that request an action and still count; none if the site only records Xid 154."""
     rule = sight.rules.xids.get("154")
     if rule is not None and rule.severity == XidClass.RECORD.value:
         return
@@ -71,7 +71,7 @@ def _edge(subject: Subject, line: Record) -> Sighting:
 
 
 def _read_since(sight: Sight, line: Record) -> bool:
-    """True if the pass of NVML whose facts are at hand began after the line: a later one may have failed."""
+    """Return True if the NVML pass that gave the current facts began after the line. A later pass may have failed."""
     started = sight.view.nvml.started
     return started is not None and started.boottime > line.last.boottime
 

@@ -1,4 +1,4 @@
-"""Xids that keep coming back. What an application caused by itself it causes on other GPUs too."""
+"""Rules for recurring Xids. An application that causes an error causes it on other GPUs too."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from gpuwarden.health.xid.ruling import Ruling, newest_signs, of_boot, plain
 
 DAY, HOUR = 86_400.0, 3_600.0
 BURSTS_OF_A_DAY = 5
-"""Bursts within a day that are a repeat: the figure of NVSentinel's analyser, which then asks for the vendor's support."""
+"""Bursts within a day that count as a repeat. NVSentinel's analyser uses this number, then advises vendor support."""
 COMPARABLE = 2
-"""GPUs that belong here, from which on it is significant that only one of them has an error."""
+"""Fewest GPUs of a host for which an error on only one of them is significant."""
 NVLINK_BURSTS = 2
-"""Failing NVLinks usually keep failing: 66 % of Xid 74 recur on the same GPU (Delta study)."""
+"""Bursts within a day. Failing NVLinks usually keep failing: 66 % of Xid 74 recur on the same GPU (Delta study)."""
 
 
 def of_application(state: State, _: Sight, record: Record, row: Xid) -> Ruling:
-    """Ruling on most numbers: a repeat on one GPU alone has the class that the table gives it."""
+    """Return the ruling on most numbers: a repeat on one GPU alone has the class `repeated` of the table."""
     return repeated(state, record, plain(row), row, row.escalation)
 
 
@@ -35,16 +35,16 @@ def repeated(state: State, record: Record, ruling: Ruling, row: Xid, advice: Adv
 
 
 def of_place(state: State, sight: Sight, record: Record, row: Xid) -> Ruling:
-    """Ruling on an Xid 13 or 31: from one place of the chip in several jobs, more than an hour apart, and on no other GPU of the
-    host.
+    """Return the ruling on an Xid 13 or 31: a warning if jobs more than an hour apart, or five jobs of a day, fault at
+    one place of the chip and mostly on this GPU of the host.
 
-    A job that fails is submitted again within minutes. A burst that names several places is an application that does the same
-    wrong everywhere. On a host with one GPU there is no other to compare with: the same program faults at the same place each
-    time, since the first block of a kernel always runs on the same part of an idle GPU.
+    A job that fails is resubmitted within minutes, hence the hour. A burst that names several places points to the
+    application. A host with one GPU has no other to compare with: the same program faults at the same place each time,
+    since the first block of a kernel always runs on the same part of an idle GPU.
     """
     bursts, place = _of_a_day(record.bursts, record), newest_signs(record)
     if known_count(state, sight) < COMPARABLE or len(place) != 1 or not place[0].startswith("GPC "):
-        return plain(row)  # a driver that prints no GPC leaves open where it was
+        return plain(row)  # without a GPC in the line the place is ambiguous
     here = [burst for burst in bursts if burst.signs == place]
     jobs = _jobs(here)
     again = len(jobs) >= BURSTS_OF_A_DAY or any(jobs[-1].began - burst.ended > HOUR for burst in jobs[:-1])
@@ -55,7 +55,7 @@ def of_place(state: State, sight: Sight, record: Record, row: Xid) -> Ruling:
 
 
 def _jobs(bursts: Sequence[Burst]) -> list[Burst]:
-    """The newest burst of each job. A process does not survive these Xids, so that one without a pid is a job of its own."""
+    """Return the newest burst of each job. One without a PID is a separate job: no process survives these Xids."""
     newest: list[Burst] = []
     seen: set[int] = set()
     for burst in reversed(bursts):
@@ -66,7 +66,7 @@ def _jobs(bursts: Sequence[Burst]) -> list[Burst]:
 
 
 def of_nvlink(_: State, __: Sight, record: Record, row: Xid) -> Ruling:
-    """Ruling on an Xid 74: one that recovered is a warning."""
+    """Return the ruling on an Xid 74: it has the class `repeated` from the second burst of a day on."""
     times = len(_of_a_day(record.bursts, record))
     if times < NVLINK_BURSTS:
         return plain(row)
@@ -78,7 +78,7 @@ def _of_a_day(bursts: Sequence[Burst], record: Record) -> list[Burst]:
 
 
 def _elsewhere(state: State, record: Record) -> int:
-    """Bursts of the same Xid on the other GPUs within the same day."""
+    """Return the number of bursts of the same Xid on the other GPUs within the same day."""
     return sum(
         len(_of_a_day(other.bursts, record))
         for other in of_boot(state, record)

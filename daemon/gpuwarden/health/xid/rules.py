@@ -1,10 +1,10 @@
-"""Classifies a record of an Xid by the row of the table, related Xids, repeats, and the site's configuration.
+"""Classifies a record of an Xid by its row in the table, related Xids, repeats, and the site's configuration.
 
 | Xid | rule |
 |---|---|
-| 13, 31 | one place (GPC and TPC or client) of one GPU, by jobs more than an hour apart or by five of a day, on no other GPU of a host that has several: a warning |
-| 79 | reported by NVML: a failure at once. A line of the kernel log that bus and NVML, both asked after it, contradict: a warning (`witnesses.py`) |
-| others that an application can cause | five bursts of a day on one GPU and not on others: a warning |
+| 13, 31 | one place (GPC and TPC or client) of one GPU, by jobs more than an hour apart or by five jobs of a day, and mostly on this GPU of a host that has several: a warning |
+| 79 | reported by NVML: a failure at once. A kernel log line that PCI bus and NVML, both read after it, contradict: a warning (`witnesses.py`) |
+| others that an application can cause | five bursts within a day, fewer than half as many on the other GPUs: a warning |
 | 45 | a record after another Xid or a reset, or with a process in its line (it was killed); else a warning |
 | 63, 94, 171, 172 | within seconds of a 48 of the same GPU: details of it |
 | 94 | a failure, if the driver says in the line that the GPU must be reset |
@@ -14,7 +14,7 @@
 | 154 | `gpu_recovery_action` is made of it (`recovery.py`); an unreadable one is a warning |
 | 163 | nothing any more after a 162 |
 
-The site's rule for a number wins over all that. All of it follows from records and the time alone.
+The site's rule for a number takes precedence. Rulings depend only on records, current facts and the time.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from gpuwarden.health.xid.ruling import Ruling, newest_signs, of_site, plain
 from gpuwarden.health.xid.witnesses import fallen_off
 
 TEXT_WITHIN = 5.0
-"""Seconds for the line in the kernel log of a bare number from NVML or DCGM."""
+"""Seconds to wait for the kernel log line of a bare number from NVML or DCGM."""
 _UNDESCRIBED: Evidence = {"decoded": "nobody has described this line"}
 _ORDER = (XidClass.RECORD, XidClass.WARNING, XidClass.FAILURE)
 
 
 def ruling(state: State, sight: Sight, record: Record) -> Ruling | None:
-    """The ruling on a record of an Xid, or None if it is too early to decide."""
+    """Return the ruling on a record of an Xid, or None if it is too early to decide."""
     row = xid_row(int(record.key.detail))
     rule = sight.rules.xids.get(record.key.detail)
     settled = rule is not None and rule.severity != ""
@@ -53,12 +53,12 @@ def ruling(state: State, sight: Sight, record: Record) -> Ruling | None:
 
 
 def unread(record: Record) -> bool:
-    """True if the record is a bare number that means nothing without its line."""
+    """Return True if the record is a bare number that needs its log line to be classified."""
     return int(record.key.detail) in NVLINK5_XIDS and not newest_signs(record)
 
 
 def _decoded(state: State, sight: Sight, record: Record, row: Xid) -> Ruling:
-    """Ruling on an Xid 144 to 150: the worst of the lines of the newest burst."""
+    """Return the ruling on an Xid 144 to 150: the worst among the lines of the newest burst."""
     rulings = [_line(sight, row, sign) for sign in newest_signs(record)]
     if not rulings:
         return replace(plain(row), evidence={"decoded": "the kernel log has no line of it"})

@@ -23,7 +23,7 @@ class Ruling:
     evidence: Evidence = field(default_factory=dict)
     """The reasons, by name."""
     over: bool = False
-    """The record is done with, whatever a site makes of the number."""
+    """The error has ended; a site's rule no longer applies."""
 
 
 def plain(row: Xid) -> Ruling:
@@ -31,7 +31,7 @@ def plain(row: Xid) -> Ruling:
 
 
 def of_site(ruling: Ruling, rule: XidRule | None, cure: Advice) -> Ruling:
-    """The ruling as the site wants it. `cure`: what a failure needs if neither table nor site names anything that helps."""
+    """Apply the site's rule to a ruling. `cure`: the advice for a failure if neither the table nor the site has any."""
     if rule is None or ruling.over:
         return ruling
     klass = XidClass(rule.severity) if rule.severity else ruling.klass
@@ -43,10 +43,10 @@ def of_site(ruling: Ruling, rule: XidRule | None, cure: Advice) -> Ruling:
 
 
 def newest_signs(record: Record) -> tuple[str, ...]:
-    """The different signs of the lines of the newest burst, the newest last."""
+    """Return the distinct signs of the newest burst, newest last."""
     return record.bursts[-1].signs if record.bursts else ()
 
 
 def of_boot(state: State, record: Record) -> Iterator[Record]:
-    """All records of Xids of the same boot."""
+    """Return all records of Xids of the same boot."""
     return (r for r in state.records.values() if r.key.code == "xid" and r.boot_id == record.boot_id)

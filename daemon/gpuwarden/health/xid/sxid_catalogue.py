@@ -1,10 +1,10 @@
-"""The SXids, errors of an NVSwitch: what each means and whether work that crosses the switch can go on.
+"""Catalogue of SXids, the errors of an NVSwitch: the meaning of each, and whether traffic over the switch can continue.
 
 A switch has ports (ingress, egress, routing, tag state, source tracking), links (transport and data layer), a crossbar
 between the ports and a microcontroller for the links (Minion). Most single-bit errors and replays were corrected and
 stop nothing; double-bit errors, overflows, timeouts and faulted links stop traffic until the GPUs and switches are
-reset. A line has `Fatal`, `Non-fatal` or `Correctable` itself, or a severity as a number; that wins over the table, but
-for a number after which the GPU behind the port may hang all the same (`sxid_rules.py`).
+reset. A line contains `Fatal`, `Non-fatal` or `Correctable`, or a numeric severity. It takes precedence over the table,
+except for numbers after which the GPU behind the port may hang even if the line is non-fatal (`sxid_rules.py`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from gpuwarden_collectors.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sxid:
-    """A row of the table of SXids. `fatal`: traffic over the switch, or to the GPU behind the port, may not go on by itself.
+    """A row of the table of SXids. `fatal`: traffic over the switch, or to the GPU behind the port, may stay stopped.
 
-    `listed_nonfatal`: it is on the vendor's list of non-fatal errors all the same. `harmless`: fleets see it on healthy hosts.
+    `listed_nonfatal`: a fatal number that the vendor lists as non-fatal. `harmless`: fleets see it on healthy hosts.
     `advice` and `escalation` as in the table of Xids.
     """
 
@@ -39,7 +39,7 @@ class Sxid:
 
 
 def advice(*, fatal: bool) -> Advice:
-    """The GPUs and switches behind a fatal one have to be reset together, which a reboot does."""
+    """Return the advice. After a fatal SXid GPUs and switches must be reset together, which a reboot does."""
     return Advice.REBOOT if fatal else Advice.OBSERVE
 
 
@@ -170,6 +170,6 @@ SXIDS: dict[int, Sxid] = {
 
 
 def sxid_row(sxid: int) -> Sxid:
-    """The row of an SXid; an unknown number is not dropped, and not fatal unless its line is."""
+    """Return the row of an SXid. An unknown number is kept, and is fatal only if its line is."""
     listed = SXIDS.get(sxid)
     return listed or Sxid(sxid=sxid, meaning="not described", fatal=False, provenance="unknown numbers are warnings")

@@ -1,7 +1,7 @@
-"""When the ports of an NVSwitch had lines of one SXid: the memory behind "again at the same port".
+"""Times of the lines of one SXid at each port of an NVSwitch, for the rule "again at the same port".
 
-Lines of one port up to `BURST_GAP` after the first of them are one occasion; a line after that is another one, so that a storm
-that goes on is a repeat. Kept are the beginnings of the last two occasions of each port, which fits one text of the ledger.
+Lines of one port within `BURST_GAP` of the first are one occasion. A later line begins the next, so a storm that lasts
+longer is a repeat. The start times of the last two occasions of each port are kept, which fit one text of the ledger.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ PORTS_KEPT = 64  # NVSwitches have 18, 36 or 64
 OCCASIONS_KEPT = 2
 
 Ports = Mapping[str, tuple[float, ...]]
-"""By port ("" where the line names none): boottime of its occasions to 10 ms, oldest first; the ports in the order of their newest."""
+"""By port ("" if unnamed): boottime of its occasions to 10 ms, oldest first. Ports are ordered by newest occasion."""
 
 _PORT, _PART = ";", " "
 
 
 def with_line(ports: Ports, port: str, at: float) -> Ports:
-    """Ports with a line of `port` that came at `at`. Beyond `PORTS_KEPT`, the port that had an occasion longest ago is forgotten."""
+    """Return the ports with a line of `port` at `at`. Beyond `PORTS_KEPT`, drop the port least recently affected."""
     times, at = ports.get(port, ()), round(at, 2)
     if times and at - times[-1] <= BURST_GAP:
         return ports
@@ -30,7 +30,7 @@ def with_line(ports: Ports, port: str, at: float) -> Ports:
 
 
 def with_lines(ports: Ports, text: str) -> Ports:
-    """Ports with the occasions that `as_text` wrote. What another version or a hand wrote there and means nothing is left out."""
+    """Return the ports with the occasions of a text that `as_text` wrote. Skip parts that cannot be parsed."""
     for part in text.split(_PORT)[:PORTS_KEPT]:
         port, *times = part.split(_PART)
         for time in times[:OCCASIONS_KEPT]:
@@ -42,10 +42,10 @@ def with_lines(ports: Ports, text: str) -> Ports:
 
 
 def as_text(ports: Ports) -> str:
-    """Text of the ports for the data of an event, which holds no lists."""
+    """Return the ports as text, because the data of an event holds no lists."""
     return _PORT.join(_PART.join((port, *map(repr, times))) for port, times in ports.items())
 
 
 def again(ports: Ports) -> str | None:
-    """A port that had a second occasion within a day; None for none."""
+    """Return a port whose last two occasions are within a day, or None."""
     return next((port for port, times in ports.items() if len(times) > 1 and times[-1] - times[-2] <= DAY), None)

@@ -1,14 +1,14 @@
-"""What a record of an SXid comes to: the row of the table, changed by its line, by repeats, and by the GPUs behind the switch.
+"""Classifies a record of an SXid by its row in the table, its line, repeats, and the state of the node's GPUs.
 
 | the line | class |
 |---|---|
-| Fatal, or without severity and fatal in the table | a failure; a warning within a minute after a GPU was lost: its links end here |
-| Non-fatal, of a number that is fatal in the table | a warning; a failure at the second occasion of a day at one port, or if a GPU suffers within ten minutes |
+| Fatal, or without severity and fatal in the table | a failure; a warning within a minute after a GPU was lost, since the switch logs the end of its links |
+| Non-fatal, of a number that is fatal in the table | a warning; a failure at the second occasion of a day at one port, or if a GPU is affected within ten minutes |
 | of a number that fleets see on healthy hosts | a record; a warning from the fifth burst of a day on |
 | any other | a warning |
 
-A GPU suffers that has an Xid of NVLink or one that fails, an inactive link, or no answer. No source shows which GPU is behind which port: it
-counts whichever GPU of the node it is. The site's rule for a number wins over all that.
+A GPU is affected if it has an NVLink Xid or an Xid that is a failure, an inactive link, or does not answer. Any GPU of
+the node counts, since no source shows which GPU is behind which port. The site's rule for a number takes precedence.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from gpuwarden.health.xid.witnesses import CONTRADICTED, is_fallen
 from gpuwarden_collectors.facts import Stamp
 
 GPU_WITHIN = 600.0
-"""Seconds between a line and what befalls a GPU: what hangs behind a port is noticed by then, by NVML or by its job."""
+"""Seconds between a line and the fault of a GPU. NVML or the job notices a hung GPU behind a port within this time."""
 LOST_WITHIN = 60.0
-"""Seconds after the loss of a GPU in which the switches complain of its links (12 s in leptonai/gpud's example)."""
+"""Seconds after the loss of a GPU in which the switches log errors of its links (12 s in leptonai/gpud's example)."""
 NVLINK_XIDS = frozenset({"74", *map(str, range(144, 151))})
 AFTER = "after"
-"""Evidence: the lost GPU that the lines came after."""
+"""Evidence key: the finding of the lost GPU that the lines followed."""
 NO_ANSWER = ("gpu_missing", "gpu_unresponsive", "gpu_reset_required", "gpu_recovery_action", "driver_unresponsive")
 
 
@@ -39,7 +39,7 @@ AGAIN = "again at the same port more than three minutes later, or with a GPU tha
 
 
 def first_class(row: Sxid, fatal: bool | None) -> XidClass:
-    """Class of the first line of a number. `fatal`: by the line itself; None if it has no severity."""
+    """Return the class of the first line of a number. `fatal`: severity in the line; None if it has none."""
     if fatal or (row.fatal and fatal is None and not row.listed_nonfatal):
         return XidClass.FAILURE
     return XidClass.RECORD if row.harmless else XidClass.WARNING
@@ -87,11 +87,11 @@ def _suffers(track: Track) -> bool:
 
 
 def _near(state: State, record: Record, within: float) -> list[Track]:
-    """The findings that came within so many seconds of the newest line, before or after it; of Xids the newest line counts."""
+    """Return the findings raised within this time before or after the newest line; for Xids, by their last line."""
     raised = (track for track in state.tracks.values() if track.raised)
     return [t for t in raised if _apart(t.last_seen if t.key.code == "xid" else t.first_seen, record.last) <= within]
 
 
 def _apart(stamp: Stamp, other: Stamp) -> float:
-    """Seconds by both clocks: of a finding that outlived a reboot the clock of the boot means nothing."""
+    """Return the greater difference of the two clocks: boottime is meaningless for a finding of an earlier boot."""
     return max(abs(stamp.boottime - other.boottime), abs(stamp.wall - other.wall))

@@ -1,7 +1,7 @@
-"""What to do about each Xid that can become a finding, where the number decides. Texts as in `health/to_do.py`.
+"""Instructions for operators by Xid, for numbers that can become findings. Texts as in `health/to_do.py`.
 
-The vendor's catalogue names the bucket (`catalogue.py`: action); these texts say what an operator types. Sources: NVIDIA's Xid catalogue and
-its workflows; GPU memory error management (48, 63, 64, 94, 95, 160, 171, 172).
+The vendor's catalogue names the bucket (`catalogue.py`: action); these texts name the commands. Sources: NVIDIA's Xid
+catalogue and its workflows; GPU memory error management (48, 63, 64, 94, 95, 160, 171, 172).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gpuwarden.health.xid.catalogue import xid_row
 
 A = Advice
 RESET_COMMAND = "`nvidia-smi --gpu-reset -i SLOT`. First stop gpuwarden, nvidia-dcgm and nvidia-persistenced"
-"""nvidia-smi resets no GPU that a process has open, be it one that only watches it (nvidia-smi(1), `--gpu-reset`)."""
+"""nvidia-smi does not reset a GPU that any process, even a monitor, has open (nvidia-smi(1), `--gpu-reset`)."""
 _RESET = f"reset the GPU when it is empty: {RESET_COMMAND}"
 _ECC = "`nvidia-smi -q -d ECC,ROW_REMAPPER -i SLOT`"
 _CASE = "save `nvidia-bug-report.sh` and open a case with the vendor"
@@ -64,7 +64,7 @@ XID_TO_DO: Mapping[int, str] = {
     173: "Drain the node and reboot it. Again: have the board inspected (link between CPU and GPU).",
     175: f"Drain the node and {_RESET}. If the reset hangs, reboot. Again: {_CASE}.",
 }  # fmt: skip
-"""By number, with the advice that the catalogue has for it. Numbers that are not here have the text of their advice."""
+"""By number, for the advice in the catalogue. Numbers not listed here use the text of their advice."""
 
 _REPEATED_PLACE = "Run `dcgmi diag -r 3` on the GPU when the node is empty. Jobs failed at one and the same place of it. Failed: have the board replaced."
 _LINKS = "Drain the node, and reset all its GPUs or reboot when it is empty. Again: have the NVLink path inspected (bridge, board, NVSwitch)."
@@ -82,18 +82,18 @@ _VARIANTS: Mapping[tuple[int, Advice], str] = {
        "shows which link." for number in range(144, 151)},
     **{(number, A.RESTART_APP): "Restart the job. The GPU works, unless gpu_recovery_action says otherwise." for number in range(144, 151)},
 }  # fmt: skip
-"""By number, and by another advice than the catalogue's: the line, or a repeat, said more."""
+"""By number and advice, where the line or a repeat led to other advice than the catalogue's."""
 
 
 def xid_to_do(number: int, advice: Advice) -> str:
-    """Text of what to do about an Xid; "" if the text of its advice is complete."""
+    """Return the instructions for an Xid; "" if the text of its advice suffices."""
     if (text := _VARIANTS.get((number, advice))) is not None:
         return text
     return XID_TO_DO.get(number, "") if advice is xid_row(number).advice else ""
 
 
 def sxid_to_do(advice: Advice) -> str:
-    """Text of what to do about an SXid; "" for one that stops traffic, whose text the condition has."""
+    """Return the instructions for an SXid; "" for one that stops traffic, for which the condition has the text."""
     return {
         Advice.OBSERVE: "Nothing now: traffic goes on. Again on one port: have its NVLink path inspected at the next maintenance.",
         Advice.NONE: "Nothing.",

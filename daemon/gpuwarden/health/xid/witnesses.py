@@ -1,12 +1,12 @@
-"""The PCI bus and NVML as witnesses for a line of the kernel log, which may be false.
+"""Checks kernel log lines, which can be forged, against the PCI bus and NVML as witnesses.
 
-A line about a slot that holds no GPU and no switch is no line of the driver's. A *witness* is a bus on which NVIDIA functions
-were seen in this boot (a container's sysfs may show none); without one every line counts. Lines that name no slot count, and so
-do those of PCIe errors, which may name any device on the way, also of other vendors, and only warn.
+A line about a slot that holds no GPU and no switch is not the driver's. This is checked only if NVIDIA functions were
+seen on the bus in this boot (a container's sysfs may show none); otherwise every line counts. Lines that name no slot
+count. PCIe error lines count too: they may name any device on the path, also of other vendors, and only warn.
 
-Xid 79 means that a GPU is gone. The driver reports it in the function that marks the GPU as lost (osHandleGpuLost in osinit.c),
-so that from then on NVML answers GPU_IS_LOST. An event of NVML cannot be forged, and needs no witness. A line of the kernel log can,
-and DCGM hands on what its users put in: bus and NVML are asked when these come.
+Xid 79 means that a GPU is gone. The driver reports it in the function that marks the GPU as lost (osHandleGpuLost in
+osinit.c); from then on NVML answers GPU_IS_LOST. An NVML event cannot be forged and needs no witness. A kernel log line
+can be forged, and DCGM forwards values that its users inject, so both are checked against the PCI bus and NVML.
 
 | Xid 79 | is |
 |---|---|
@@ -17,7 +17,7 @@ and DCGM hands on what its users put in: bus and NVML are asked when these come.
 | one cannot answer: that pass hung or failed, or there was none within `ANSWERED_WITHIN` | a failure |
 | a daemon that has just started has no pass yet, and the line was `contradicted` before | a warning as before |
 
-A failure once raised is never made milder.
+A failure never becomes milder.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from gpuwarden_collectors.facts import GpuAnswer, Stamp
 from gpuwarden_collectors.pci_facts import PciFacts, PciKind
 
 UNKNOWN_SLOT = "unknown_slot"
-"""The reason for which a line is rejected here, in addition to those of the kernel log's reader."""
+"""Reason for which a line is rejected here, in addition to those of the kernel log's reader."""
 FALLEN = "79"
 ASKED_FOR = 60.0
-"""Seconds after an Xid 79 for which bus and NVML are asked whether the GPU is there."""
+"""Seconds after an Xid 79 for which PCI bus and NVML are checked for the GPU."""
 ANSWERED_WITHIN = 30.0
-"""Seconds after which a witness without a pass is none: a pass that was under way and the next one have 10 each (the defaults), and
-a worker that hung is replaced between them."""
+"""Seconds to wait for a witness. The pass in progress and the next one take at most 10 s each (the defaults), and a
+worker that hung is replaced between them."""
 CONTRADICTED = "contradicted"
 
 
@@ -53,7 +53,7 @@ CONTRADICTED = "contradicted"
 
 
 def observed(state: State, sight: Sight) -> State:
-    """State with the slots that this pass shows. They are kept for as long as the boot lasts, and not over a restart."""
+    """Return the state with the slots that this pass shows. They are kept for the boot, not across a daemon restart."""
     moments = state.moments
     pci, nvml = sight.view.pci.facts, sight.view.nvml.facts
     on_bus = () if pci is None else (device.slot for device in pci.devices)
@@ -73,7 +73,7 @@ def ports_above(pci: PciFacts | None) -> frozenset[str]:
 
 
 def believed(state: State, host_events: Sequence[HostEvent]) -> Sequence[HostEvent]:
-    """The host events without lines of the kernel log about slots that were never pinned, and never seen in this boot."""
+    """Drop kernel log lines about slots that are neither pinned nor were seen in this boot."""
     if not host_events or not state.moments.bus_observed:
         return host_events
     recorded = {key.subject.slot for key, record in state.records.items() if record.boot_id == state.boot_id}
@@ -82,7 +82,7 @@ def believed(state: State, host_events: Sequence[HostEvent]) -> Sequence[HostEve
 
 
 def _slot(event: HostEvent) -> str:
-    """The slot that a line of the kernel log is about; empty for everything else."""
+    """Return the slot that a kernel log line is about; empty for all other events."""
     match event:
         case XidEvent(source=Source.KERNEL_LOG, slot=slot) | SxidEvent(slot=slot) | GpuResetEvent(slot=slot):
             return slot
@@ -100,12 +100,12 @@ def is_fallen(key: Key | None) -> bool:
 
 
 def asked_since(state: State, record: Record) -> float:
-    """Return when the witnesses were asked about the newest line: when it was taken in, which may be long after it was printed."""
+    """Return the boottime at which the newest line was read, which may be long after it was printed."""
     return max(state.moments.asked.get(record.key, 0.0), record.last.boottime)
 
 
 def undecided(state: State, now: Stamp) -> bool:
-    """True if a line that is no finding yet may still wait for its witnesses."""
+    """Return True if a line without a finding may still wait for its witnesses."""
     asked = state.moments.asked.items()
     return any(key not in state.tracks and now.boottime - at <= ANSWERED_WITHIN for key, at in asked)
 
@@ -123,7 +123,7 @@ class _Answer(Enum):
 
 
 def fallen_off(state: State, sight: Sight, record: Record, row: Xid) -> Ruling | None:
-    """The ruling on an Xid 79; None while a witness has time to answer."""
+    """Return the ruling on an Xid 79; None while a witness has time to answer."""
     if _reported_by_nvml(record):
         return plain(row)
     slot = record.key.subject.slot
@@ -140,7 +140,7 @@ def fallen_off(state: State, sight: Sight, record: Record, row: Xid) -> Ruling |
 
 
 def _reported_by_nvml(record: Record) -> bool:
-    """True if NVML had an event for the newest report, or for one so shortly before it that both are of one Xid."""
+    """Return True if NVML reported the newest Xid, or one so shortly before it that both are the same Xid."""
     return record.nvml is not None and record.last.boottime - record.nvml <= PAIRED_WITHIN
 
 
