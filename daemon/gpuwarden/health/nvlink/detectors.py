@@ -1,4 +1,4 @@
-"""Signs of NVLink and the NVSwitch fabric."""
+"""Detectors for NVLink and the NVSwitch fabric."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from gpuwarden_collectors.facts import GpuFacts
 
 
 def expected_links(state: State, sight: Sight, slot: str) -> int:
-    """The NVLinks that the GPU in `slot` can lose, a bit for each: those that were ever active on this board.
+    """Return the bit mask of the NVLinks that the GPU in `slot` can lose: those ever active on this board.
 
-    None where no link was: a card without a bridge, a GPU passed through to a guest (NVSentinel#1481). With MIG on, links
-    are off by design.
+    0 if none was: a card without a bridge, a GPU passed through to a guest (NVSentinel#1481). 0 with MIG enabled, which
+    turns links off by design.
     """
     pin, facts = state.pins.get(slot), sight.gpus.get(slot)
     in_mig = facts is not None and facts.readings.mig_mode
@@ -27,7 +27,7 @@ def expected_links(state: State, sight: Sight, slot: str) -> int:
 
 
 def nvlink_down(state: State, sight: Sight) -> Detection:
-    """A link that was once active on this board and is not now."""
+    """Detect links that were active on this board before and are inactive now."""
     sightings: list[Sighting] = []
     examined: list[tuple[str, tuple[int, ...]]] = []
     for facts in sight.answering:
@@ -47,7 +47,7 @@ def nvlink_down(state: State, sight: Sight) -> Detection:
 
 
 def _in_use(state: State, facts: GpuFacts, down: Sequence[int]) -> bool:
-    """Return True if one of these went down while a process had the GPU open. The process may have ended since, for lack of the links."""
+    """Return True if one of these links went down while a process had the GPU open. The process may have died of it."""
     seen = state.moments.links_seen.get(facts.slot)
     if seen is not None and any(seen.lost_in_use >> number & 1 for number in down):
         return True
@@ -56,7 +56,7 @@ def _in_use(state: State, facts: GpuFacts, down: Sequence[int]) -> bool:
 
 
 def _given_up(state: State, slot: str, expected: int) -> Iterator[int]:
-    """Links that were missed and are expected no longer: another board, links switched off, an operator's order."""
+    """Yield links with a finding that are no longer expected: board replaced, links disabled, an operator's order."""
     for track in state.tracks_of("nvlink_down"):
         subject = track.key.subject
         if subject.slot == slot and subject.part.isdecimal() and not expected >> int(subject.part) & 1:
@@ -65,7 +65,7 @@ def _given_up(state: State, slot: str, expected: int) -> Iterator[int]:
 
 @lru_cache(maxsize=4)
 def _links(of: tuple[tuple[str, tuple[int, ...]], ...]) -> frozenset[Subject]:
-    """Made once: every pass examines the same links."""
+    """Return the subjects of these links. Cached, since every pass examines the same links."""
     return frozenset(link(slot, number) for slot, numbers in of for number in numbers)
 
 
@@ -79,14 +79,15 @@ _COUNTERS = (
 (DataDog/datadog-agent#55966, NVIDIA/DCGM#173); on Ampere both do."""
 NVLINK_ERRORS = tuple(chain.from_iterable(_COUNTERS))
 NVLINK_ERRORS_LIMIT, NVLINK_ERRORS_WINDOW = 10, 600.0
-"""Own choice: DCGM fails a GPU for a single replay a minute, which a retraining link gives; gpuwarden warns."""
+"""Own choice. DCGM fails a GPU for one replay per minute, which a retraining link causes; gpuwarden warns."""
 ALL_THE_TIME, PARTS = 5.0, 3
-"""Replays and recoveries a second, in each third of the window, with which a link does nothing else. A link that trains again counts
-hundreds at once, and is one burst; the worst link of the stories that still worked had 3 recoveries in 21 minutes."""
+"""Replays and recoveries per second, in each third of the window, at which a link carries no useful traffic. A
+retraining link counts hundreds at once, in one burst. The worst link in field reports that still worked had 3
+recoveries in 21 minutes."""
 
 
 def nvlink_errors(state: State, sight: Sight) -> Detection:
-    """Replays and recoveries that persist: more than the retraining of a link causes."""
+    """Detect persistent replays and recoveries: more than the retraining of a link causes."""
     sightings, examined = [], []
     for facts in sight.answering:
         counted = _counted(state, facts.slot)
@@ -113,7 +114,7 @@ def _counted(state: State, slot: str) -> list[tuple[str, Series]]:
 
 
 def _all_the_time(counters: Sequence[Series]) -> bool:
-    """True if errors came in each part of the window, and many."""
+    """Return True if each part of the window has at least `ALL_THE_TIME` errors per second."""
     part = NVLINK_ERRORS_WINDOW / PARTS
     until = [sum([series.growth(n * part)[0] for series in counters]) for n in range(PARTS + 1)]
     followed = max(series.followed for series in counters) >= NVLINK_ERRORS_WINDOW
@@ -123,15 +124,15 @@ def _all_the_time(counters: Sequence[Series]) -> bool:
 FABRIC_FLAGS = {0: "bandwidth degraded", 2: "route recovery", 4: "route unhealthy", 6: "access timeout"}
 """Two bits each in the fabric health mask: 1 true, 2 false, 0 not supported (nvml.h, NVML_GPU_FABRIC_HEALTH_MASK_*)."""
 FABRIC_START = 300.0
-"""Seconds that registering with the fabric manager, and training links, may take after a boot or a GPU reset before it is a
-fault: of 288 nodes 214 had links down for one poll after planned reboots (NVSentinel#1701)."""
+"""Seconds allowed for registration with the fabric manager and link training after a boot or a GPU reset. 214 of 288
+nodes had links down for one poll after planned reboots (NVSentinel#1701)."""
 
 
 UNHEALTHY = 2
 """fabric_health_summary: the driver's own verdict (nvml.h, NVML_GPU_FABRIC_HEALTH_SUMMARY_UNHEALTHY). Newer drivers have flags in the mask that
 are not read here."""
 REGISTERED = 3
-"""fabric_state: registration with the fabric manager is completed (nvml.h, NVML_GPU_FABRIC_STATE_COMPLETED)."""
+"""fabric_state: registration with the fabric manager is complete (nvml.h, NVML_GPU_FABRIC_STATE_COMPLETED)."""
 
 
 def _fabric_fault(facts: GpuFacts) -> tuple[str, float] | None:

@@ -1,19 +1,20 @@
-"""How bad it is that the unit of the fabric manager is down, on a host with NVSwitches, whose GPUs cannot be used without it.
+"""Severity of a fabric manager unit that is down. GPUs on a host with NVSwitches cannot be used without it.
 
-| its unit | a process of it | GPUs | verdict |
+| unit | fabric manager process | GPUs | verdict |
 |---|---|---|---|
-| enabled, and dead | none | whatever they say | a failure: GPUs stay registered when it dies (NVSentinel#883: for weeks) |
-| enabled, and dead | one runs | whatever they say | a warning: it runs elsewhere |
-| enabled, and dead | hidden | whatever they say | a warning; a failure that is known stays one |
-| restarts again and again | | | a failure |
-| disabled, and stopped | one runs | whatever they say | healthy: it runs in a container (gpu-operator) |
+| enabled, and dead | none | any state | a failure: GPUs stay registered when it dies (NVSentinel#883: for weeks) |
+| enabled, and dead | one runs | any state | a warning: it runs elsewhere |
+| enabled, and dead | hidden | any state | a warning; an existing failure stays a failure |
+| restarts repeatedly | | | a failure |
+| disabled, and stopped | one runs | any state | healthy: it runs in a container (gpu-operator) |
 | disabled, and stopped | none, hidden | all registered | healthy |
 | disabled, and failed | none, hidden | all registered | a warning |
-| disabled, and dead | none | not registered, or too old to say | a failure |
-| disabled, and dead | hidden, or no GPU answers | not registered, or too old to say | undecided |
+| disabled, and dead | none | not registered, or driver too old to report it | a failure |
+| disabled, and dead | hidden, or no GPU answers | not registered, or driver too old to report it | undecided |
 
-Where no NVSwitch is on the bus it only warns; in an NVLink domain of several nodes it runs on the switches (NVSentinel#1275), and where no
-GPU belongs to a fabric it ends at once, with an error: there it is not missed. A unit that is not installed is not judged: that GPUs are not registered is `fabric_unhealthy`.
+Without an NVSwitch on the bus the unit is a warning at most. It is not required in a multi-node NVLink domain, where it
+runs on the switches (NVSentinel#1275), nor where no GPU belongs to a fabric, since it then exits at once with an error.
+A unit that is not installed is not judged; unregistered GPUs are `fabric_unhealthy`.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ _DEAD = ("failed", "inactive", "deactivating")
 class Fabric(NamedTuple):
     """Facts that show whether the fabric manager is needed here, and whether it runs; None if not known.
 
-    `switches`: there are NVSwitches on the bus. `used`: a GPU belongs to an NVLink fabric, and with `multi_node` to one of
-    several nodes. `completed`: every GPU that says so is registered in it. `process`: a process of the fabric manager runs, in
-    whatever container. `gpus`: a GPU answers.
+    `switches`: NVSwitches are on the bus. `used`: a GPU belongs to an NVLink fabric, with `multi_node` to one of
+    several nodes. `completed`: every GPU that reports a fabric state is registered. `process`: a fabric manager process
+    runs, in any container. `gpus`: a GPU answers.
     """
 
     switches: bool | None = None
@@ -49,7 +50,7 @@ def wanted(service: ServiceFacts) -> bool:
 
 
 def undecided(service: ServiceFacts, fabric: Fabric) -> bool:
-    """True if it is not known whether the fabric manager is needed, or whether it runs."""
+    """Return True if it is not known whether the fabric manager is needed, or whether it runs."""
     if fabric.switches is None or (fabric.used is None and not fabric.switches):
         return True
     off = fabric.switches and service.active in _DEAD and not wanted(service)
@@ -57,7 +58,7 @@ def undecided(service: ServiceFacts, fabric: Fabric) -> bool:
 
 
 def severity_down(service: ServiceFacts, fabric: Fabric, *, failed: bool) -> Severity | None:
-    """Severity of a unit that is down and not undecided; None if it is not missed. `failed`: it is a failure already."""
+    """Return the severity of a unit that is down, None if it is not needed. `failed`: it is a failure already."""
     if not fabric.switches:
         needed = fabric.used and not fabric.multi_node
         return Severity.WARNING if needed or service.configured else None

@@ -1,6 +1,6 @@
-"""Which GPUs and switches of a host are in one NVLink fabric, by the other ends of their links or by their clique.
+"""Groups the GPUs and switches of a host by NVLink fabric, from the remote ends of their links or their clique.
 
-Remembered for a boot, since a GPU that is lost names no links any more.
+Kept for the boot, since a lost GPU no longer reports its links.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from gpuwarden.health.view import Sight
 from gpuwarden_collectors.facts import GpuFacts
 
 MOST_IN_A_FABRIC = 16
-"""GPUs: the largest NVLink fabric of one node (HGX-2). With more of them here, two are in one only where that is known."""
+"""GPUs in the largest NVLink fabric of one node (HGX-2). On larger hosts GPUs share one only if NVML reports it."""
 
 
 def followed_fabrics(state: State, sight: Sight) -> State:
-    """The state with the fabrics that NVML has named; the same object if none is new."""
+    """Return the state with the fabrics that NVML reports; the same object if none is new."""
     named = _fabrics(sight.answering)
     if all(state.moments.fabrics.get(slot) == fabric for slot, fabric in named.items()):
         return state
@@ -25,7 +25,7 @@ def followed_fabrics(state: State, sight: Sight) -> State:
 
 
 def in_one_fabric(state: State, slot: str, other: str) -> bool:
-    """True if the NVLinks of one can suffer from the other. If that is not known, all GPUs of a small host can."""
+    """Return True if a fault of one GPU can affect the NVLinks of the other. If unknown, assume it on a small host."""
     here, there = state.moments.fabrics.get(slot), state.moments.fabrics.get(other)
     if here is None or there is None:
         return len(state.pins) <= MOST_IN_A_FABRIC
@@ -33,9 +33,7 @@ def in_one_fabric(state: State, slot: str, other: str) -> bool:
 
 
 def _fabrics(gpus: Iterable[GpuFacts]) -> Mapping[str, str]:
-    """Name of the fabric of each GPU or switch, by slot: its clique, or the first slot among those its
-    links connect.
-    """
+    """Return the fabric name of each GPU or switch by slot: its clique, or the first slot that its links connect."""
     cliques: dict[str, str] = {}
     joined: dict[str, set[str]] = {}
     for gpu in gpus:

@@ -1,14 +1,14 @@
-"""IMEX, which lets GPUs of several nodes reach each other's memory over NVLink: where it matters, and what DCGM says of it.
+"""Judges IMEX, which lets GPUs of several nodes access each other's memory over NVLink, by DCGM's readings.
 
-DCGM cannot distinguish an IMEX that is down from one that is not wanted: it reports -3 on a single node without any
-(NVIDIA/NVSentinel#1471), and on nodes whose IMEX runs in the pods of Kubernetes' DRA driver (NVIDIA/DCGM#308,
-NVIDIA/aicr#2641). So it is judged only where both hold:
+DCGM cannot distinguish an IMEX that is down from one that is not used. It reports -3 on a single node without IMEX
+(NVIDIA/NVSentinel#1471), and on nodes whose IMEX runs in pods of the Kubernetes DRA driver (NVIDIA/DCGM#308,
+NVIDIA/aicr#2641). IMEX is therefore judged only if both conditions hold:
 
-- *multi-node NVLink*: a GPU has a cluster UUID that is not zero, as NCCL's mnnvl.cc has it. The UUID is zero on single nodes with
-  NVSwitches. The clique says nothing: it is a number within the cluster, of which 0 is one.
-- *the host uses it*: nvidia-imex.service is enabled, configured to be watched, or has been started (a Slurm prolog may do that for
-  one job); or DCGM had an answer from the daemon. Not a process in a container: that is the DRA driver's, which restarts it itself,
-  and which DCGM does not reach.
+- *multi-node NVLink*: a GPU has a non-zero cluster UUID, the test of NCCL's mnnvl.cc. The UUID is zero on single nodes
+  with NVSwitches. The clique is no criterion: it is a number within the cluster, and 0 is a valid one.
+- *the host uses it*: nvidia-imex.service is enabled, configured to be watched, or was started (a Slurm prolog may start
+  it for one job); or the daemon answered DCGM. An IMEX process in a container does not count: it belongs to the DRA
+  driver, which restarts it, and DCGM cannot reach it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from gpuwarden_collectors.host_facts import ServicesFacts
 
 UNIT = "nvidia-imex.service"
 _STATES = range(7)
-"""Of a daemon that answered, from INITIALIZING to SHUTTING_DOWN (DcgmImexManager.h of DCGM 4.6)."""
+"""States of a daemon that answered, from INITIALIZING to SHUTTING_DOWN (DcgmImexManager.h of DCGM 4.6)."""
 _READY, _UNAVAILABLE, _NOT_USED = 5, 7, (-1, -2)
-"""-1 not installed, -2 not configured, -3 the command that asks failed."""
+"""-1: not installed. -2: not configured. -3: DCGM's query command failed."""
 
 
 def multi_node(sight: Sight) -> bool | None:
-    """True if a GPU belongs to an NVLink domain of several nodes; None while none answers."""
+    """Return True if a GPU belongs to a multi-node NVLink domain; None while NVML lists no GPU."""
     nvml = sight.view.nvml.facts
     if nvml is None or not nvml.gpus:
         return None
@@ -47,7 +47,7 @@ def _daemon_answered(sight: Sight) -> bool:
 
 
 def imex_fault(facts: DcgmFacts) -> str:
-    """Description of what is wrong with IMEX by DCGM's readings; "" if nothing is."""
+    """Return a description of the IMEX fault in DCGM's readings; "" if there is none."""
     daemon = facts.imex_daemon
     if facts.imex_domain in ("DOWN", "DEGRADED"):
         return f"the IMEX domain is {facts.imex_domain}"

@@ -1,12 +1,12 @@
 """Durable memory of the errors of each NVLink: the value of its counter, and the ten-minute intervals in which it grew.
 
-Time is cut into *cells* of ten minutes. A cell in which a counter grew is *marked*, however much it grew: a link that trains
-again counts several recoveries at once. What follows in the cell right behind a mark belongs to it, so that nothing that lasts
-for a few minutes is two marks: half of the cells of a day can be marked.
+Time is divided into *cells* of ten minutes. A cell in which a counter grew is *marked*, regardless of the amount: a
+retraining link counts several recoveries at once. Growth in the cell after a mark belongs to that mark, so that an
+incident of a few minutes is not two marks. At most half of the cells of a day are marked.
 
-Memory changes by events alone: what a counter grew is what it shows beyond the last event. A restart therefore loses nothing, and
-growth while no daemon ran is one mark. There is at most one event for a GPU in a cell, and none while nothing grows. A counter
-that went back begins anew, and what it shows then is no growth: links train after a reset and after a boot.
+Memory changes by events only; growth is measured against the last event. A restart loses nothing, and growth while the
+daemon was down is one mark. There is at most one event per GPU and cell, and none while nothing grows. A counter that
+decreased begins anew, and its first value is no growth, since links train after a reset and after a boot.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from gpuwarden_collectors.facts import GpuFacts, LinkFacts, Stamp
 CELL = 600.0
 """Seconds."""
 DAY = 144
-"""Cells that are kept, and judged."""
+"""Cells of the last day, which are kept and judged."""
 SETTLES = 300.0
-"""Seconds after a boot in which links train (`nvlink/detectors.py`, FABRIC_START): growth is no mark."""
+"""Seconds after a boot in which growth is no mark, since links train (`nvlink/detectors.py`, FABRIC_START)."""
 COUNTED = "nvlink_link_errors"
 
 
 class LinkCount(NamedTuple):
     """Memory of one link's counter.
 
-    `value`: its value at the last event, and `cell` the cell of that, -1 after a beginning. `base`: what it showed at its
-    beginning, counted before that. `marks`: marked cells, oldest first.
+    `value`: its value at the last event. `cell`: the cell of that event, -1 at the start of a counter. `base`: its
+    first value, counted before gpuwarden read it. `marks`: marked cells, oldest first.
     """
 
     value: int
@@ -43,7 +43,7 @@ class LinkCount(NamedTuple):
 
     @property
     def settles(self) -> int:
-        """The cell whose growth belongs to the newest mark."""
+        """The cell in which growth still belongs to the newest mark, or -1."""
         return self.marks[-1] + 1 if self.marks and self.marks[-1] == self.cell else -1
 
 
@@ -53,22 +53,22 @@ Links = Mapping[str, Mapping[int, LinkCount]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """COUNTED. Links as `14:508 15:2`, number and value."""
+    """Data of an event COUNTED. Links as `14:508 15:2`: number and value."""
 
     begun: str | None = None
-    """Counters that are new, or went back."""
+    """Counters that are new, or decreased."""
     grown: str | None = None
-    """Links whose counters grew, and which mark the cell of the event."""
+    """Links whose counters grew; the cell of the event is marked for them."""
     settled: str | None = None
-    """Links whose counters grew right after a mark, and which mark nothing."""
+    """Links whose counters grew right after a mark, without a new mark."""
     marks: str | None = None
-    """In checkpoints: `14:2966402,2966400,2966402`, number, cell of the last event, and the marked cells."""
+    """In checkpoints: `14:2966402,2966400,2966402`: number, cell of the last event, and the marked cells."""
 
 
 def errors_of(link: LinkFacts) -> int | None:
-    """Replays and recoveries of NVLink 1 to 4, recoveries of NVLink 5, since driver load; None where none is counted.
+    """Return replays and recoveries (NVLink 1 to 4) or recoveries (NVLink 5) since driver load, or None.
 
-    Not CRC, symbol or effective errors: every link has some of these, and repairs them (DCGM has rates for them).
+    CRC, symbol and effective errors do not count: every link has some and corrects them (DCGM has rates for them).
     """
     counts = (link.replay_errors, link.recovery_errors, link.recoveries, link.recovery_failures)
     counted = [count for count in counts if count is not None]
@@ -80,7 +80,7 @@ def cell_at(now: Stamp) -> int:
 
 
 def learn_links(links: Links, sight: Sight) -> list[Event]:
-    """The events for what the counters show beyond what is known."""
+    """Return the events for changes of the counters since the last events."""
     now, boot_id = sight.now, sight.view.boot_id
     training = now.boottime < SETTLES
     return [
@@ -104,7 +104,7 @@ def _of_gpu(
         before = counts.get(link.link)
         if before is None or value < before.value or (training and value != before.value):
             begun.append(f"{link.link}:{value}")
-        elif value > before.value and cell != before.cell:  # lower after the clock was set back
+        elif value > before.value and cell != before.cell:  # the cell is lower after the clock was set back
             (settled if before.settles == cell else grown).append(f"{link.link}:{value}")
     if begun or grown or settled:
         data = Counted(begun=_text(begun), grown=_text(grown), settled=_text(settled))
@@ -120,7 +120,7 @@ def _text(pairs: list[str]) -> str | None:
 
 
 def remembered(links: Links, event: Event) -> Links:
-    """Memory after an event COUNTED."""
+    """Return the memory after an event COUNTED."""
     if event.key is None or event.key.code != COUNTED:
         return links
     data, cell = read(Counted, event), cell_at(event.at)
@@ -141,7 +141,7 @@ def remembered(links: Links, event: Event) -> Links:
 
 
 def link_events(links: Links, at: Stamp, boot_id: str) -> Iterator[Event]:
-    """Events that rebuild this memory from nothing."""
+    """Yield events that rebuild this memory from nothing, for a checkpoint."""
     for slot, counts in links.items():
         begun = [f"{number}:{count.base}" for number, count in counts.items()]
         grown = [f"{number}:{count.value}" for number, count in counts.items() if count.value != count.base]

@@ -1,19 +1,19 @@
-"""One NVLink that has errors again and again while its siblings have none.
+"""Detects an NVLink with recurring errors while its siblings have none.
 
-Of `LinkCount`s of all NVLinks of the GPUs of one name, a link is suspected if
+Among the `LinkCount`s of all NVLinks of GPUs with the same name, a link is suspected if
 
-- *now*: it has so many of the marks of the last day that this is no chance, and in three different hours;
-- *or ever*: before it was first read since driver load it had counted twenty times what all others have by now, 50 at least, and
-  is marked twice again;
+- *now*: its share of the marks of the last day is too large for chance, and its marks are in three different hours; or
+- *ever*: its counter was at least 50 when first read, and twenty times what all other links have counted by now, and
+  the link has two marks since;
 
-and the other links of its GPU have no more than twice its marks: where they grow together the cause is none of the links.
+and the other links of its GPU have at most twice its marks. If they grow together, no single link is the cause.
 
-**No chance**: if all links had errors at one rate, whatever that is, each of the T marks of the day would be of this link with
-probability 1/N (Poisson counts, given their sum). The probability of k or more of them is a binomial tail, in whole numbers,
-and has to be below 1 in 10^10. So a link needs 5 marks if there are 144 links, 6 of 72, 8 of 18, 12 of 8, 34 of 2, where no
-other has any. A link can be marked 72 times a day, and each mark is one try: false alarms are fewer than 72 in 10^10 for
-a link and day, which is one in four months on 8,000 nodes of 144 links. That holds while marks are of independent causes,
-which is what cells, hours and the look at its own GPU are for.
+**Chance**: if all links had errors at one rate, each of the T marks of the day would belong to this link with
+probability 1/N (Poisson counts, given their sum). The probability of k or more marks is a binomial tail. It is computed
+in whole numbers and must be below 1 in 10^10. If no other link has marks, a link needs 5 of 144 links, 6 of 72, 8 of
+18, 12 of 8, 34 of 2. A link can be marked 72 times a day, and each mark is one trial, so there are fewer than 72 false
+alarms in 10^10 per link and day: one in four months on 8,000 nodes of 144 links. This holds while marks have
+independent causes, which cells, hours and the comparison with the same GPU ensure.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ HOURS = 3
 CELLS_OF_AN_HOUR = round(3600 / CELL)
 EVER, EVER_TIMES, AGAIN = 50, 20, 2
 MOST_MARKS = 4096
-"""Marks of all links in a day beyond which no link is singled out: the whole fabric has errors, and sums would be large."""
+"""Marks of all links in a day above which no link is suspected: the whole fabric has errors, and sums get large."""
 
 
 def by_chance_below(marks: int, of_all: int, links: int) -> bool:
-    """True if `marks` or more of `of_all` marks are of one link out of `links` with a probability below 1 in `ODDS`. Exact."""
+    """Return True if the probability of `marks` or more of `of_all` on one of `links` is below 1 in `ODDS`. Exact."""
     if links < 2 or marks * links <= of_all or of_all > MOST_MARKS:
         return False
     others = links - 1
@@ -52,7 +52,7 @@ class _Member(NamedTuple):
     link: LinkFacts
     known: LinkCount
     marks: tuple[int, ...]
-    """Of the last day."""
+    """Marked cells of the last day."""
 
 
 def nvlink_link_errors(state: State, sight: Sight) -> Detection:
@@ -85,7 +85,7 @@ def _suspects(group: list[_Member]) -> Iterator[Sighting]:
 
 
 def _apart(member: _Member, group: list[_Member]) -> bool:
-    """True if the other links of the GPU have not grown with this one."""
+    """Return True if the other links of the GPU have not grown with this one."""
     beside = sum([len(other.marks) for other in group if other.facts is member.facts and other is not member])
     return beside <= 2 * len(member.marks)
 

@@ -1,8 +1,8 @@
 """Tracks NVLinks that went down while a process had the GPU open. A GPU in use is not reset, so a reset cannot explain
 these outages.
 
-Of moments, and only what this life of the daemon saw: links that are down when a GPU answers for the first time, as after the driver was
-loaded, may wait for the fabric, and a process for them.
+Covers only what the running daemon observed. Links that are down when a GPU first answers, for example after driver
+load, may be waiting for the fabric, and a process may be waiting for them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gpuwarden_collectors.facts import GpuFacts
 
 
 def followed_links(state: State, sight: Sight) -> State:
-    """Return the state with the links that are active in this pass, and those that went down under a process."""
+    """Return the state with the links that are active in this pass, and those that went down while in use."""
     if sight.nvml is None:
         return state
     before = state.moments.links_seen

@@ -1,8 +1,8 @@
-"""A GPU none of whose NVLinks was ever active here, among siblings that have all of theirs.
+"""Detects a GPU whose NVLinks were never active on this host, while its siblings have all of theirs.
 
-A card without a bridge has no link to miss (NVIDIA/NVSentinel#1481), and neither has one that is alone among pairs: where links lead
-from GPU to GPU, somebody chose which cards to bridge. On boards with switches all GPUs have the same links, so that one without any is
-a fault, which nobody saw begin.
+A card without a bridge has no links to miss (NVIDIA/NVSentinel#1481), nor has a single card among bridged pairs: where
+links lead from GPU to GPU, the owner chose which cards to bridge. On boards with switches all GPUs have the same links,
+so a GPU without any is faulty, even if it never had one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gpuwarden.health.view import Sight
 from gpuwarden_collectors.facts import GpuFacts
 
 SIBLINGS = 4
-"""Own choice: as many as a setting needs in which one GPU differs (`gpu/settings.py`)."""
+"""Siblings required for comparison. Own choice, as for a setting in which one GPU differs (`gpu/settings.py`)."""
 
 
 def nvlink_never_up(state: State, sight: Sight) -> Detection:
@@ -41,7 +41,7 @@ def _dark(state: State, sight: Sight, group: Sequence[GpuFacts]) -> Iterator[Sig
 
 
 def _never_up(state: State, facts: GpuFacts) -> bool:
-    """True if the GPU's links are inactive, or it lists none without an error, and none was ever active on this board."""
+    """Return True if no link is active, unless reading them failed, and none was ever active on this board."""
     pin = state.pins.get(facts.slot)
     all_inactive = all(link.active is False for link in facts.links) and (bool(facts.links) or not facts.errors)
     return pin is not None and not pin.links and all_inactive

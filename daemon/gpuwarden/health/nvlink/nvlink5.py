@@ -1,12 +1,12 @@
-"""Reading the lines of NVLink 5 (Xids 144 to 150): which rule of the vendor's decode sheet a line meets.
+"""Decodes the lines of NVLink 5 (Xids 144 to 150): finds the rule of the vendor's decode sheet for a line.
 
-A line names the unit and gives register words, `UNIT Fatal|Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008 …)`. Bits 25 to 20
-of the first word are the sub-code, the second word is the error status, compared as a whole. The unit is in the
-first word too: bits 9 to 5 with drivers before R575, 6 to 0 from R575 on (one bit more in some rules). A rule holds if name,
-unit bits, sub-code and status all fit.
+A line contains the unit and register words: `UNIT Fatal|Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008 …)`. Bits 25 to
+20 of the first word are the sub-code; the second word is the error status, compared as a whole. The first word also has
+the unit: in bits 9 to 5 with drivers before R575, in 6 to 0 from R575 on (one bit more in some rules). A rule matches
+if name, unit bits, sub-code and status all match.
 
-Without a known driver version both places are tried. That cannot go wrong: rules of one name, sub-code and status say
-the same, so the place decides only whether any rule fits (a test goes through all of them).
+If the driver version is unknown, both positions are tried. This is safe, because rules with the same name, sub-code and
+status are equal; the position only decides whether a rule matches (a test checks all of them).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LINE = re.compile(
     r"Link +(?P<link>-?\d{1,4}) +\(0x(?P<info>[0-9a-fA-F]{1,8}) +0x(?P<status>[0-9a-fA-F]{1,8})\b"
 )
 _SIGN = re.compile(r"([A-Z0-9_/]{2,33}) ([FN]) ([0-9a-f]{1,8}) ([0-9a-f]{1,8})")
-_ASKED = 0x03F0_07FF  # the bits of the first word that some rule asks for; the rest differs from line to line
+_ASKED = 0x03F0_07FF  # the bits of the first word that rules compare; the rest differs from line to line
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +43,12 @@ class Nvlink5Line:
 
     @property
     def sign(self) -> str:
-        """Short form of the line, as far as rules ask for it; `nvlink5_sign` reads it."""
+        """Short form of the line with the parts that rules compare; `nvlink5_sign` parses it."""
         return f"{'/'.join(self.units)} {'F' if self.fatal else 'N'} {self.info & _ASKED:x} {self.status:x}"
 
 
 def nvlink5_line(text: str) -> Nvlink5Line | None:
-    """Parse the text of an Xid; None if it has another form."""
+    """Parse the text of an Xid; return None if it has another form."""
     match = _LINE.match(text)
     if match is None:
         return None
@@ -64,13 +64,13 @@ def nvlink5_sign(sign: str) -> Nvlink5Line | None:
 
 
 def branch(driver_version: str) -> int | None:
-    """Driver branch, as 575 for `575.51.02`; None if it is unknown."""
+    """Return the driver branch, such as 575 for `575.51.02`; None if it is unknown."""
     first, _, rest = driver_version.strip().partition(".")
     return int(first) if rest and first.isascii() and first.isdigit() and len(first) <= 6 else None
 
 
 def decode(xid: int, line: Nvlink5Line, driver: int | None) -> Nvlink5Rule | None:
-    """The rule that the line meets under a driver of this branch (None: unknown); None if none is known."""
+    """Return the rule that matches the line with a driver of this branch (None: unknown), or None."""
     fits = (rule for rule in NVLINK5_RULES if rule.xid == xid and _fits(rule, line))
     return next((rule for rule in fits if _unit_fits(rule, line.info, driver)), None)
 

@@ -1,7 +1,7 @@
-"""NVLink 5 (Xids 144 to 150): what each unit, sub-code and error status means for the GPU.
+"""Catalogue of NVLink 5 errors (Xids 144 to 150): the effect of each unit, sub-code and error status on the GPU.
 
-The vendor's decode sheet has one row for each combination; here equal rows are one. Where it gives two
-alternatives for the next step (`Non-fatal*` with a reset as second action), the first is here and the note names the other.
+The vendor's decode sheet has one row for each combination; equal rows are merged here. If it gives two alternatives for
+the next step (`Non-fatal*` with a reset as second action), the row has the first and the note names the other.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _FOLLOW_UP: dict[str, tuple[str, Advice]] = {
 class Nvlink5Rule:
     """A row of the vendor's decode sheet.
 
-    `units`: the names that a line may give the unit. `before`, `since`: the unit's number in the first register word, with
-    drivers before R575 and from it on; `wide`: it has one bit more there. `action` is the vendor's term.
+    `units`: names of the unit in a line. `before`, `since`: the unit's number in the first register word, with drivers
+    before R575 and from R575 on. `wide`: the number has one bit more. `action` is the vendor's term.
     """
 
     xid: int
@@ -53,7 +53,7 @@ class Nvlink5Rule:
 
     @property
     def klass(self) -> XidClass:
-        """Class of the event. The vendor ignores two events that are fatal to a link; what stops work is a warning at least."""
+        """Class of the event. The vendor ignores two fatal events; they are warnings here, since they stop work."""
         if self.action == RESET:
             return XidClass.FAILURE
         return XidClass.RECORD if self.severity == NON_FATAL else XidClass.WARNING
