@@ -1,7 +1,7 @@
-"""Network adapters whose PCIe links have fewer lanes, or are slower, than both of their ends can.
+"""Detects network adapters whose PCIe links have fewer lanes, or are slower, than both of their ends support.
 
-Lanes are compared on the whole way to the root port, speed only at the adapter: links further up may slow down while they
-are idle. Where all adapters of a host are alike, that is how it was built or set up.
+Lanes are compared on the whole path to the root port, speed only at the adapter: links further up may slow down while
+idle. If all adapters of a host are alike, the host was built or configured that way.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gpuwarden_collectors.host_facts import AdapterFacts, InfinibandFacts
 
 
 class Narrow(NamedTuple):
-    """What a PCIe link lacks. `lanes` and `gtps` are 0 if it has all of them."""
+    """Deficit of a PCIe link. `lanes` and `gtps` (GT/s) are the current values, 0 if not reduced."""
 
     at: str
     lanes: int = 0
@@ -26,7 +26,7 @@ class Narrow(NamedTuple):
 
 
 def narrow(facts: AdapterFacts) -> Narrow | None:
-    """The first link from the adapter upwards that lacks something."""
+    """Return the first degraded link from the adapter upwards, or None."""
     for number, link in enumerate(facts.links):
         lanes = link.width is not None and link.width_max is not None and link.width < link.width_max
         slow = number == 0 and link.gtps is not None and link.gtps_max is not None and link.gtps < link.gtps_max
@@ -44,7 +44,7 @@ def narrow(facts: AdapterFacts) -> Narrow | None:
 def adapter_pcie_degraded(infiniband: InfinibandFacts, known_ports: Mapping[str, KnownPort]) -> list[Sighting]:
     lacks = {facts: lack for facts in infiniband.adapters if (lack := narrow(facts)) is not None}
     alike = {lack._replace(at="") for lack in lacks.values()}
-    cards = {facts.slot.rpartition(".")[0] for facts in infiniband.adapters}  # the functions of one share its links
+    cards = {facts.slot.rpartition(".")[0] for facts in infiniband.adapters}  # functions of one card share its links
     if len(cards) > 1 and len(lacks) == len(infiniband.adapters) and len(alike) == 1:
         return []
     accepted = {port.slot: port for port in known_ports.values() if port.slot}
@@ -56,7 +56,7 @@ def adapter_pcie_degraded(infiniband: InfinibandFacts, known_ports: Mapping[str,
 
 
 def unread_adapters(infiniband: InfinibandFacts) -> frozenset[Subject]:
-    """Adapters with a PCIe link whose width sysfs does not give in this pass."""
+    """Return the adapters with a PCIe link whose width sysfs does not give in this pass."""
     return frozenset(
         adapter(each.slot) for each in infiniband.adapters if any(link.width is None for link in each.links)
     )

@@ -1,6 +1,4 @@
-"""Conditions of the host other than its GPUs: rows of the table of conditions. They count because the whole node is
-drained.
-"""
+"""Rows of the table of conditions for the host other than its GPUs. They count because the whole node is drained."""
 
 from __future__ import annotations
 
@@ -131,7 +129,7 @@ _PREFIX = "plugin_"
 
 @lru_cache(maxsize=256)
 def plugin_condition(code: str) -> Condition | None:
-    """The row of the site check `plugin_<name>`: its own exit code is the severity, and its interval the timing."""
+    """Return the row of the site check `plugin_<name>`. Its exit code gives the severity, its interval the timing."""
     name = code.removeprefix(_PREFIX)
     if name == code or not name:
         return None

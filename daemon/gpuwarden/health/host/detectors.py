@@ -1,8 +1,8 @@
 """The detectors of the rows in `conditions.py`.
 
-A collector whose newest pass failed or is too old changes nothing: what is found stays found, and nothing is added. What a
-finding is about and the facts do not show now (a mount that hangs has no free space) is left as it is, too; everything
-else that is not seen wrong counts as examined and well, also what no longer exists.
+A collector whose newest pass failed or is too old changes nothing: findings stay, and none is added. A finding whose
+subject cannot be read now (a hung mount has no free space) stays too. Every other subject without a problem counts as
+examined and healthy, including subjects that no longer exist.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from gpuwarden_collectors.host_facts import (
 from gpuwarden_collectors.pci_facts import PciKind
 
 BOOT_GRACE = 300.0
-"""Seconds of uptime, as NVSentinel has them for system services: what a boot brings up late is not down yet."""
+"""Seconds of uptime, as in NVSentinel for system services. What starts late in a boot is not down yet."""
 
 _THE_NODE = frozenset((NODE,))
 
@@ -47,7 +47,7 @@ Seen = tuple[Sightings, AbstractSet[Subject]]
 
 
 def _detector(code: str, kind: type[NamedFacts], see: Callable[[State, Sight, Any], Seen]) -> Detector:
-    """A detector that passes the newest facts of that kind to `see`."""
+    """Return a detector that passes the newest facts of this kind to `see`."""
 
     def detect(state: State, sight: Sight) -> Detection:
         facts = _now(kind, sight)
@@ -60,7 +60,7 @@ def _detector(code: str, kind: type[NamedFacts], see: Callable[[State, Sight, An
 
 
 def _in_two_passes(sightings: Sightings, kind: type[NamedFacts], state: State, sight: Sight) -> Sightings:
-    """Yield the sightings; of those that rise and that one pass alone has shown, without an end of their rise."""
+    """Yield the sightings. One that only a single pass has shown so far gets an infinite rise time."""
     started = sight.view.seen(kind).started
     for sighting in sightings:
         twice = in_two_passes(state.tracks.get(sighting.key), started, sight.now)
@@ -68,7 +68,7 @@ def _in_two_passes(sightings: Sightings, kind: type[NamedFacts], state: State, s
 
 
 def _unread(code: str, kind: type[NamedFacts], state: State, sight: Sight) -> Detection:
-    """Detection without facts: nothing is examined. If the site switched the collector off, its findings end."""
+    """Return the detection without facts: nothing is examined. If the site disabled the collector, its findings end."""
     return tracked_detection(code, state) if kind.collector in sight.rules.off else NOTHING
 
 
@@ -76,7 +76,7 @@ def _now(kind: type[NamedFacts], sight: Sight) -> object | None:
     if kind is InfinibandFacts:
         return infiniband_now(sight)
     if kind is PluginFacts and sight.view.seen(PluginFacts).outcome is PassOutcome.ABSENT:
-        return PluginFacts()  # no site check is configured: then there is no result
+        return PluginFacts()  # no site check is configured
     return now_known(sight, kind)
 
 
@@ -94,7 +94,7 @@ def _port_down(state: State, sight: Sight, facts: InfinibandFacts) -> Seen:
 
 
 def _rate_low(state: State, _: Sight, facts: InfinibandFacts) -> Seen:
-    """Ports slower than they were. A port that is down has no rate."""
+    """Detect ports slower than they were. A port that is down has no rate."""
     known_ports = state.host.ports
     idle = {
         port_subject(port.name)
@@ -105,7 +105,7 @@ def _rate_low(state: State, _: Sight, facts: InfinibandFacts) -> Seen:
 
 
 def _flapping(state: State, sight: Sight) -> Detection:
-    """Flapping ports. Clears only for a port that was followed for the whole window of the rule, or is no longer known."""
+    """Detect flapping ports. Clears once the port was followed for the whole window, or is no longer known."""
     facts, downs, now = infiniband_now(sight), state.port_downs, sight.now.boottime
     if facts is None:
         return _unread(FLAPPING, InfinibandFacts, state, sight)
@@ -115,7 +115,7 @@ def _flapping(state: State, sight: Sight) -> Detection:
 
 
 def _errors(state: State, sight: Sight, facts: InfinibandFacts) -> Seen:
-    """Ports with too many errors. Clears only for a port that was followed for the longest window, or is no longer known."""
+    """Detect ports with errors. Clears once the port was followed for the longest window, or is no longer known."""
     known_ports, windows = state.host.ports, state.moments.host_windows
     young = {
         track.key.subject
@@ -158,7 +158,7 @@ def _memory_low(_: State, sight: Sight, facts: MemoryFacts) -> Seen:
 
 
 def _memory_lost(state: State, _: Sight, facts: MemoryFacts) -> Seen:
-    """Uncorrected memory errors. Clears only after all controllers were followed for an hour, or a reboot restarted their counters."""
+    """Detect uncorrected memory errors. Clears after an hour of following all controllers, or a released latch."""
     windows = state.moments.host_windows
     names = [name for name, _counter in services.memory_counters(facts)]
     old_enough = all(followed(windows, name, services.ECC_WINDOW) for name in names)
@@ -171,20 +171,20 @@ def _memory_lost(state: State, _: Sight, facts: MemoryFacts) -> Seen:
 
 
 def _process_hung(_: State, __: Sight, facts: ProcessesFacts) -> Seen:
-    """Processes that are stuck. Clears only after a full observation window without a stuck process."""
+    """Detect stuck processes. Clears only after a full observation window without a stuck process."""
     young = facts.followed_for is not None and facts.followed_for < services.STUCK_FOR
     return services.process_hung(facts), _THE_NODE if young else frozenset()
 
 
 def _service_down(state: State, sight: Sight, facts: ServicesFacts) -> Seen:
-    """Services that are down. A service that restarted repeatedly is well only after it was followed for the whole window of the rule."""
+    """Detect services that are down. One that restarted repeatedly clears only after the whole window of the rule."""
     windows, tracks, in_domain = state.moments.host_windows, state.tracks_of("service_down"), multi_node(sight)
     young = {
         track.key.subject
         for track in tracks
         if _restarted(track) and not followed(windows, str(track.key.subject), services.RESTARTS_WINDOW)
     }
-    if not in_domain:  # IMEX has nothing to do on a single node, and ends with an error there
+    if not in_domain:  # IMEX is not needed on a single node, where it exits with an error
         facts = ServicesFacts(services=tuple(s for s in facts.services if s.unit != IMEX_UNIT or s.configured))
         young |= {services.service_subject(IMEX_UNIT)} if in_domain is None else set()
     used, completed = _fabric(sight)
@@ -213,8 +213,8 @@ def _has_switches(sight: Sight) -> bool | None:
 
 
 def _fabric(sight: Sight) -> tuple[bool | None, bool | None]:
-    """Return whether a GPU says that it belongs to an NVLink fabric (not all switches are on the PCI bus), and whether each that does
-    is registered in it; None while none says.
+    """Return whether any GPU reports an NVLink fabric (not all switches are on the PCI bus), and whether all that do
+    are registered in it. Each is None while unknown.
     """
     answered = [facts.readings for facts in sight.answering if facts.readings.fabric_state is not None]
     using = [readings for readings in answered if readings.fabric_state]
@@ -231,7 +231,7 @@ def _restarted(track: Track) -> bool:
 
 
 def _plugin_failed(state: State, sight: Sight) -> Detection:
-    """Site checks that give no result. Clears when the check gives a result, or is no longer configured."""
+    """Detect site checks without a result. Clears when the check gives a result, or is no longer configured."""
     facts = _now(PluginFacts, sight)
     if not isinstance(facts, PluginFacts):
         return _unread("plugin_failed", PluginFacts, state, sight)
@@ -241,7 +241,7 @@ def _plugin_failed(state: State, sight: Sight) -> Detection:
 
 
 def family(state: State, sight: Sight) -> Mapping[str, Detection]:
-    """Site checks by their codes: those with a new result, and those with a finding that are no longer configured."""
+    """Return the detections of site checks by code: checks with a new result, and removed checks with a finding."""
     facts = _now(PluginFacts, sight)
     if not isinstance(facts, PluginFacts):
         return {}

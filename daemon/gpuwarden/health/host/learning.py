@@ -1,6 +1,4 @@
-"""What the judge learns about the host other than its GPUs: events that add to or remove from its memory, and counter
-windows.
-"""
+"""What the judge learns about the host other than its GPUs: events that change its memory, and counter windows."""
 
 from __future__ import annotations
 
@@ -38,7 +36,7 @@ from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.host_facts import InfinibandFacts, MemoryFacts, PortFacts, ServicesFacts, StorageFacts
 
 FORGET_AFTER = 600.0
-"""Seconds of uptime before which a mount that is not there is not forgotten: a boot may bring it yet."""
+"""Seconds of uptime before which a missing mount is not forgotten, since the boot may still mount it."""
 
 _NO_PORTS = InfinibandFacts()
 
@@ -51,7 +49,7 @@ def now_known(sight: Sight, facts: type[Named]) -> Named | None:
 
 
 def infiniband_now(sight: Sight) -> InfinibandFacts | None:
-    """InfiniBand facts of the newest pass. *Absent* means that the kernel has no RDMA device: no port is there."""
+    """Return the InfiniBand facts of the newest pass. *Absent* means no RDMA device in the kernel, so no ports."""
     if sight.view.seen(InfinibandFacts).outcome is PassOutcome.ABSENT:
         return _NO_PORTS
     return now_known(sight, InfinibandFacts)
@@ -61,7 +59,7 @@ def infiniband_now(sight: Sight) -> InfinibandFacts | None:
 
 
 def learn_host(state: State, sight: Sight) -> Iterator[Event]:
-    """Events for ports that are active or faster than ever, for mounts that are writable, and for ports and mounts that no longer matter."""
+    """Yield events for changes of known ports and writable mounts, and for ports and mounts to forget."""
     if (infiniband := now_known(sight, InfinibandFacts)) is not None:
         known_ports = state.host.ports
         for name, port in _ports(known_ports, infiniband):
@@ -79,14 +77,14 @@ def learn_host(state: State, sight: Sight) -> Iterator[Event]:
 
 
 def learn_downs(state: State, sight: Sight) -> list[Event]:
-    """Events for ports that went down."""
+    """Return events for ports that went down."""
     if (infiniband := now_known(sight, InfinibandFacts)) is None:
         return []
     return counted_downs(state.port_downs, state.moments.ports_followed, infiniband, sight.now, sight.view.boot_id)
 
 
 def learn_counts(state: State, sight: Sight) -> Iterator[Event]:
-    """Events for uncorrected errors of memory controllers that are in the windows now: a restart counts on from there."""
+    """Yield events for new counts of uncorrected memory errors, from which a restarted daemon continues."""
     memory, uncorrected = now_known(sight, MemoryFacts), state.host.uncorrected
     if memory is None:
         return
@@ -101,7 +99,7 @@ def _counts(uncorrected: Mapping[str, int], memory: MemoryFacts) -> list[tuple[s
 
 
 def _ports(before: Mapping[str, KnownPort], infiniband: InfinibandFacts) -> list[tuple[str, KnownPort | None]]:
-    """Changes of known ports, by name; None for a port that no longer matters, or that has another name."""
+    """Return changes of known ports by name; None for a port that is now excluded, or has another name."""
     known_ports = named_as_now(before, infiniband)
     changes: list[tuple[str, KnownPort | None]] = [(name, None) for name in before if name not in known_ports]
     changes += [(name, port) for name, port in known_ports.items() if port is not before.get(name)]
@@ -130,10 +128,10 @@ def _ports(before: Mapping[str, KnownPort], infiniband: InfinibandFacts) -> list
 def _carries_route(
     port: PortFacts, before: KnownPort, known_ports: Mapping[str, KnownPort], infiniband: InfinibandFacts
 ) -> bool:
-    """Return True if the default route goes over a port that is active.
+    """Return True if this active port counts as the one that carries the default route.
 
-    It leaves a port for another one; while there is none, or it goes elsewhere, the port keeps it. While a port that had it
-    is down, whatever port it goes over instead is only its stand-in.
+    A port loses this role only when another port carries the route. A port that carries the route while the previous
+    one is down is only a substitute and does not gain the role.
     """
     if port.default_route:
         active = {other.name for other in infiniband.ports if other.state == "active"}
@@ -144,7 +142,7 @@ def _carries_route(
 
 
 def _mounts(known_mounts: Mapping[str, str], storage: StorageFacts, *, booting: bool) -> list[tuple[str, str | None]]:
-    """New sources of mounts, by path; None for a mount that no longer matters."""
+    """Return new sources of mounts by path; None for a mount that is gone and not expected."""
     here = {mount.path for mount in storage.mounts if mount.mounted or mount.expected}
     gone = [path for path in known_mounts if path not in here and not booting]
     changes: list[tuple[str, str | None]] = [(path, None) for path in gone]
@@ -156,7 +154,7 @@ def _mounts(known_mounts: Mapping[str, str], storage: StorageFacts, *, booting: 
 
 
 def accept_host(state: State, sight: Sight) -> Iterator[Event]:
-    """Events by which the ports are accepted as they are: those that are down are given up, the others are this fast."""
+    """Yield events that accept the ports as they are: forget ports that are down, lower the rate of the others."""
     infiniband = infiniband_now(sight)
     if infiniband is None:
         return
@@ -170,7 +168,7 @@ def accept_host(state: State, sight: Sight) -> Iterator[Event]:
 
 
 def _as_it_is(port: PortFacts, before: KnownPort, infiniband: InfinibandFacts) -> KnownPort:
-    """The port with its present rate, and with what the PCIe links of its adapter lack."""
+    """Return the port with its present rate and the present deficit of its adapter's PCIe links."""
     gbps = before.gbps if port.rate_gbps is None else min(before.gbps, port.rate_gbps)
     lacks = [lack for each in infiniband.adapters if each.slot == port.slot and (lack := narrow(each)) is not None]
     lanes, gtps = (lacks[0].lanes, lacks[0].gtps) if lacks else (0, 0.0)
@@ -181,7 +179,7 @@ def _as_it_is(port: PortFacts, before: KnownPort, infiniband: InfinibandFacts) -
 
 
 def counted_host(state: State, sight: Sight) -> State:
-    """State with the counters of the newest passes in its windows. Windows of counters that are gone are dropped."""
+    """Return the state with the newest counters added to its windows. Windows of vanished counters are dropped."""
     if (infiniband := now_known(sight, InfinibandFacts)) is not None:
         read = frozenset([port.name for port in infiniband.ports])
         if read != state.moments.ports_followed:
@@ -197,7 +195,7 @@ def counted_host(state: State, sight: Sight) -> State:
 
 
 def _counted(host: HostMemory, windows: Windows, kind: str, at: float, readings: Readings) -> Windows:
-    """The windows with one more pass of a collector; the same object if it was already added."""
+    """Return the windows with one more pass of a collector; the same object if the pass was already added."""
     prefix = f"{kind}/"
     names = {name for name, _ in readings}
     if kind == "port":
@@ -205,7 +203,7 @@ def _counted(host: HostMemory, windows: Windows, kind: str, at: float, readings:
     result = {key: series for key, series in windows.items() if key[0] in names or not key[0].startswith(prefix)}
     for key, value in readings.items():
         series = windows.get(key)
-        if series is None or at < series.at:  # the latter: another boot
+        if series is None or at < series.at:  # a smaller time: another boot
             result[key] = _begun(host, key[0], at, value)
         elif key[1] not in LIMITS:
             result[key] = series.add(at, value) if at > series.at else series
@@ -215,7 +213,7 @@ def _counted(host: HostMemory, windows: Windows, kind: str, at: float, readings:
 
 
 def _begun(host: HostMemory, name: str, at: float, value: int) -> Series:
-    """A new window; for a memory controller, with what was counted since the last pass of the daemon before this one."""
+    """Return a new window. One for a memory controller includes errors since the previous daemon's last pass."""
     kind, _, controller = name.partition("/")
     uncorrected = host.uncorrected.get(controller) if kind == "memory" else None
     return Series.start(at, value) if uncorrected is None else Series.start(at, uncorrected).add(at, value)
@@ -229,7 +227,7 @@ _COUNTED: tuple[tuple[str, type[NamedFacts], Callable[[Any], Readings]], ...] = 
 
 
 def _counting(sight: Sight) -> Iterator[tuple[str, Stamp, Any, Callable[[Any], Readings]]]:
-    """The passes that count anything: what their subjects are called, when it was read, and how to count."""
+    """Yield the passes with counters: kind of subject, time of the pass, facts, and the reader of the counters."""
     for kind, facts, counters in _COUNTED:
         latest, at = now_known(sight, facts), sight.view.seen(facts).at
         if latest is not None and at is not None:
@@ -237,6 +235,6 @@ def _counting(sight: Sight) -> Iterator[tuple[str, Stamp, Any, Callable[[Any], R
 
 
 def followed(windows: Windows, name: str, seconds: float) -> bool:
-    """True if the counters of a thing were followed for that many seconds. A thing without counters has nothing to wait for."""
+    """Return True if the counters of a subject were followed for that many seconds, or it has none."""
     spans = [series.followed for (of, _), series in windows.items() if of == name]
     return not spans or max(spans) >= seconds

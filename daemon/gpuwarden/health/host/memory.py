@@ -1,8 +1,8 @@
-"""What is remembered of a host beside its GPUs, durably: the ports that were ever active, the mounts ever writable, how many
-uncorrected errors each memory controller had counted.
+"""Durable memory of the host other than its GPUs: ports ever active, mounts ever writable, and the count of uncorrected
+errors of each memory controller.
 
-Only against such a past can a fault be distinguished from what was never there: a port without a cable, a data set mounted
-read-only. Like all memory it is made of events: `remembered` folds one in, `host_events` gives those that make it.
+This history distinguishes a fault from what was never there: a port without a cable, a data set mounted read-only.
+The memory is made of events: `remembered` applies one, `host_events` yields those that rebuild it.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 PORTS_KEPT, MOUNTS_KEPT, CONTROLLERS_KEPT = 1024, 256, 256
-"""More than any host has; beyond them nothing is learned, so that garbage cannot fill memory."""
+"""More than any host has. Beyond these nothing is learned, so that garbage cannot fill memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownPort:
-    """A port that was once active, with the highest rate it had then, in Gb/s (0 if it never gave one), as stored in
-    HOST_LEARNED.
+    """A port that was once active, as stored in HOST_LEARNED.
 
-    `default_route`: the host's default route went over the port when that was last known. `slot`, `guid`: the slot of its adapter, and
-    the GUID of that, if sysfs names them. `blind`: its counters that stand at their maximum, separated by spaces. `lanes`, `gtps`: what an operator
-    accepted of the PCIe links of its adapter; 0 means as much as both ends can.
+    `gbps`: the highest rate it had, in Gb/s; 0 if never reported. `default_route`: the port last carried the host's
+    default route. `slot`, `guid`: slot and GUID of its adapter, if sysfs gives them. `blind`: counters at their
+    maximum, separated by spaces. `lanes`, `gtps`: PCIe width and speed of its adapter that an operator accepted; 0
+    means the maximum of both ends.
     """
 
     gbps: float
@@ -44,8 +44,8 @@ class KnownPort:
 class HostMemory:
     """Durable memory of the host.
 
-    `ports`: known ports by name (`mlx5_0/1`). `mounts`: the source of each mount when it was last seen writable, by path.
-    `uncorrected`: the count that was last judged for each memory controller, so that errors between two daemons are not missed.
+    `ports`: known ports by name (`mlx5_0/1`). `mounts`: source of each mount when it was last writable, by path.
+    `uncorrected`: last judged count of each memory controller, so that errors while no daemon runs are not missed.
     """
 
     ports: Mapping[str, KnownPort] = field(default_factory=dict)
@@ -60,7 +60,7 @@ def port_subject(name: str) -> Subject:
 
 @lru_cache(maxsize=4096)
 def port_key(name: str) -> str:
-    """Key of a port, by which its counters are kept."""
+    """Return the key under which the counters of a port are kept."""
     return str(port_subject(name))
 
 
@@ -89,7 +89,7 @@ def host_event(kind: EventKind, subject: Subject, at: Stamp, boot_id: str, data:
 
 
 def host_events(memory: HostMemory, at: Stamp, boot_id: str) -> Iterator[Event]:
-    """Events that rebuild this memory from nothing."""
+    """Yield events that rebuild this memory from nothing, for a checkpoint."""
     for name, port in memory.ports.items():
         yield port_learned(name, port, at, boot_id)
     for path, source in memory.mounts.items():
@@ -99,7 +99,7 @@ def host_events(memory: HostMemory, at: Stamp, boot_id: str) -> Iterator[Event]:
 
 
 def remembered(memory: HostMemory, event: Event) -> HostMemory:
-    """The memory after an event of these two kinds."""
+    """Return the memory after a HOST_LEARNED or HOST_FORGOTTEN event."""
     if event.key is None:
         return memory
     subject, learned = event.key.subject, event.kind == EventKind.HOST_LEARNED

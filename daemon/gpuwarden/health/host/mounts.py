@@ -1,4 +1,4 @@
-"""Signs of mounts: full, missing, hung, read-only."""
+"""Sightings of mounts that are full, missing, hung or read-only."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from gpuwarden_collectors.host_facts import MountFacts, StorageFacts
 W, F = Severity.WARNING, Severity.FAILURE
 FULL_PERCENT = 95
 PLENTY = 100 << 30
-"""Bytes, beside FULL_PERCENT. A shared file system of petabytes may be 95 % full for years; one with 100 GiB left is about to stop jobs."""
+"""Bytes left, in addition to FULL_PERCENT: petabytes may be 95 % full for years, while 100 GiB fill up soon."""
 
 
 def unseen_mounts(storage: StorageFacts) -> frozenset[Subject]:
-    """Mounts that are present and whose use is not known."""
+    """Return the mounts that are present but whose usage is unknown."""
     return frozenset(mount_subject(m.path) for m in storage.mounts if m.mounted and m.bytes_total is None)
 
 
@@ -26,7 +26,7 @@ def unasked_mounts(storage: StorageFacts) -> frozenset[Subject]:
 
 
 def disk_full(storage: StorageFacts, limits: DiskLimits) -> list[Sighting]:
-    """Space as `df` reckons it, what is reserved for root left aside; or inodes. Never more than a warning."""
+    """Return full file systems, by space (computed as in `df`, without root's reserve) or inodes. Only warnings."""
     return [
         Sighting(Key("disk_full", mount_subject(mount.path)), {**_evidence(mount), **full})
         for mount in storage.mounts
@@ -50,7 +50,7 @@ def _full(mount: MountFacts, limits: DiskLimits) -> Evidence:
 
 
 def mount_missing(storage: StorageFacts) -> list[Sighting]:
-    """Mounts that are expected and not mounted. A mount that the kernel makes on first use is not missing."""
+    """Return expected mounts that are not mounted. An automount, mounted on first use, is not missing."""
     return [
         Sighting(Key("mount_missing", mount_subject(mount.path)), {"why": "nothing is mounted there"})
         for mount in storage.mounts
@@ -59,7 +59,7 @@ def mount_missing(storage: StorageFacts) -> list[Sighting]:
 
 
 def mount_hung(storage: StorageFacts) -> list[Sighting]:
-    """Mounts that do not answer, or answer with an error (a stale file handle). Jobs that touch them hang or die."""
+    """Return mounts that hang, or return an error such as a stale file handle. Jobs that use them hang or die."""
     sightings = []
     for mount in storage.mounts:
         if mount.hung_for is None and not mount.error:
@@ -71,9 +71,7 @@ def mount_hung(storage: StorageFacts) -> list[Sighting]:
 
 
 def mount_read_only(storage: StorageFacts, writable_before: Mapping[str, str]) -> list[Sighting]:
-    """Mounts that became read-only, as the kernel does if the disk fails. Another file system on the same path is
-    another mount.
-    """
+    """Return mounts that became read-only, as after a disk failure. Another source at the path is another mount."""
     return [
         Sighting(Key("mount_read_only", mount_subject(mount.path)), _evidence(mount), _severity(mount))
         for mount in storage.mounts
@@ -82,7 +80,7 @@ def mount_read_only(storage: StorageFacts, writable_before: Mapping[str, str]) -
 
 
 def _severity(mount: MountFacts) -> Severity:
-    """Failure for an expected mount and for the root, since no job can run on a node without them; else a warning."""
+    """Return a failure for the root and expected mounts, without which no job can run; else a warning."""
     return F if mount.expected or mount.path == "/" else W
 
 

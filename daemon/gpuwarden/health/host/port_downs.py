@@ -1,9 +1,9 @@
-"""How often each port went down lately, durably: its counters, and when they grew in this boot.
+"""Durable memory of the recent outages of each port: its counters, and when they grew in this boot.
 
-Memory changes by events alone, as that of NVLinks (`nvlink/link_counters.py`): what a counter grew is what it shows beyond the last
-event. An event is written for each time that a port goes down, until it flaps; from then on one in ten minutes. So a restart
-loses nothing. What was counted while no daemon ran may be of any day: it counts as once, unless the port flapped already.
-A boot begins anew, since ports train in it.
+Memory changes by events only, as for NVLinks (`nvlink/link_counters.py`): growth is measured against the last event.
+Each outage writes an event until the port flaps; from then on there is one event per ten minutes. A restart loses
+nothing. Growth while no daemon ran may be of any day and counts as one outage, unless the port flapped already. A boot
+begins anew, since ports train during it.
 """
 
 from __future__ import annotations
@@ -22,15 +22,17 @@ from gpuwarden_collectors.host_facts import InfinibandFacts, PortFacts
 
 FLAPPING = "infiniband_flapping"
 FLAPS, WINDOW = 3, 3 * 3600.0
-"""Three times down within three hours: what Azure's health agent takes for a flapping link."""
+"""Three outages within three hours, the rule of Azure's health agent for a flapping link."""
 EACH = 600.0
-"""A port that flaps has one event in each stretch of so many seconds."""
+"""Seconds. A flapping port has at most one event in each interval of this length."""
 MARKS_KEPT = 32
-"""More than events come in a window."""
+"""More than the events in a window."""
 
 
 class Counters(NamedTuple):
-    """Counters of a port's outages; None: not read, or of no use. `seen_down` counts what passes see, and is used where `link_downed` is blind."""
+    """Counters of a port's outages; None: not read or not used. `seen_down` counts outages that passes see, and is used
+    while `link_downed` is blind.
+    """
 
     link_downed: int | None = None
     carrier_down: int | None = None
@@ -39,15 +41,15 @@ class Counters(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortDowns:
-    """Outages of one port. `since`: when it was first read in this boot. `marks`: when it went down, and how often. Times of CLOCK_BOOTTIME."""
+    """Outages of one port. `since`: first read in this boot. `marks`: time and number of outages. CLOCK_BOOTTIME."""
 
     counters: Counters
-    """By the last event."""
+    """Values at the last event."""
     since: float
     marks: tuple[tuple[float, int], ...] = ()
 
     def lately(self, now: float) -> int:
-        """Number of times the port went down within the window, by events."""
+        """Return the number of outages within the window, by events."""
         return sum([times for at, times in self.marks if at > now - WINDOW])
 
 
@@ -57,28 +59,28 @@ Downs = Mapping[str, PortDowns]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortCounted:
-    """COUNTED of a port: its counters from now on."""
+    """Data of an event COUNTED of a port: its new counters."""
 
     link_downed: int | None = None
     carrier_down: int | None = None
     seen_down: int | None = None
     downs: int = 0
-    """Times down since the event before."""
+    """Outages since the previous event."""
     since: float | None = None
-    """In checkpoints."""
+    """Only in checkpoints."""
     marks: str | None = None
     """In checkpoints: `7200.5:1 7230.0:2`."""
 
 
 def is_blind(port: PortFacts) -> bool:
-    """True if the port's own counter of outages is at its maximum, so that only what passes see can be counted."""
+    """Return True if the port's outage counter is at its maximum, so that only outages seen by passes count."""
     return port.link_downed == MAXIMUM["link_downed"] and port.carrier_down is None
 
 
 def counted_downs(
     remembered: Downs, followed: frozenset[str], infiniband: InfinibandFacts, now: Stamp, boot_id: str
 ) -> list[Event]:
-    """The events for what the counters show beyond what is known. `followed`: ports that were read in this life before."""
+    """Return events for growth of the counters since the last events. `followed`: ports this daemon has read before."""
     began = now.boottime // EACH * EACH
     events: list[Event] = []
     for port in infiniband.ports:
@@ -107,14 +109,15 @@ def _merged(old: Counters, new: Counters) -> Counters:
 
 
 def _growth(old: Counters, new: Counters) -> int:
-    """Total growth of the counters. A counter that went backwards was reset and counts from zero."""
+    """Return the total growth of the counters. A counter that decreased was reset and counts from zero."""
     pairs = [(a, b) for a, b in zip(old, new, strict=True) if a is not None and b is not None]
     return sum([now - before if now >= before else now for before, now in pairs])
 
 
 def infiniband_flapping(infiniband: InfinibandFacts, remembered: Downs, now: float) -> list[Sighting]:
-    """Ports that went down too often, by the port's counters, so that an interruption between two passes counts; by what passes
-    saw if the counters are blind.
+    """Return ports that went down too often, by their counters, which include outages between two passes.
+
+    If the counters are blind, outages seen by passes count.
     """
     sightings = []
     for port in infiniband.ports:
@@ -131,7 +134,7 @@ def infiniband_flapping(infiniband: InfinibandFacts, remembered: Downs, now: flo
 
 
 def is_young(remembered: Downs, name: str, now: float) -> bool:
-    """True if the port was not followed for the whole window yet. A port without counters has nothing to wait for."""
+    """Return True if the port has counters but was not yet followed for the whole window."""
     return name in remembered and now - remembered[name].since < WINDOW
 
 
@@ -141,7 +144,7 @@ def _event(name: str, at: Stamp, boot_id: str, data: PortCounted) -> Event:
 
 
 def with_downs(remembered: Downs, event: Event) -> Downs:
-    """Memory after an event COUNTED of a port."""
+    """Return the memory after an event COUNTED of a port."""
     if event.key is None or event.key.code != FLAPPING:
         return remembered
     name, at, data = event.key.subject.part, event.at.boottime, read(PortCounted, event)
@@ -159,7 +162,7 @@ def with_downs(remembered: Downs, event: Event) -> Downs:
 
 
 def without_port(remembered: Downs, event: Event) -> Downs:
-    """Memory after a HOST_FORGOTTEN, which may be of a port."""
+    """Return the memory after an event HOST_FORGOTTEN, which may be of a port."""
     subject = None if event.key is None else event.key.subject
     if subject is None or subject.kind != "port" or subject.part not in remembered:
         return remembered
@@ -167,7 +170,7 @@ def without_port(remembered: Downs, event: Event) -> Downs:
 
 
 def down_events(remembered: Downs, at: Stamp, boot_id: str) -> Iterator[Event]:
-    """Events that rebuild this memory from nothing."""
+    """Yield events that rebuild this memory from nothing, for a checkpoint."""
     for name, memory in remembered.items():
         marks = " ".join(f"{when!r}:{times}" for when, times in memory.marks)
         data = PortCounted(**memory.counters._asdict(), since=memory.since, marks=marks or None)

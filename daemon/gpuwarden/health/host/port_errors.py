@@ -1,9 +1,9 @@
-"""Error counters of InfiniBand, RoCE and EFA ports: what one port counts for long while the others do not.
+"""Judges error counters of InfiniBand, RoCE and EFA ports: errors that persist on one port and not on the others.
 
-A counter is judged by its growth in each third of a window: what comes once, however much, is no fault of the port. A peer that
-dies gives hundreds of timeouts within half a minute, a link that trains gives thousands of symbol errors within seconds.
-Ports that grow together (more than half of those of one role) are not the cause: that is a switch, or the job.
-They only warn. A counter at its maximum counts no more: the port is *blind* there, which is remembered of it and published.
+A counter must grow in each third of a window. A single burst, however large, is no fault of the port: a peer that dies
+causes hundreds of timeouts within half a minute, a link that trains causes thousands of symbol errors within seconds.
+If more than half of the ports of one role grow together, the cause is a switch or the job. Counters only warn. A
+counter at its maximum stops counting: the port is *blind* for it, which is remembered and published.
 
 | counter | limit, in each third | of | elsewhere |
 |---|---|---|---|
@@ -20,8 +20,8 @@ They only warn. A counter at its maximum counts no more: the port is *blind* the
 | `no_completion_cmds` (EFA) | any, within the hour | | NVSentinel: any, fatal |
 | `rx_drops` (EFA) | 20,000 | 10 minutes | NVSentinel: 100 a second |
 
-`link_downed` is judged by `infiniband_flapping`. The other counters of EFA are about remote ends, or about commands that programs
-got wrong: they are published only.
+`link_downed` is judged by `infiniband_flapping`. The other EFA counters concern remote ends, or invalid commands of
+programs. They are only published.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TEN_MINUTES, HOUR = 600.0, 3600.0
 EACH = 60.0
 """Seconds between two samples."""
 SAMPLES = 64
-"""Samples that are kept: more than fit into the longest window."""
+"""Samples kept, more than the longest window holds."""
 
 
 class Limit(NamedTuple):
@@ -62,7 +62,7 @@ LIMITS: Mapping[str, Limit] = {
     "rx_drops": Limit(20_000, TEN_MINUTES),
 }
 FAST: Mapping[str, Limit] = {"link_error_recovery": Limit(20, 720.0), "symbol_error": Limit(2_000, TEN_MINUTES)}
-"""Further limits, of counters that may stand at their maximum before an hour is over."""
+"""Additional limits for counters that may reach their maximum within an hour."""
 ERROR_COUNTERS = tuple(LIMITS)
 EXPORTED = ("link_downed", *ERROR_COUNTERS, "cmds_err", "unresponsive_remote_events", "impaired_remote_conn_events")
 """Counters that are published."""
@@ -74,20 +74,20 @@ MAXIMUM: Mapping[str, int] = {
     "local_link_integrity_errors": 15,
     "excessive_buffer_overrun_errors": 15,
 }
-"""Where counters of 4, 8 and 16 bits stop (InfiniBand specification, PortCounters). Some devices have wider ones, which go past."""
+"""Maxima of counters of 4, 8 and 16 bits (InfiniBand specification, PortCounters). Some devices have wider ones."""
 
 Ports = Mapping[str, KnownPort]
 
 
 def blind_counters(port: PortFacts) -> str:
-    """The counters of a port that stand at their maximum, separated by spaces."""
+    """Return the counters of a port that are at their maximum, separated by spaces."""
     return " ".join(name for name, most in MAXIMUM.items() if getattr(port, name) == most)
 
 
 def infiniband_errors(
     infiniband: InfinibandFacts, known_ports: Ports, roles: Mapping[str, str], windows: Windows
 ) -> list[Sighting]:
-    """Sightings of ports with errors: one for each port, with the growth of each counter that is beyond its limit."""
+    """Return a sighting for each port with errors, with the growth of each counter beyond its limit."""
     active = [port.name for port in infiniband.ports if port.state == "active" and port.name in known_ports]
     beyond = {name: dict(_beyond(name, windows)) for name in active}
     sightings = []
@@ -116,7 +116,7 @@ def _beyond(name: str, windows: Windows) -> Iterator[tuple[str, tuple[int, Limit
 
 
 def _growth(series: Series, limit: Limit) -> int:
-    """Growth over the window if it reaches the limit in each part, else 0. A window of several parts must have been followed from its beginning."""
+    """Return the growth over the window if each part reaches the limit, else 0. Parts need a complete window."""
     if limit.thirds > 1 and series.followed < limit.window:
         return 0
     edges = [series.growth(limit.window * part / limit.thirds)[0] for part in range(1, limit.thirds + 1)]

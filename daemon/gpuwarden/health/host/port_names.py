@@ -1,10 +1,10 @@
-"""Ports whose RDMA device has another name, or another place on the PCI bus, than before.
+"""Follows ports whose RDMA device has changed its name or its PCI slot.
 
-Names change when rdma-core or another package of drivers names devices anew (mlx5_0 becomes ibp24s0), when ports of an adapter
-become a bond (mlx5_bond_0 has the PCI function of the first, and the others have no device any more), and when an adapter is
-missing at boot: those behind it move up, so that mlx5_8 is missing where mlx5_3 died. Places change when a firmware or a new card
-numbers the buses anew. What is remembered of a port follows the GUID of its adapter; where there is none, or the adapter was
-exchanged, its place.
+Names change when rdma-core or another driver package renames devices (mlx5_0 becomes ibp24s0), when ports of an adapter
+become a bond (mlx5_bond_0 has the PCI function of the first; the others no longer have a device), and when an adapter
+is missing at boot: the following ones move up, so that mlx5_8 is missing although mlx5_3 died. Slots change when
+firmware or a new card renumbers the buses. The memory of a port follows the GUID of its adapter, or the slot if there
+is no GUID or the adapter was replaced.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Ports = Mapping[str, KnownPort]
 
 
 def named_as_now(known_ports: Ports, infiniband: InfinibandFacts) -> Ports:
-    """Return the known ports under their present names, and with their present places; the same mapping if none changed.
+    """Return the known ports under their present names and slots; the same mapping if none changed.
 
-    A port whose adapter is missing keeps its name and its place. If another has the name now, it is known by one that is free; if another
-    has the place, by none.
+    A port whose adapter is missing keeps its name and slot. If another port now has the name, it gets a free one; if
+    another has the slot, it gets none.
     """
     here = {port.name: port for port in infiniband.ports}
     if all(name in here and _is_that(here[name], port) for name, port in known_ports.items()):
@@ -34,7 +34,7 @@ def named_as_now(known_ports: Ports, infiniband: InfinibandFacts) -> Ports:
         for name, now in names.items()
         if here[now].slot == known_ports[name].slot
     }
-    there = merged | unmoved  # a subfunction that an administrator removed was a device of an adapter that is there
+    there = merged | unmoved  # a removed subfunction leaves its adapter in place, so it is not missing
     missing = {name: port for name, port in known_ports.items() if name not in names}
     result = {now: _placed(known_ports[name], here[now]) for name, now in names.items()}
     free = iter([name for name in names if name not in here])
@@ -57,9 +57,9 @@ def _is_that(port: PortFacts, past: KnownPort) -> bool:
 
 
 def _names_now(known_ports: Ports, here: Mapping[str, PortFacts]) -> dict[str, str]:
-    """Names that the known ports have now, by those that they had, without the ports that are missing.
+    """Return the present name of each known port by its previous name, without missing ports.
 
-    Devices of one PCI function (subfunctions of mlx5) have GUIDs of their own, and else keep their names.
+    Devices of one PCI function (subfunctions of mlx5) have separate GUIDs, or else keep their names.
     """
     guids = {(port.guid, str(port.port)): name for name, port in here.items() if port.guid}
     names = {
@@ -81,5 +81,5 @@ def _names_now(known_ports: Ports, here: Mapping[str, PortFacts]) -> dict[str, s
 
 
 def _number(name: str) -> str:
-    """Number of a port on its adapter."""
+    """Return the number of a port on its adapter."""
     return name.rpartition("/")[2]

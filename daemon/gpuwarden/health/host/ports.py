@@ -1,4 +1,4 @@
-"""Signs of InfiniBand and RoCE ports. Their past is an argument: what is remembered of them."""
+"""Sightings of InfiniBand and RoCE ports, compared with the remembered ports."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from gpuwarden.health.model import Advice, Evidence, Key, Severity, Sighting, Su
 from gpuwarden_collectors.host_facts import InfinibandFacts, PortFacts
 
 EFA = "efa"
-"""A driver that reports ACTIVE and LinkUp of every port, whatever happens: such a state is not believed (efa_verbs.c)."""
+"""A driver that always reports ACTIVE and LinkUp (efa_verbs.c), so its port state is ignored."""
 ETHERNET, INFINIBAND = "Ethernet", "InfiniBand"
 
 Ports = Mapping[str, KnownPort]
 
 
 def port_counters(infiniband: InfinibandFacts) -> dict[tuple[str, str], int]:
-    """The error counters, by the port as a subject and the name of the counter."""
+    """Return the error counters by key of the port and name of the counter."""
     return {
         (port_key(port.name), name): value
         for port in infiniband.ports
@@ -32,9 +32,9 @@ def unseen_ports(infiniband: InfinibandFacts) -> frozenset[Subject]:
 
 
 def infiniband_down(infiniband: InfinibandFacts, known_ports: Ports) -> list[Sighting]:
-    """Ports that were once active and are not, or are not there at all: an adapter that is gone takes them along.
+    """Return ports that were once active and are down or gone with their adapter.
 
-    A port that is not of the job fabric warns. All of several others at once are hardly the cables.
+    A port outside the job fabric warns. If all ports of the job fabric are down at once, cables are an unlikely cause.
     """
     here = {port.name: port for port in infiniband.ports}
     down = [name for name in known_ports if name not in here or _reads_down(here[name])]
@@ -60,9 +60,9 @@ BESIDE, ROUTE, SLOWER = "Ethernet beside InfiniBand", "carries the default route
 
 
 def other_roles(known_ports: Ports) -> dict[str, str]:
-    """Ethernet ports that are not of the job fabric (management, front end, storage), each with the reason.
+    """Return Ethernet ports outside the job fabric (management, front end, storage), each with the reason.
 
-    If every port has such a reason, or there is one port alone, jobs use them all the same, and none is returned.
+    Without InfiniBand, none is returned if every port carries the default route: jobs must use these ports.
     """
     ethernet = {name for name, port in known_ports.items() if port.link_layer == ETHERNET}
     if any(port.link_layer == INFINIBAND for port in known_ports.values()):
@@ -84,7 +84,7 @@ def _how_down(port: PortFacts | None, past: KnownPort) -> Evidence:
 
 
 def infiniband_rate_low(infiniband: InfinibandFacts, known_ports: Ports) -> list[Sighting]:
-    """Slower than this port itself once was: lanes lost, or trained down."""
+    """Return active ports slower than they once were: lanes lost, or trained down."""
     return [
         Sighting(
             Key("infiniband_rate_low", port_subject(port.name)),

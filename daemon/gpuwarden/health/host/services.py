@@ -1,7 +1,4 @@
-"""Signs of the host beside its GPUs, ports and mounts: memory, stuck processes, services, site checks.
-
-Each function is given the facts of one collector, and where it needs a past, the windows of counters.
-"""
+"""Sightings of the host other than GPUs, ports and mounts: memory, stuck processes, services, site checks."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ ECC_WINDOW = 3600.0
 
 
 def memory_counters(memory: MemoryFacts) -> dict[tuple[str, str], int]:
-    """The counters whose growth is used below, by controller and name of the counter."""
+    """Return the counters whose growth is judged below, by controller and name of the counter."""
     return {
         (f"memory/{controller.name}", "uncorrected"): controller.uncorrected
         for controller in memory.controllers
@@ -42,7 +39,7 @@ def memory_counters(memory: MemoryFacts) -> dict[tuple[str, str], int]:
 
 
 def memory_low(memory: MemoryFacts, limits: MemoryLimits) -> list[Sighting]:
-    """Little memory left of what is not set aside as huge pages: those were taken on purpose."""
+    """Return a sighting of low memory. Huge pages are left out, since they were reserved on purpose."""
     huge = (memory.huge_pages_total or 0) * (memory.huge_page_bytes or 0)
     usable, available = memory.total_bytes - huge, memory.available_bytes
     if available is None or 100 * available >= (100 - limits.used_percent) * usable:
@@ -57,7 +54,7 @@ def memory_low(memory: MemoryFacts, limits: MemoryLimits) -> list[Sighting]:
 
 
 def swap_full(memory: MemoryFacts, limits: SwapLimits) -> list[Sighting]:
-    """Swap space used beyond the site's limit. Without a limit there is no sighting."""
+    """Return a sighting of swap usage at or above the site's limit. Without a limit there is no sighting."""
     total, free = memory.swap_total_bytes, memory.swap_free_bytes
     if limits.used_percent is None or not total or free is None:
         return []
@@ -69,7 +66,7 @@ def swap_full(memory: MemoryFacts, limits: SwapLimits) -> list[Sighting]:
 
 
 def memory_ecc_uncorrectable(memory: MemoryFacts, windows: Windows) -> list[Sighting]:
-    """Main memory lost data within the last hour, as the memory controllers counted it."""
+    """Return a sighting of uncorrected errors that the memory controllers counted within the last hour."""
     grown = {
         name.removeprefix("memory/"): windows[name, counter].growth(ECC_WINDOW)[0]
         for name, counter in memory_counters(memory)
@@ -91,16 +88,15 @@ def _list(counts: Mapping[str, int]) -> str:
 
 STUCK_FOR = 300.0
 USERS_FROM = 1000
-"""Numbers of people's accounts begin here (SYS_UID_MAX in login.defs(5) is 999)."""
+"""First UID of user accounts (SYS_UID_MAX in login.defs(5) is 999)."""
 
 
 def process_hung(processes: ProcessesFacts) -> list[Sighting]:
-    """Processes that hold a GPU, or are the driver's own, asleep in the kernel for 5 minutes: no signal ends them.
+    """Return a sighting of processes stuck in the kernel for 5 minutes that hold a GPU or belong to the driver.
 
-    A job may be stuck in its file system while it holds a GPU, which then is lost but not broken: a warning. A process
-    named nvidia… that is stuck is stuck in the driver, and so is a worker of `gpuwarden test`: a failure. Anybody may name
-    a process so, and have it sleep (vfork(2), a file system of his own); one of a person's account is therefore a warning. A driver that
-    hangs is a failure by the readings, too.
+    A job may be stuck in its file system while it holds a GPU, which is then unusable but not broken: a warning. A
+    stuck process named nvidia…, or a worker of `gpuwarden test`, is stuck in the driver: a failure. Any user can create
+    such a process (vfork(2), a FUSE file system), so one of a user account is a warning.
     """
     stuck = [p for p in processes.stuck if p.seen_for >= STUCK_FOR and (p.gpu or _named_as_the_driver(p))]
     if not stuck:
@@ -127,7 +123,7 @@ def _named_as_the_driver(process: StuckProcess) -> bool:
 # --- Services ------------------------------------------------------------------------------------------------------
 
 RESTARTS, RESTARTS_WINDOW = 3, 600.0
-"""As NVSentinel has them for system services."""
+"""The limits of NVSentinel for system services."""
 
 
 @lru_cache(maxsize=4096)
@@ -136,7 +132,7 @@ def service_subject(unit: str) -> Subject:
 
 
 def service_counters(services: ServicesFacts) -> dict[tuple[str, str], int]:
-    """The counters whose growth is used below, by the unit as a subject and the name of the counter."""
+    """Return the counters whose growth is judged below, by key of the unit and name of the counter."""
     return {
         (str(service_subject(service.unit)), "restarts"): service.restarts
         for service in services.services
@@ -147,9 +143,9 @@ def service_counters(services: ServicesFacts) -> dict[tuple[str, str], int]:
 def service_down(
     services: ServicesFacts, windows: Windows, fabric: Fabric, failed: Container[Subject] = ()
 ) -> list[Sighting]:
-    """Units that failed, or keep restarting, or that must run and do not: enabled ones, and those of the configuration.
+    """Return units that failed, keep restarting, or do not run although they are enabled or configured.
 
-    `failed`: those that have a failure already. The fabric manager has a table of its own (`fabric_manager.py`).
+    `failed`: units that have a failure already. Rules for the fabric manager are in `fabric_manager.py`.
     """
     sightings = []
     for service in services.services:
@@ -192,7 +188,7 @@ def plugin_subject(name: str) -> Subject:
 
 
 def is_conclusive(result: PluginResult, now: Stamp) -> bool:
-    """True if the newest run of the check gave a result, not too long ago."""
+    """Return True if the newest run of the check gave a result that is not too old."""
     return result.state is not PluginState.UNKNOWN and not _overdue(result, now)
 
 
@@ -201,7 +197,7 @@ def _overdue(result: PluginResult, now: Stamp) -> bool:
 
 
 def plugin(result: PluginResult) -> list[Sighting]:
-    """Sighting of one site check's result, at the severity that the check reports."""
+    """Return the sighting of a site check's result, with the severity that the check reports."""
     severity = {PluginState.WARNING: W, PluginState.FAILURE: F}.get(result.state)
     if severity is None:
         return []
@@ -210,9 +206,9 @@ def plugin(result: PluginResult) -> list[Sighting]:
 
 
 def plugin_failed(plugins: PluginFacts, now: Stamp) -> list[Sighting]:
-    """Site checks that gave no result three times in a row: they do not start, do not end, or exit with an odd code.
+    """Return site checks that gave no result three times in a row, or have not run for too long.
 
-    Or that have not run for far longer than they should.
+    A check gives no result if it does not start, does not end, or exits with an undefined code.
     """
     return [
         Sighting(Key("plugin_failed", plugin_subject(result.name)), {"why": why, "exit_code": result.exit_code})
