@@ -1,16 +1,17 @@
-"""The codes of DCGM's incidents: what each means, how bad we take it, what to do, and where that comes from.
+"""Catalogue of DCGM incident codes: meaning, severity, recommended action and source of each.
 
-DCGM gives an incident one of 0, 10 and 20 (pass, warn, fail), and gives its code a severity of its own; the two disagree
-in places, and both were made for a diagnostic that a person started. So the table has the worst severity that gpuwarden gives a code,
-and if DCGM and the table disagree, the lower severity wins. Where one of our own conditions is about the same
-fault, `agrees` names it: the incident is then evidence of that condition and not a second finding.
+DCGM gives an incident a result of 0, 10 or 20 (pass, warn, fail), and each code a separate severity. The two disagree
+in places, and both were designed for a diagnostic that a person started. The table therefore has the worst severity
+that gpuwarden gives a code; if DCGM and the table disagree, the lower severity applies. If a gpuwarden condition covers
+the same fault, `agrees` names it: the incident is then evidence of that condition and not a second finding.
 
-An incident that comes from an Xid (one with code 6, 9, 10, 12, 80, 81, 101, 120 or 131 may) is judged by the table of Xids under
-the condition `xid`, whatever its code. The engine keeps such an incident until it is restarted, through a reset of the
-GPU; so only its first appearance counts.
+An incident caused by an Xid (possible for codes 6, 9, 10, 12, 80, 81, 101, 120 and 131) is judged by the table of Xids
+under the condition `xid`, regardless of its code. The engine keeps such an incident until it is restarted, even through
+a reset of the GPU, so only its first appearance counts.
 
-Only the codes in `_PASSIVE` come from DCGM's passive health checks, which are what we use; all others come from a
-diagnostic (dcgmi diag). One of those counts as a failure where the vendor's action is isolate or reset and it is about hardware. An unknown code is a warning, never dropped.
+Only the codes in `_PASSIVE` come from DCGM's passive health checks, which gpuwarden uses. All others come from a
+diagnostic (dcgmi diag). Of those, a hardware code with the vendor's severity isolate or reset is a failure. An unknown
+code is a warning, never dropped.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from gpuwarden_collectors.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DcgmCode:
-    """A code of DCGM's incidents.
+    """A DCGM incident code.
 
-    `severity` and `action` are the vendor's terms; `worst` is the worst severity that gpuwarden gives the code. `agrees` is our
-    condition about the same fault, or "". `passive`: the health checks report it. `lasts`: seconds for which DCGM must report it
-    before it counts without NVML; infinite if our own reading of the same counter decides.
+    `severity` and `action` are the vendor's terms; `worst` is the worst severity that gpuwarden gives the code.
+    `agrees` is the gpuwarden condition for the same fault, or "". `passive`: the health checks report it. `lasts`:
+    seconds for which DCGM must report it before it counts without NVML; infinite if gpuwarden's own reading decides.
     """
 
     code: int
@@ -48,12 +49,12 @@ class DcgmCode:
 
     @property
     def condition(self) -> str:
-        """The code of the finding that an incident belongs to."""
+        """Code of the finding that an incident belongs to."""
         return self.agrees or own_code(self)
 
 
 def own_code(row: DcgmCode) -> str:
-    """Code of the finding that an incident makes if it belongs to no other condition."""
+    """Return the code of the finding for an incident that belongs to no other condition."""
     return f"dcgm_{row.name.lower()}"
 
 
@@ -259,15 +260,15 @@ _PASSIVE: dict[int, tuple[Health, Advice, str, str]] = {
 
 TWO_PASSES = 15.0
 _LINK_TRAINS = 60.0 + TWO_PASSES
-# How long DCGM alone must report it where that is not a minute. Incidents about growth last for the minute that
-# DCGM looks back, so a single error makes one that lasts that long. A link that trains again is down for a minute at most,
-# and DCGM reports it for one pass longer: NVML may have no reading then for long, as after an upgrade of its library.
+# Seconds for which DCGM alone must report an incident, if not a minute. DCGM looks back one minute for counter growth,
+# so it reports a single error for a minute. A retraining link is down for at most a minute, and DCGM reports it for one
+# more pass. NVML may lack a reading for long, for example after an upgrade of its library.
 _LASTS: dict[int, float] = {
     3: 240.0, 10: math.inf, 11: 120.0, 12: math.inf, 13: 600.0, 14: _LINK_TRAINS, 15: TWO_PASSES, 52: TWO_PASSES, 70: 180.0, 71: math.inf,
     119: 600.0, 121: 600.0, 122: 120.0,
 }  # fmt: skip
 
-# Our conditions for codes that only a diagnostic gives.
+# gpuwarden conditions for codes that only a diagnostic reports.
 _HOMES: dict[str, tuple[int, ...]] = {
     "ecc_uncorrectable": (57, 103, 106),
     "ecc_correctable_rate": (5, 102, 105),
@@ -283,7 +284,7 @@ _HOMES: dict[str, tuple[int, ...]] = {
     "sxid": (109,),
 }  # fmt: skip
 _MILD_HOMES = ("ecc_correctable_rate", "row_remap_pending", "pcie_replay_rate", "pcie_link_degraded")
-"""Conditions of ours that only warn."""
+"""gpuwarden conditions that only warn."""
 
 
 def _catalogue() -> Iterator[DcgmCode]:
@@ -321,18 +322,18 @@ _NAMED = re.compile(r"(?:dcgm_fr_|dcgm[_ ])?(?:(?:code_)?(\d{1,9})|([a-z0-9_]{1,
 
 
 def dcgm_named(text: str) -> DcgmCode | None:
-    """The row that a person means by a number, a name, or the code of a finding: `4`, `dcgm 4`, `DCGM_FR_FAULTY_MEMORY`,
-    `dcgm_faulty_memory`, `dcgm_code_200`. Every number has one; None for a name that is no code's.
+    """Return the row for a number, a name, or the code of a finding: `4`, `dcgm 4`, `DCGM_FR_FAULTY_MEMORY`,
+    `dcgm_faulty_memory`, `dcgm_code_200`. Every number has a row; None for an unknown name.
     """
     text = text.strip().lower()
     match = _NAMED.fullmatch(text)
     if text.upper() in _BY_NAME or match is None:
-        return _BY_NAME.get(text.upper())  # DCGM_API is the name of one
+        return _BY_NAME.get(text.upper())  # DCGM_API is itself the name of a code
     return dcgm_row(int(match[1])) if match[1] else _BY_NAME.get(match[2].upper())
 
 
 def judged(row: DcgmCode) -> str:
-    """Return how an incident with this code is judged, in a sentence."""
+    """Return a sentence on how an incident with this code is judged."""
     if row.agrees in ("xid", "sxid"):
         return f"The number of the {row.agrees} decides, under the condition {row.agrees}: see the note."
     where = f"evidence of {row.agrees}" if row.agrees else f"a finding of its own, {row.condition}"
@@ -347,7 +348,7 @@ _ORDER = (HEALTHY, WARNING, FAILURE)
 
 
 def dcgm_row(code: int) -> DcgmCode:
-    """The row of a code; an unknown one is a warning, never dropped."""
+    """Return the row of a code. An unknown code is a warning, never dropped."""
     listed = DCGM_CODES.get(code)
     return listed or DcgmCode(
         code=code,
@@ -363,9 +364,9 @@ def dcgm_row(code: int) -> DcgmCode:
 
 
 def incident_health(code: int, reported: int) -> Health:
-    """Return how bad an incident is: `reported` is DCGM's 0, 10 or 20, of which the table lets through what it holds for true.
+    """Return the severity of an incident: that of `reported` (DCGM's 0, 10 or 20), limited to the worst in the table.
 
-    A number that DCGM does not use, and any incident with an unknown code, is a warning.
+    An undefined number is taken as a warning. Any incident with an unknown code is a warning.
     """
     if code not in DCGM_CODES:
         return WARNING

@@ -1,7 +1,7 @@
-"""Findings about DCGM itself, and those that only DCGM reports: rows of the table of conditions.
+"""Rows of the table of conditions for DCGM itself, and for faults that only DCGM reports.
 
-An incident whose code agrees with one of our own conditions belongs to that one; each other code of DCGM is a
-condition of its own, `dcgm_` and the name of the code, whose row is made from the table of codes.
+An incident whose code agrees with a gpuwarden condition belongs to that condition. Every other DCGM code is a separate
+condition, `dcgm_` and the name of the code, whose row is generated from the table of codes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ DCGM_CONDITIONS: tuple[Condition, ...] = (
 
 
 def dcgm_condition(code: str) -> Condition | None:
-    """The row of `dcgm_` and a code's name, as in dcgm_faulty_memory; for an unknown code, dcgm_code_200."""
+    """Return the row of a condition such as dcgm_faulty_memory; for an unknown code, dcgm_code_200."""
     row = dcgm_named(code)
     return None if row is None or own_code(row) != code else _made(row)
 

@@ -1,7 +1,7 @@
-"""The detectors of the rows in `conditions.py`: findings about DCGM itself, and those that only DCGM reports.
+"""Detectors of the rows in `conditions.py`: faults of DCGM itself, and faults that only DCGM reports.
 
-An engine that is absent is no fault and leaves no finding. One that is here and does not answer is; what it reported
-before is neither cleared nor raised by its silence.
+An absent engine is no fault and leaves no finding. An engine that is present but does not answer is a fault; its
+silence neither clears nor raises what it reported before.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from gpuwarden_collectors.facts import GpuAnswer, NvmlProblem
 
 
 def dcgm_unresponsive(state: State, sight: Sight) -> Detection:
-    """A pass that ran into its deadline, or whose error is that no engine answers. No engine at all ends it in time.
+    """Detect passes that time out or fail because no engine answers. If there is no engine, the finding ends in time.
 
-    An engine that has not answered yet has as long to start as a driver: its container waits for that one.
+    An engine that has not answered yet gets the boot grace of the driver, since its container waits for the driver.
     """
     latest = sight.view.dcgm.latest
     if latest is None:
@@ -36,7 +36,7 @@ def dcgm_unresponsive(state: State, sight: Sight) -> Detection:
         return node_detection(())
     raised = any(track.raised for track in state.tracks_of("dcgm_unresponsive"))
     if not raised and sight.nvml is not None and sight.nvml.problem is NvmlProblem.DRIVER_NOT_LOADED:
-        return node_detection(())  # an engine holds the driver: to reload the one, the other is stopped first
+        return node_detection(())  # the engine keeps the driver in use, so it is stopped first for a driver reload
     evidence: Evidence = {"why": latest.error}
     starting = sight.now.boottime < sight.rules.boot_grace
     if (at := sight.view.dcgm.at) is not None:
@@ -45,8 +45,9 @@ def dcgm_unresponsive(state: State, sight: Sight) -> Detection:
 
 
 def unusable(sight: Sight) -> Iterator[Sighting]:
-    """DCGM that is here and answers, or would, but cannot be read as it is installed or configured. A driver that is not
-    loaded makes such errors too, and has a finding of its own.
+    """Yield a sighting if DCGM is present but cannot be read because of its installation or configuration.
+
+    Requires a working driver: without it DCGM has such errors too, which have their own finding.
     """
     latest = sight.view.dcgm.latest
     if latest is None or latest.outcome is not PassOutcome.FAILED or latest.error.startswith(NOT_ANSWERING):
@@ -63,7 +64,7 @@ DIAGNOSTIC = 4 * 3600.0
 """Seconds: own choice, twice the one to two hours of DCGM's longest diagnostic (its user guide: dcgmi diag -r 4)."""
 
 
-# Problem: seconds for which it must be seen.
+# Seconds for which a problem must be seen.
 _RISE_OF_PROBLEM: dict[DcgmProblemKind, float] = {
     DcgmProblemKind.NO_GPUS: 120.0,  # an engine that was started before the driver, while the driver is loaded
     DcgmProblemKind.BLIND: 30.0,
@@ -71,7 +72,7 @@ _RISE_OF_PROBLEM: dict[DcgmProblemKind, float] = {
 
 
 def dcgm_impaired(state: State, sight: Sight) -> Detection:
-    """Problems of DCGM itself. Judged only while the driver answers: before it is loaded and while it is reloaded, an engine has nothing to see."""
+    """Detect problems of DCGM itself, only while the driver answers: during a driver reload an engine sees nothing."""
     facts = sight.dcgm
     if facts is None or not any(sight.answering):
         return Detection((), _given_up("dcgm_impaired", state, sight))
@@ -87,7 +88,7 @@ def dcgm_impaired(state: State, sight: Sight) -> Detection:
 
 
 def dcgm_disagrees(state: State, sight: Sight) -> Detection:
-    """GPUs that answer the driver and that DCGM has not, and GPUs that only DCGM lists."""
+    """Detect GPUs that answer NVML but are missing in DCGM, and GPUs that only DCGM lists."""
     facts = sight.dcgm
     nvml_answers = sight.nvml is not None and sight.nvml.problem is None
     if facts is None or not nvml_answers or not facts.gpus:
@@ -134,7 +135,7 @@ _ROWS = frozenset(row.code for row in DCGM_CONDITIONS)
 
 
 def family(state: State, sight: Sight) -> Mapping[str, Detection]:
-    """Reports of DCGM that belong to no other condition, by the code that it makes (`dcgm_faulty_memory`)."""
+    """Return detections for DCGM reports that belong to no other condition, by code such as `dcgm_faulty_memory`."""
     by_key = statements(state, sight)
     tracks = [track for track in state.tracks.values() if _is_own(track.key.code)]
     covered = covered_subjects(sight) if tracks else frozenset()

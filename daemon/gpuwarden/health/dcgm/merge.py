@@ -1,10 +1,10 @@
 """Merges NVML's and DCGM's reports of the same fault into one finding, with both as evidence.
 
-What gpuwarden's own detector sees is the finding, and DCGM's report is quoted beside it. A report of DCGM alone about a fault that we
-have a condition for is a sighting of that condition, with `source` dcgm in its evidence. Where NVML was read and shows
-nothing, DCGM must report it for as long as the table of codes asks, a minute and two passes at least; where NVML has no such reading,
-two passes are enough, unless the code is about growth, which one error makes. A finding that DCGM alone raised ends
-when DCGM's check covers the subject and no longer reports it (see silence.py).
+The sighting of gpuwarden's own detector is the finding, and DCGM's report is quoted as evidence. A fault that only DCGM
+reports and that has a gpuwarden condition is a sighting of that condition, with `source` dcgm in its evidence. If NVML
+was read and does not show the fault, DCGM must report it for the time in the table of codes, and in two passes. If NVML
+has no such reading, two passes suffice, unless the code is about counter growth, for which one error is enough. A
+finding that DCGM alone raised ends when DCGM's check covers the subject and no longer reports it (see silence.py).
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from gpuwarden.health.state import State, Track
 from gpuwarden.health.view import Sight
 
 AGREEING = frozenset(row.agrees for row in DCGM_CODES.values()) - {"", "xid", "sxid"} | {"gpu_recovery_action"}
-"""Our conditions that DCGM has a code for."""
+"""gpuwarden conditions for which DCGM has a code."""
 _PASSIVE = frozenset(row.agrees for row in DCGM_CODES.values() if row.passive)
 WHEREABOUTS = ("gpu_missing", "gpu_unresponsive", "gpu_reset_required")
-"""Our conditions that DCGM has no code for, but a status of the GPU."""
+"""gpuwarden conditions for which DCGM has no code, but a status of the GPU."""
 _AGAINST = 60.0
-"""Seconds for which DCGM must contradict a reading of NVML where the table asks for no longer time."""
+"""Seconds for a code with an infinite time in the table, if NVML has no reading. Codes with a longer time keep it."""
 
 
 def with_dcgm(code: str, detector: Detector) -> Detector:
-    """`detector`, with DCGM's reports about the condition `code`."""
+    """Return `detector` with DCGM's reports about the condition `code` merged in."""
     if code in WHEREABOUTS:
         return _with_status(detector)
     return _merged(code, detector) if code in AGREEING else detector
@@ -68,7 +68,7 @@ def _only_from_dcgm(track: Track) -> bool:
 
 
 def _rising(state: State, key: Key) -> bool:
-    """True if our own detector was about to raise it and sees it no longer: DCGM's older report must not raise it in its stead."""
+    """Return True if gpuwarden's own detector saw the fault, not yet raised; DCGM's report must not raise it."""
     track = state.tracks.get(key)
     return track is not None and not track.raised and not _only_from_dcgm(track)
 
@@ -104,9 +104,9 @@ def _sightings(own: Detection, dcgm_only: Iterable[Statement], state: State, sig
 
 
 def _rise(statement: Statement, *, contradicted: bool, answered: bool) -> float | None:
-    """Seconds for which DCGM alone must report it; None if that never counts. `answered`: some GPU answers NVML.
+    """Return the seconds for which DCGM alone must report the fault; None if it never counts then.
 
-    A code about growth needs NVML beside it: while the driver is away the growth is not known.
+    `answered`: some GPU answers NVML. A code about counter growth requires it.
     """
     if statement.lasts == math.inf:
         return None if contradicted or not answered or not statement.fresh else _AGAINST
@@ -114,15 +114,15 @@ def _rise(statement: Statement, *, contradicted: bool, answered: bool) -> float 
 
 
 def _of_no_link(key: Key, state: State, sight: Sight) -> bool:
-    """True if the GPU has no link to lose.
+    """Return True if the GPU has no link to lose.
 
-    DCGM calls every link that NVML does not have up a link that is down, also on a card without any bridge.
+    DCGM reports every link that is not up in NVML as down, even on a card without a bridge.
     """
     return key.code == "nvlink_down" and not expected_links(state, sight, key.subject.slot)
 
 
 def _never_active(key: Key, state: State, sight: Sight) -> bool:
-    """True if the link was never on, and its GPU has others: it may lead nowhere."""
+    """Return True if the link was never active on this board: it may be unconnected."""
     if key.code != "nvlink_down" or not key.subject.part.isdecimal():
         return False
     return not expected_links(state, sight, key.subject.slot) >> int(key.subject.part) & 1

@@ -1,8 +1,8 @@
-"""The profiling fields of one GPU from one source: NVML's GPM where the GPU has it, else the engine of DCGM.
+"""Selects one source for the profiling fields of a GPU: NVML's GPM if the GPU has it, else the DCGM engine.
 
-Never both for one GPU: they average over different times, and a series that changes its source in between would show
-steps that are none. GPM comes first since it is as old as the rest of the page, and needs no engine; before Hopper there
-is none, and then it is DCGM with its profiling module or nothing.
+The sources are never mixed for one GPU: they average over different times, and a change of source would show false
+steps in a series. GPM takes precedence because it is as fresh as the other metrics and needs no engine. GPUs before
+Hopper have no GPM and depend on DCGM's profiling module.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gpuwarden_collectors.gpu_readings import GpuReadings
 
 PERCENT, MIB = 100.0, 1 / 2**20
 BY_DCGM: dict[str, tuple[str, float]] = {
-    # attribute of GpuReadings: that of DcgmReadings, and how many of the one are one of the other
+    # attribute of GpuReadings: attribute of DcgmReadings, and the factor from its unit
     "gpm_graphics_active": ("graphics_active", PERCENT),
     "gpm_sm_active": ("sm_active", PERCENT),
     "gpm_sm_occupancy": ("sm_occupancy", PERCENT),
@@ -32,7 +32,7 @@ _FACTORS = tuple(factor for _, factor in BY_DCGM.values())
 
 
 def profiled(readings: GpuReadings, dcgm: DcgmReadings) -> GpuReadings:
-    """The readings, with DCGM's profiling fields where the GPU has no GPM of its own."""
+    """Return the readings with DCGM's profiling fields if the GPU has no GPM readings."""
     if any(value is not None for value in _gpm_of(readings)):
         return readings
     values = _dcgm_of(dcgm)

@@ -11,17 +11,17 @@ from gpuwarden_collectors.base import PassOutcome
 from gpuwarden_collectors.dcgm.facts import DcgmGpu, DcgmGpuStatus, DcgmProblemKind
 
 SETTLED = 90.0
-"""Seconds after the watches were set before silence means health: two samples 30 s apart, and a pass."""
+"""Seconds after the watches are set until silence means health: two samples 30 s apart, and a pass."""
 FORGOTTEN = 600.0
-"""Seconds without any engine on this host after which what only it reported is given up: as long as a slow boot takes."""
+"""Seconds without an engine on this host after which its reports are dropped: the duration of a slow boot."""
 
 _USABLE = (DcgmGpuStatus.OK, DcgmGpuStatus.FAKE)
 _DEAF = (DcgmProblemKind.BLIND, DcgmProblemKind.CHECK_INCOMPLETE, DcgmProblemKind.WATCHES_CHANGED)
-"""Problems with which a check that reports nothing does not mean health."""
+"""Problems that make silence of the check meaningless."""
 
 
 def covered_subjects(sight: Sight) -> frozenset[Subject]:
-    """The GPUs, as subjects, and the node, that DCGM's check covers now: it would report what is wrong with them."""
+    """Return the GPUs and the node, as subjects, that DCGM's check covers now, so that it would report their faults."""
     facts = sight.dcgm
     if facts is None or any(problem.kind in _DEAF for problem in facts.problems):
         return frozenset()
@@ -37,10 +37,10 @@ def _watched(each: DcgmGpu) -> bool:
 
 
 def may_end(track: Track, covered: Collection[Subject], sight: Sight) -> bool:
-    """True if a check without a report ends DCGM's finding about a subject; `covered` is what `covered_subjects` gives.
+    """Return True if a check without a report ends DCGM's finding. `covered` is the result of `covered_subjects`.
 
-    While an engine does not answer, the state is not known and the finding stays. Once there has been no engine for `FORGOTTEN`
-    seconds, its report is dropped. What is not yet a finding needs its report at every pass.
+    While an engine does not answer, the state is unknown and the finding stays. After `FORGOTTEN` seconds without an
+    engine the report is dropped. A finding that is not yet raised needs a report in every pass.
     """
     subject = track.key.subject
     of_gpu = gpu(subject.slot) if subject.slot else NODE
@@ -48,16 +48,16 @@ def may_end(track: Track, covered: Collection[Subject], sight: Sight) -> bool:
 
 
 def forgotten(track: Track, sight: Sight) -> bool:
-    """True if DCGM's report about the finding is old, and there is no engine or DCGM is switched off."""
+    """Return True if DCGM's report about the finding is old, and there is no engine or DCGM is disabled."""
     read = sight.rules.dcgm_fresh_for > 0
     if read and sight.view.dcgm.outcome is not PassOutcome.ABSENT:
         return False
-    waited = sight.now.boottime - track.last_seen.boottime  # the clock of this boot, which may be another than then
+    waited = sight.now.boottime - track.last_seen.boottime  # negative if last_seen is from another boot
     return sight.now.boottime >= FORGOTTEN and (waited >= FORGOTTEN or waited < 0)
 
 
 def given_up(track: Track, sight: Sight) -> Evidence:
-    """Return, for its event, why a finding ended that no check covers any more; nothing for any other finding."""
+    """Return the reason, for the event, if a DCGM finding ended because there is no engine; otherwise nothing."""
     theirs = track.evidence.get("source") == "dcgm" or track.key.code.startswith("dcgm_")
     if not theirs or not forgotten(track, sight):
         return {}

@@ -1,9 +1,8 @@
-"""What DCGM reports in its newest pass, one statement for each fault and subject.
+"""Converts DCGM's newest pass into statements, one for each fault and subject.
 
-A GPU is known by the entity of an incident, never by its text, which can name another. What comes from an Xid is no
-statement here: the engine keeps such incidents through resets of the GPU, so their first appearance is an event (see
-xids.py) and means nothing afterwards. A statement about anything in no known PCI slot is
-about the node, with the kind and number of the entity as the detail.
+The entity of an incident identifies the GPU, never the text, which can name another one. Incidents from an Xid are not
+statements: the engine keeps them through resets of the GPU, so only their first appearance counts, as an event (see
+xids.py). An entity without a known PCI slot is reported for the node, with its kind and number as the detail.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.dcgm.facts import DcgmFacts, DcgmIncident, DcgmProblemKind
 
 FRESH = 600.0
-"""Seconds for which an incident that began before our eyes is new, where only its beginning counts."""
+"""Seconds for which an incident whose beginning was observed is new, for codes where only the beginning counts."""
 STATEMENTS_MOST = 256
-"""More than any host has wrong at once; what goes beyond is one statement, so that a broken engine cannot fill memory."""
+"""More faults than any host has at once. The excess becomes one statement, so a broken engine cannot fill memory."""
 
 _POWER_UNREADABLE, _XID_ERROR, _TOO_MANY = 11, 101, 69
 _SWITCH_ERRORS = (15, 16)
@@ -46,11 +45,11 @@ class Statement:
     lasts: float
     """Seconds, as in the table of codes."""
     fresh: bool
-    """It began within `FRESH`, seen by this connection."""
+    """It began within the last `FRESH` seconds, observed by this connection."""
 
 
 def statements(state: State, sight: Sight, condition: str = "") -> dict[Key, Statement]:
-    """The statements that belong to `condition`, or to none, by subject; several incidents of one fault are one statement."""
+    """Return the statements of `condition` ("": of none) by key. Several incidents of one fault are one statement."""
     by_key: dict[Key, Statement] = {}
     facts = sight.dcgm
     if facts is None or not (facts.incidents or condition in _OF_READINGS):
@@ -81,7 +80,7 @@ def _together(statement: Statement, other: Statement) -> Statement:
 
 
 def _home(incident: DcgmIncident) -> str:
-    """Our condition that it belongs to. The numbers of Xids and SXids are what counts, and an incident has none."""
+    """Return the gpuwarden condition of an incident, or "". Never xid or sxid, which need a number it does not have."""
     agrees = dcgm_row(incident.code).agrees if incident.slot else ""
     return "" if agrees in ("xid", "sxid") else agrees
 
@@ -97,7 +96,7 @@ def _of_incidents(
         if incident.xid is not None or (incident.code == _XID_ERROR and incident.entity_id in numbers):
             continue
         if blind and incident.code == _POWER_UNREADABLE:
-            continue  # reported of every GPU at once: the engine reads nothing at all
+            continue  # reported for every GPU at once: the engine reads nothing
         if incident.code in _SWITCH_ERRORS and _reported_by_driver(state):
             continue
         if incident.code == _IMEX and not imex_used(sight):
@@ -106,7 +105,7 @@ def _of_incidents(
 
 
 def _reported_by_driver(state: State) -> bool:
-    """True if the kernel log has an NVSwitch error of this boot, with its number, which DCGM has not."""
+    """Return True if the kernel log has an NVSwitch error of this boot. It has the number, which DCGM lacks."""
     return any(record.key.code == "sxid" and counts(state, record) for record in state.records.values())
 
 
@@ -116,8 +115,8 @@ def _statement(incident: DcgmIncident, sight: Sight) -> Statement:
     severity = None if health is Health.HEALTHY else Severity(health.value)
     fresh = not incident.preexisting and sight.now.boottime - incident.first_seen.boottime <= FRESH
     if incident.preexisting and incident.code in _SWITCH_ERRORS:
-        severity = severity and Severity.WARNING  # counted since the driver was loaded: of any age
-    if incident.latched:  # an Xid without its number, which the engine keeps whatever becomes of the GPU
+        severity = severity and Severity.WARNING  # counted since driver load, so of any age
+    if incident.latched:  # an Xid without its number, which the engine keeps even after a reset of the GPU
         severity = Severity.WARNING if fresh else None
     return Statement(
         key=_key(incident),
@@ -140,7 +139,7 @@ def _key(incident: DcgmIncident) -> Key:
 
 
 def _quoted(incident: DcgmIncident) -> str:
-    """Our meaning of the code, since its text can name another GPU; its text where the code is unknown."""
+    """Return the table's meaning of the code, since DCGM's text can name another GPU; its text for an unknown code."""
     row = dcgm_row(incident.code)
     status = {0: "pass", 10: "warn", 20: "fail"}.get(incident.health, str(incident.health))
     meaning = row.meaning if incident.code in DCGM_CODES else incident.message[:200] or row.meaning
@@ -155,7 +154,7 @@ _UNKNOWN_ACTION = ("unknown", Severity.FAILURE, Advice.CONTACT_SUPPORT)
 
 
 _OF_READINGS = ("", "gpu_recovery_action")
-"""The conditions about which a reading alone can make a statement."""
+"""Conditions for which a reading alone can be a statement."""
 
 
 def _of_readings(condition: str, sight: Sight, facts: DcgmFacts) -> Iterator[Statement]:

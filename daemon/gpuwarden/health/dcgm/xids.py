@@ -1,10 +1,10 @@
-"""The Xids that DCGM saw, as events: each once, when it is new.
+"""Converts Xids that DCGM reports into events, one for each new Xid.
 
-DCGM reports an Xid twice. Field 230 has the latest of each GPU, with the time at which the engine noted it. The
-health check keeps an incident of most serious ones until the engine is restarted, and gives its beginning only as far as
-our connection goes. What was there before the connection may be of any age, even from before a reset of the GPU: it is
-history, which counts only if the GPU shows a sign of it. What the kernel log or NVML reported already is not repeated:
-a record of the same Xid from about that time, or after it, counts for it.
+DCGM reports an Xid twice. Field 230 has the latest Xid of each GPU, with the time at which the engine recorded it. The
+health check keeps an incident of most serious Xids until the engine is restarted; its start time is known only if it
+began during our connection. An incident from before the connection may be of any age, even from before a reset of the
+GPU: it is history, which counts only if the GPU confirms it. An Xid that the kernel log or NVML already reported, at
+about that time or later, is not repeated.
 """
 
 from __future__ import annotations
@@ -19,17 +19,16 @@ from gpuwarden_collectors.event_facts import Source, XidEvent
 from gpuwarden_collectors.facts import Stamp
 
 HISTORY_AFTER = 600.0
-"""Seconds: an Xid that is older when nothing is known yet of what DCGM has of its GPU is history, as an old line of the
-kernel log is."""
+"""Seconds. An older Xid of a GPU that DCGM has not reported before is history, like an old kernel log line."""
 _NOTED_WITHIN = 5.0
 _REPORTED_WITHIN = 60.0
-"""Seconds by which DCGM may be later than the driver: in noting an Xid, and in making an incident of it (a sample each
-30 s, and a pass)."""
+"""Seconds by which DCGM may be later than the driver: to record an Xid (`_NOTED_WITHIN`), and to report an incident
+(samples every 30 s, and a pass)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The Xids of the boot `boot_id` that are known already."""
+    """Recorded Xids of the boot `boot_id`."""
 
     records: Mapping[Key, Record]
     boot_id: str
@@ -40,7 +39,7 @@ class Known:
 
 
 def xids_of(before: DcgmFacts | None, after: DcgmFacts, at: Stamp, recorded: Known) -> list[XidEvent]:
-    """Events of the Xids that are new in `after`, which was read at `at`, oldest first. `before` is the previous reading, None if there is none."""
+    """Return events of the Xids that are new in `after`, read at `at`, oldest first. `before`: the previous reading."""
     by_xid: dict[tuple[str, int], XidEvent] = {}
     for event in (*_noted(before, after, at, recorded), *_reported(before, after, recorded)):
         by_xid.setdefault((event.slot, event.xid), event)
@@ -50,7 +49,7 @@ def xids_of(before: DcgmFacts | None, after: DcgmFacts, at: Stamp, recorded: Kno
 def _noted(before: DcgmFacts | None, after: DcgmFacts, at: Stamp, recorded: Known) -> Iterator[XidEvent]:
     known_gpus = before.gpus if before else ()
     old = {(g.slot, g.readings.last_xid, g.readings.last_xid_at) for g in known_gpus}
-    seen_well = {g.slot for g in known_gpus if g.watched}  # of one that was away from the start the engine has old ones
+    seen_well = {g.slot for g in known_gpus if g.watched}  # otherwise the engine may report old Xids
     for each in after.gpus:
         xid, noted = each.readings.last_xid, each.readings.last_xid_at
         if not each.slot or not xid or noted is None or (each.slot, xid, noted) in old:
@@ -78,7 +77,7 @@ def _reported(before: DcgmFacts | None, after: DcgmFacts, recorded: Known) -> It
 
 
 def _same(incident: DcgmIncident) -> tuple[str, int | None, Stamp | None]:
-    """Identity of an incident. A connection that finds it there already has not seen it begin, so its time is left out."""
+    """Return the identity of an incident, without the time if it began before this connection."""
     return incident.slot, incident.xid, None if incident.preexisting else incident.first_seen
 
 

@@ -1,4 +1,4 @@
-"""Conditions from lines of the kernel log other than Xids: rows of the table of conditions."""
+"""Rows of the table of conditions for kernel log lines other than Xids."""
 
 from __future__ import annotations
 

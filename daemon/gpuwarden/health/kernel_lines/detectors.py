@@ -1,7 +1,7 @@
-"""Signs in the records of lines of the kernel log besides Xids.
+"""Detectors for kernel log lines other than Xids.
 
-A record is seen for `SEEN_FOR` after its newest line. What remains then is the latch of a failure, or the fall time of a
-warning. Lines from before the first start of the daemon are not judged: nothing here can confirm them.
+A record is sighted for `SEEN_FOR` after its newest line. After that the latch of a failure, or the fall time of a
+warning, keeps the finding. Lines from before the first start of the daemon are not judged: no reading confirms them.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from gpuwarden.health.view import Sight
 from gpuwarden_collectors.event_facts import LineKind
 
 SEEN_FOR = 45.0
-"""Seconds: longer than the pause between two lines of one lockup, and than the driver of an adapter has to recover it."""
+"""Seconds: longer than the interval between two lines of one lockup, and than `RECOVERS`."""
 GOES_ON = 60.0
-"""Seconds of lines after which they are no single event: a resume from suspend, a pause of the hypervisor, a long interrupt."""
+"""Seconds of lines beyond a single event: a resume from suspend, a pause of the hypervisor, a long interrupt."""
 STUCK = 300.0
-"""Seconds of lines after which a driver is stuck for good: as long as a process in D state (`process_hung`) has."""
+"""Seconds of lines after which a driver counts as permanently stuck: the same as for `process_hung`."""
 BOOTING = 300.0
-"""Seconds of uptime in which memory and devices are set up, which takes a CPU for long."""
+"""Seconds of uptime in which the setup of memory and devices can occupy a CPU for long."""
 AFTER_PCIE = 600.0
-"""Seconds for which lockups are taken for the consequence of a fatal PCIe error: they came after minutes on two DGX Sparks."""
+"""Seconds after a fatal PCIe error in which lockups count as its consequence. On two DGX Sparks it took minutes."""
 UNANSWERED = 120.0
-"""Seconds of commands without an answer, each of which is given up after 60, that a firmware which works again does not reach."""
+"""Seconds of unanswered commands, each of which times out after 60 s. Firmware that recovers does not reach this."""
 RECOVERS = 30.0
-"""Seconds for which a driver that recovers an adapter has not reported that yet (`adapter_failed`, rise)."""
+"""Seconds that a driver may take to report the recovery of an adapter (`adapter_failed`, rise)."""
 FATAL = (LineKind.ADAPTER_SILENT, LineKind.ADAPTER_HARDWARE)
 
 
@@ -44,7 +44,7 @@ def gsp_not_answering(state: State, sight: Sight) -> Detection:
 
 
 def soft_lockup(state: State, sight: Sight) -> Detection:
-    """Soft lockups, by the module that the lines name. Lines that name none are about the same lockups, and are used only if no line names one."""
+    """Detect soft lockups by the module in the lines. Lines without a module are used only if no line names one."""
     recent = _recent(state, sight, "soft_lockup", since=sight.now.boottime - SEEN_FOR)
     goes_on = [r for r in recent if _stuck_for(r) >= GOES_ON]
     named = [record for record in goes_on if record.key.detail]
@@ -54,7 +54,7 @@ def soft_lockup(state: State, sight: Sight) -> Detection:
 
 
 def _stuck_for(record: Record) -> float:
-    """Seconds of these lines, without those of the first minutes after the boot."""
+    """Return the duration of the lines in seconds, without the first minutes after a boot."""
     return record.bursts[-1].ended - max(record.bursts[-1].began, BOOTING) if record.bursts else 0.0
 
 
@@ -69,7 +69,7 @@ def _lockup(record: Record, *, after_pcie: str) -> Sighting:
 
 
 def _after_pcie_error(state: State, lockups: list[Record]) -> str:
-    """The fatal PCIe error that came before one of these lockups; "" for none."""
+    """Return the fatal PCIe error that preceded one of these lockups; "" for none."""
     for error in state.records.values():
         if error.key.code == "pcie_aer_fatal" and counts(state, error):
             since = (record.bursts[-1].began - error.last.boottime for record in lockups)
@@ -101,9 +101,9 @@ def adapter_failed(state: State, sight: Sight) -> Detection:
 
 
 def _of_job_fabric(state: State, slot: str) -> tuple[Evidence, bool]:
-    """Evidence of which ports of the adapter in `slot` were ever active here, and whether one of them is of the job fabric.
+    """Return evidence on the known ports of the adapter in `slot`, and whether one of them is in the job fabric.
 
-    A port whose adapter sysfs does not name may be one of its ports.
+    A port whose adapter sysfs does not name may belong to it.
     """
     known_ports = state.host.ports
     ports = [name for name, port in known_ports.items() if port.slot in (slot, "")]
@@ -121,9 +121,9 @@ def _latched(state: State, record: Record) -> bool:
 
 
 def _recent(state: State, sight: Sight, code: str, *, since: float = 0.0, rising: bool = False) -> Iterator[Record]:
-    """Records that are seen. Lines that came while no daemon ran are seen in the step that brings them, unless they are from before `since`.
+    """Yield records with recent lines, and records new in this step whose newest line is not from before `since`.
 
-    `rising`: also those that rise, however long ago their line came: what one line is enough for must not be lost in a restart.
+    `rising`: also records whose finding is not raised yet, so that a restart does not lose one with a single line.
     """
     for record in state.records.values():
         if record.key.code != code or record.history or not counts(state, record) or buried(state, record.key):

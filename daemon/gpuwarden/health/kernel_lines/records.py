@@ -1,14 +1,14 @@
-"""Which record a line of the kernel log besides Xids becomes, and what ends one.
+"""Maps kernel log lines other than Xids to records, and lists the lines that end a record.
 
-| line | record | is it a condition |
+| line | record | condition |
 |---|---|---|
-| a GPU could not be initialised | `gpu_init_failed@gpu/SLOT` | no: evidence of `gpu_missing` and `driver_not_loaded`, which bus and NVML decide |
-| the driver advises the reset of a GPU, the GSP's heartbeat is late | `gsp_not_answering`, of the GPU or of the node | see `detectors.py` |
-| a soft lockup | `soft_lockup@node`, with the module of the driver that ran | see there |
-| an NVMe controller was given up | `nvme_failed.NAME@node` | see there |
-| firmware of an adapter | `adapter_failed@adapter/SLOT` | see there |
+| a GPU could not be initialised | `gpu_init_failed@gpu/SLOT` | none: evidence for `gpu_missing` and `driver_not_loaded`, which PCI bus and NVML decide |
+| the driver advises the reset of a GPU, or the GSP heartbeat is late | `gsp_not_answering`, of the GPU or the node | see `detectors.py` |
+| a soft lockup | `soft_lockup@node`, with the kernel module that ran | see `detectors.py` |
+| the kernel gave up an NVMe controller | `nvme_failed.NAME@node` | see `detectors.py` |
+| firmware of an adapter | `adapter_failed@adapter/SLOT` | see `detectors.py` |
 
-What a line reports is a sign of the record, so that the order of failure and recovery is known.
+The kind of a line is a sign of the record, which keeps the order of failure and recovery.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CODES: dict[LineKind, str] = {
 }
 LINE_CODES = frozenset(CODES.values())
 ENDS = frozenset({LineKind.NVME_FOUND, LineKind.ADAPTER_RECOVERED})
-"""Lines that only end what others began: without a record of theirs they are none, since every boot prints them."""
+"""Lines that only end a record. Without one they are ignored, since every boot prints them."""
 OF_GPUS = frozenset({LineKind.GPU_INIT_FAILED, LineKind.GPU_RESET_ADVISED, LineKind.GSP_HEARTBEAT})
 
 
@@ -47,7 +47,7 @@ def adapter(slot: str) -> Subject:
 
 
 def signs(record: Record) -> tuple[str, ...]:
-    """Signs of the lines of the newest burst, each once, the newest last; none from before a recovery."""
+    """Return the distinct signs of the newest burst, newest last, without those before a recovery."""
     if not record.bursts:
         return ()
     kept: list[str] = []
@@ -57,5 +57,5 @@ def signs(record: Record) -> tuple[str, ...]:
 
 
 def lasted(record: Record) -> float:
-    """Seconds from the first to the newest line of the newest burst."""
+    """Return the seconds from the first to the last line of the newest burst."""
     return record.bursts[-1].ended - record.bursts[-1].began if record.bursts else 0.0

@@ -1,4 +1,4 @@
-"""Which events add a day to the memory of lemons, and to whose."""
+"""Selects the events that add a day to the memory of lemons, and their owner (a board or the node)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OF_THE_NODE = ("driver_unresponsive",)
 
 
 def days_of(state: State, event: Event) -> Iterator[tuple[str, What]]:
-    """Yield what `event` adds to the memory of lemons, with its owner. `state` is the one before the event."""
+    """Yield what `event` adds to the memory of lemons, with its owner. `state` is the state before the event."""
     key = event.key
     if event.kind == EventKind.BOOT and event.boot_id != state.boot_id:
         yield from _owned(state, What.REBOOTS)
@@ -43,7 +43,7 @@ def days_of(state: State, event: Event) -> Iterator[tuple[str, What]]:
 
 
 def _owner(state: State, key: Key) -> str:
-    """The board that a finding is about; the node for its switches and its driver; "" for what makes no lemon."""
+    """Return the board of a finding, the node for its switches and its driver, or "" if the finding does not count."""
     if key.subject.slot in state.pins:
         return board(state, key.subject.slot)
     return NODE_OWNER if key.subject.kind == "switch" or key.code in OF_THE_NODE else ""

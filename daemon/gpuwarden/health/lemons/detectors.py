@@ -12,12 +12,12 @@ BOARDS_NAMED = 4
 
 
 def lemon_days(state: State, sight: Sight) -> tuple[LemonDays, ...]:
-    """Number of days with each kind of fault, for every GPU that belongs here and for the node."""
+    """Return the number of days with each kind of fault, for every expected GPU and for the node."""
     return report(state.lemons, {slot: board(state, slot) for slot in state.pins}, sight.now.wall)
 
 
 def lemon_node(state: State, sight: Sight) -> Detection:
-    """Detects a node with one kind of fault on too many different days, on the boards that are here or on the node itself."""
+    """Detect a node with one kind of fault on too many different days, on its present boards or the node itself."""
     if not state.lemons:
         return node_detection(())
     rows = lemon_days(state, sight)
