@@ -1,7 +1,7 @@
-"""Is the machine complete at first sight? By the type that its firmware names, and by the numbers of its modules.
+"""Detects GPUs that were never seen, by the machine type that the firmware reports, or by module numbers.
 
-What was ever seen and is gone is `gpu_missing`. This is for a GPU that nobody ever saw: it never came up on the bus of this boot,
-nor of any before. A number of GPUs that the site configured is the only measure where there is one.
+A GPU that was seen before and is gone is `gpu_missing`. This covers a GPU that never came up on the bus, in this boot
+or any earlier one. If the site configured a number of GPUs, only that number counts.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from gpuwarden.health.view import Sight, foreign
 
 CODE = "inventory_incomplete"
 WHOLE_BOARDS = (4, 8)
-"""Numbers of modules on a baseboard for which the rule holds."""
+"""Sizes of baseboards, in modules, to which the rule applies."""
 PARTS_OF_A_BOARD = (1, 2, 4)
-"""GPUs of a board that a guest may have by design: NVIDIA's fabric manager divides boards so, and numbers have gaps in them."""
+"""GPUs that a guest may have by design: partitions of NVIDIA's fabric manager, with gaps in the numbers."""
 
 
 def inventory_incomplete(state: State, sight: Sight) -> Detection:
@@ -27,7 +27,7 @@ def inventory_incomplete(state: State, sight: Sight) -> Detection:
         return NOTHING
     if sight.rules.expected_gpus is not None:
         return node_detection(())
-    if sight.devices is None:  # what the bus has is not known, and whose GPUs are listed
+    if sight.devices is None:  # devices on the bus, and the owners of the listed GPUs, are unknown
         return NOTHING
     return node_detection(_found(state, sight))
 
@@ -51,7 +51,7 @@ def _found(state: State, sight: Sight) -> Iterator[Sighting]:
 
 
 def _modules(state: State, sight: Sight, seen_count: int) -> Sequence[int]:
-    """The numbers of all modules in order; none unless all GPUs that belong here are listed, alike, and the machine's own."""
+    """Return the sorted module numbers; none unless all expected GPUs are listed, alike, and not passed through."""
     listed = sight.gpus.values()
     numbers = sorted(facts.placement.module_id for facts in listed if facts.placement.module_id is not None)
     distinct = len(set(numbers)) == len(numbers) == len(sight.gpus) == seen_count
@@ -61,7 +61,7 @@ def _modules(state: State, sight: Sight, seen_count: int) -> Sequence[int]:
 
 
 def _gaps(modules: Sequence[int]) -> Sequence[int]:
-    """Numbers between those of the modules, on a board that has so many places; none where a guest may have just these."""
+    """Return the gaps in the module numbers of a board; none if a guest may have exactly these modules."""
     if not modules or len(modules) in PARTS_OF_A_BOARD or modules[-1] - modules[0] >= max(WHOLE_BOARDS):
         return ()
     if len(modules) < WHOLE_BOARDS[0] and modules[-1] - modules[0] >= WHOLE_BOARDS[0]:

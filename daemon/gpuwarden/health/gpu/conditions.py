@@ -1,6 +1,4 @@
-"""Conditions of a GPU that works: rows of the table of conditions. Those of a GPU that does not work are in
-`health/conditions.py`.
-"""
+"""Rows of the table of conditions for a working GPU. Those for one that does not work are in `health/conditions.py`."""
 
 from __future__ import annotations
 

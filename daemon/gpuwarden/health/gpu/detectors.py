@@ -1,4 +1,4 @@
-"""Signs in the readings of one GPU: memory, temperature, power, PCIe, and what the driver itself asks for."""
+"""Detectors for the readings of one GPU: memory, temperature, power, PCIe, and the driver's recovery action."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ W, F = Severity.WARNING, Severity.FAILURE
 
 
 def flag(code: str, reading: str) -> Detector:
-    """A reading that is wrong when it is not zero."""
+    """Return a detector for a reading that must be zero."""
 
     def check(_: State, __: Sight, facts: GpuFacts) -> Sighting | None:
         value = getattr(facts.readings, reading)
@@ -45,7 +45,7 @@ def _contained(state: State, facts: GpuFacts) -> bool | None:
 
 
 LINE_AFTER_COUNTER = 2.0
-"""Seconds: a pass may see the counter before the driver's line about it was read, and the line may show that it was contained."""
+"""Seconds. A pass may see the counter before the driver's line is read, which may show that the error was contained."""
 
 
 def ecc_uncorrectable(state: State, _: Sight, facts: GpuFacts) -> Sighting | None:
@@ -67,7 +67,7 @@ def sram_threshold(_: State, __: Sight, facts: GpuFacts) -> Sighting | None:
 
 
 RETIRED_PAGES_LIMIT = 63
-"""Pages retired for any cause from which DCGM fails a GPU (DCGM_FR_RETIRED_PAGES_LIMIT, dcgm health module)."""
+"""Pages retired for any cause at which DCGM fails a GPU (DCGM_FR_RETIRED_PAGES_LIMIT, dcgm health module)."""
 
 
 def retired_pages(_: State, __: Sight, facts: GpuFacts) -> Sighting | None:
@@ -82,7 +82,7 @@ def retired_pages(_: State, __: Sight, facts: GpuFacts) -> Sighting | None:
 
 
 CORRECTED_PER_HOUR = 1000
-"""Own choice: fleets see a handful a day on a healthy GPU and 1e5 a day from a bad one (study of 10,693 Ampere GPUs)."""
+"""Own choice. Fleets see a few per day on a healthy GPU and 1e5 per day on a bad one (study of 10,693 Ampere GPUs)."""
 
 
 def ecc_correctable_rate(state: State, _: Sight, facts: GpuFacts) -> Sighting | None:
@@ -107,7 +107,7 @@ RECOVERY_ACTIONS: dict[int, tuple[str, Severity, Advice]] = {
     6: ("bus reset", F, Advice.REBOOT),
     7: ("system reboot", F, Advice.REBOOT),
 }
-"""What the driver asks for (nvmlDeviceGpuRecoveryAction_t); an unknown number is a failure, since 0 means none."""
+"""Recovery actions of the driver (nvmlDeviceGpuRecoveryAction_t). Unknown numbers are failures, since 0 means none."""
 
 
 def gpu_recovery_action(_: State, __: Sight, facts: GpuFacts) -> Sighting | None:
@@ -120,7 +120,7 @@ def gpu_recovery_action(_: State, __: Sight, facts: GpuFacts) -> Sighting | None
 
 
 def thermal_limit(_: State, __: Sight, facts: GpuFacts) -> Sighting | None:
-    """GPU beyond a limit that the driver itself names; at the shutdown point the board is about to switch off."""
+    """Detect a GPU at or above a limit that the driver reports. At the shutdown point the board soon switches off."""
     r, offset = facts.readings, slowdown_offset(facts)
     slowdown = r.temperature_slowdown or (r.temperature_gpu_max and r.temperature_gpu_max - offset)
     over = {
@@ -140,11 +140,11 @@ def thermal_limit(_: State, __: Sight, facts: GpuFacts) -> Sighting | None:
 
 
 SLOWED_SHARE, SLOWED_WINDOW = 0.6, 600.0
-"""Slowed for 6 of the last 10 minutes: the share that gpud uses, here measured as time and not as samples."""
+"""Slowed for 6 of the last 10 minutes: gpud's share, but measured as time instead of samples."""
 
 
 def slowed_now(state: State, facts: GpuFacts, code: str, counter: str, reason_bit: int) -> Sighting | None:
-    """GPU slowed by the hardware for most of a window: by the driver's own clock of it, else by how the passes find it."""
+    """Detect a GPU slowed by the hardware for most of a window, by the driver's time counter, else by passes."""
     series = state.moments.windows.get((facts.slot, counter))
     if series is None or getattr(facts.readings, counter) is None:
         if not (facts.readings.clock_event_reasons or 0) & reason_bit:
@@ -163,7 +163,7 @@ def thermal_slowdown(state: State, _: Sight, facts: GpuFacts) -> Sighting | None
 
 
 def pcie_link_degraded(state: State, sight: Sight, facts: GpuFacts) -> Sighting | None:
-    """PCIe link narrower than card and slot allow, or than was accepted; or slower, while busy (the generation drops when idle, by design)."""
+    """Detect a PCIe link narrower than possible or accepted, or of a lower generation while busy (not while idle)."""
     r, pin = facts.readings, state.pins.get(facts.slot)
     possible = (pin.pcie_width if pin is not None else 0) or r.pcie_width_max
     if r.pcie_width and possible and r.pcie_width < possible:
@@ -185,7 +185,7 @@ GTPS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
 
 
 def pcie_replay_rate(state: State, _: Sight, facts: GpuFacts) -> Sighting | None:
-    """Report more replays a minute than the bit error rate of the specification allows (DCGM's rule: ceil(GT/s x 0.06 x lanes))."""
+    """Detect more replays per minute than the specified bit error rate allows (DCGM: ceil(GT/s x 0.06 x lanes))."""
     r = facts.readings
     series = state.moments.windows.get((facts.slot, "pcie_replays"))
     if series is None:
@@ -199,7 +199,7 @@ def pcie_replay_rate(state: State, _: Sight, facts: GpuFacts) -> Sighting | None
 
 
 def vgpu_unlicensed(state: State, sight: Sight) -> Detection:
-    """Loss of a licence that this GPU had here; vGPU software that never had one is nobody's fault. Clears if there is no such software."""
+    """Detect the loss of a licence that this GPU had here. Clears if there is no vGPU software."""
     examined = [facts for facts in sight.answering if facts.readings.vgpu_license is not None or not facts.errors]
     lost = [facts.slot for facts in examined if facts.readings.vgpu_license == 0 and _licensed(state, facts.slot)]
     return gpu_detection([Sighting(Key("vgpu_unlicensed", gpu(slot)), {"licensed": 0}) for slot in lost], examined)

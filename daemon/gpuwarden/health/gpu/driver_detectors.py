@@ -1,4 +1,4 @@
-"""Signs of the driver, of the GPUs as a whole, and of the daemon itself."""
+"""Detectors for the driver, missing or silent GPUs, and the daemon itself."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def problem(code: str) -> NvmlProblem | None:
 
 
 CONTRADICTED = 10.0
-"""Seconds for which the bus alone may report that a GPU is gone while NVML has an answer of it: two passes, of which the next
-confirms a GPU that is really gone."""
+"""Seconds for which only the bus may report a GPU as gone while NVML still has its answer: two passes, the second of
+which confirms a lost GPU."""
 
 
 def gpu_missing(state: State, sight: Sight) -> Detection:
-    """A pinned GPU that is gone, or unlisted for longer than a driver reload, a reset or a MIG change takes."""
+    """Detect pinned GPUs that are gone, or unlisted for longer than a driver reload, a reset or a MIG change takes."""
     where = presences(state, sight)
     fell_off = _fallen_off(state)
     failing = sight.nvml is not None and (sight.nvml.problem is not None or all_unknown(state, sight))
@@ -73,7 +73,7 @@ def _in_two_passes(key: Key, state: State, sight: Sight) -> bool:
 
 
 def _fallen_off(state: State) -> set[str]:
-    """Slots with an Xid 79 since the last boot and reset, unless bus and NVML contradicted it."""
+    """Return the slots with an Xid 79 since the last boot and reset, unless PCI bus and NVML contradict it."""
     return {
         r.key.subject.slot
         for r in state.records.values()
@@ -88,7 +88,7 @@ def _missing(state: State, slot: str, why: str, rise: float) -> Sighting:
 
 
 def _init_failed(state: State, slot: str = "") -> Evidence:
-    """The driver's line that it could not initialise this GPU, or any GPU."""
+    """Return the driver's kernel log line that it could not initialise this GPU, or any GPU."""
     for record in state.records.values():
         if record.key.code == "gpu_init_failed" and slot in ("", record.key.subject.slot) and counts(state, record):
             return {"kernel_line": record.text}
@@ -96,7 +96,7 @@ def _init_failed(state: State, slot: str = "") -> Evidence:
 
 
 def _fewer_than_configured(state: State, sight: Sight) -> Iterator[Sighting]:
-    """Fewer GPUs were ever seen than the configuration expects: no slot can be named, so the node is the subject."""
+    """Yield a sighting if fewer GPUs were ever seen than configured. No slot is known, so the node is the subject."""
     expected, source = expected_count(state, sight)
     seen_count = known_count(state, sight)
     if source == "configured" and expected is not None and seen_count < expected:
@@ -106,7 +106,7 @@ def _fewer_than_configured(state: State, sight: Sight) -> Iterator[Sighting]:
 
 
 def driver_not_loaded(state: State, sight: Sight) -> Detection:
-    """Detects that NVML has no GPU while the bus has some. It rises after a grace: a slow boot or a driver reload looks the same for a while."""
+    """Detect that NVML has no GPU while the bus has some. The grace covers a slow boot or a driver reload."""
     if sight.view.nvml.outcome is None or (sight.nvml is None and not absent(sight)):
         return NOTHING
     problem = sight.nvml.problem if sight.nvml is not None else None
@@ -124,14 +124,14 @@ def driver_not_loaded(state: State, sight: Sight) -> Detection:
 
 
 LASTING = 600.0
-"""Seconds after which no upgrade is under way any more: packages and driver are replaced within minutes, and a node that keeps its
-driver for its jobs gets no new ones (mozilla/translations#1167: about 50 tasks failed on one such node)."""
+"""Seconds after which a driver upgrade is no explanation: packages and driver are replaced within minutes. On a node
+that keeps the old driver for its jobs, new ones fail (mozilla/translations#1167: about 50 tasks on one such node)."""
 UNKNOWN_ERROR = 999
-"""NVML_ERROR_UNKNOWN. Other errors of the initialisation name a cause, such as want of memory, and fail nothing."""
+"""NVML_ERROR_UNKNOWN. Other initialisation errors name a cause, such as lack of memory, and do not fail the node."""
 
 
 def nvml_problem(code: str) -> Detector:
-    """A detector for one way in which NVML as a whole refuses to answer."""
+    """Return a detector for one kind of problem of NVML as a whole."""
 
     def detect(state: State, sight: Sight) -> Detection:
         nvml = sight.nvml
@@ -151,7 +151,7 @@ def nvml_problem(code: str) -> Detector:
 
 
 def _refusal(code: str, evidence: Evidence, state: State, sight: Sight, *, fails: bool) -> Sighting:
-    """A failure once it lasts on a host where it `fails` programs too: none that needs a GPU starts there."""
+    """Return a failure if the problem lasts on a host and programs with GPUs fail too (`fails`); else a warning."""
     key = Key(code, NODE)
     if not fails or sight.rules.contained or _seen_for(key, state, sight) < LASTING:
         return Sighting(key, evidence, Severity.WARNING)
@@ -159,7 +159,7 @@ def _refusal(code: str, evidence: Evidence, state: State, sight: Sight, *, fails
 
 
 def _seen_for(key: Key, state: State, sight: Sight) -> float:
-    """Seconds of this boot for which the condition has been seen. A sighting from before the boot counts from the start of the boot."""
+    """Return the seconds since the condition was first seen, or since the boot if it was seen before that."""
     track, now = state.tracks.get(key), sight.now.boottime
     if track is None:
         return 0.0
@@ -167,7 +167,7 @@ def _seen_for(key: Key, state: State, sight: Sight) -> float:
 
 
 def _worker_error(sight: Sight) -> Detection:
-    """The reader of NVML fails or dies (a hang is `driver_unresponsive`, a missing library `driver_not_loaded`)."""
+    """Detect that the NVML worker fails or dies (a hang is `driver_unresponsive`, no library `driver_not_loaded`)."""
     latest = sight.view.nvml.latest
     if latest is None or latest.outcome is not PassOutcome.FAILED:
         return NOTHING
@@ -212,10 +212,10 @@ def _gsp_error(state: State, silent_since: float) -> bool:
 
 
 def gpu_unresponsive(state: State, sight: Sight) -> Detection:
-    """A GPU that NVML lists but that answers every question with a timeout or an unknown error, or at which the driver hangs.
+    """Detect listed GPUs that answer every call with a timeout or an unknown error, or at which the driver hangs.
 
-    An unknown error of all GPUs together is none of theirs: see `nvml_unavailable`. A hang counts after as many seconds as a silence of the
-    whole driver, also where deadlines are short, or at once where the process cannot be ended.
+    If all GPUs answer with an unknown error, NVML is at fault: see `nvml_unavailable`. A hang counts after the time
+    allowed for a silent driver, regardless of shorter deadlines, or at once if the worker cannot be killed.
     """
     if all_unknown(state, sight):
         return NOTHING
@@ -239,7 +239,7 @@ def _no_answer(facts: GpuFacts, state: State, sight: Sight) -> Sighting:
 
 
 def _long_silent(facts: GpuFacts, sight: Sight) -> bool:
-    """True if a hanging GPU has been silent for as long as the whole driver may be."""
+    """Return True if a hung GPU has been silent for the time allowed for the driver, or its worker cannot be killed."""
     latest, started = sight.view.nvml.latest, sight.view.nvml.started
     worker = None if latest is None else latest.worker
     if worker is not None and (worker.stuck or worker.abandoned):
@@ -249,9 +249,7 @@ def _long_silent(facts: GpuFacts, sight: Sight) -> bool:
 
 
 def gpu_reset_required(state: State, sight: Sight) -> Detection:
-    """GPUs that report that they need a reset. Only an answer clears it: a GPU that stopped answering has not been
-    reset.
-    """
+    """Detect GPUs that report that they need a reset. Only an answer clears it: a silent GPU has not been reset."""
     sightings = [
         Sighting(key, {"calls": _calls(f.errors)}, rise=None if _in_two_passes(key, state, sight) else math.inf)
         for slot, f in sight.gpus.items()
@@ -265,7 +263,7 @@ def _calls(errors: tuple[CallError, ...]) -> str:
 
 
 def component_failed(code: str) -> Detector:
-    """A detector for what the daemon itself cannot do."""
+    """Return a detector for failures of the daemon's own components."""
 
     def detect(_: State, sight: Sight) -> Detection:
         return node_detection(_component_failures(code, sight))
@@ -280,11 +278,11 @@ def _component_failures(code: str, sight: Sight) -> Iterator[Sighting]:
 
 _UNREAD = (PassOutcome.FAILED, PassOutcome.TIMED_OUT)
 _ELSEWHERE = {facts.collector for facts in (NvmlFacts, DcgmFacts, JobsFacts)}
-"""What fails of these is no such finding: they have conditions of their own, or none."""
+"""Collectors whose failures have other conditions, or none."""
 
 
 def collector_failed(_: State, sight: Sight) -> Detection:
-    """A source that exists on this host and cannot be read (NVML and DCGM, which hang, have conditions of their own)."""
+    """Detect sources that exist on this host and cannot be read. NVML and DCGM have conditions for hangs."""
     return node_detection(_failures(sight))
 
 

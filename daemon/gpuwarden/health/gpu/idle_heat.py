@@ -1,7 +1,7 @@
-"""An idle GPU that is hot and draws power, beside idle siblings that do neither.
+"""Detects an idle GPU that is hotter and draws more power than its idle siblings.
 
-Something keeps it at work that nobody asked for, or its cooling fails: at rest both show without the noise of work. In shadow, since
-no public incident has it with numbers.
+Either unknown work keeps it busy or its cooling fails; both are visible at rest, without the noise of a workload. In
+shadow, since no public incident gives numbers.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from gpuwarden_collectors.facts import GpuFacts
 
 SIBLINGS = 3
 HOTTER, MORE_POWER = 25, 15_000
-"""Kelvin and milliwatts above the median of its siblings: own choice. Idle GPUs of one baseboard differ by 10 K and 10 W with their place in
-the air (the simulated ones, too)."""
+"""Kelvin and milliwatts above the median of its siblings. Own choice: idle GPUs of one baseboard differ by 10 K and 10
+W with their position in the air flow (simulated ones too)."""
 
 
 def gpu_idle_hot(_: State, sight: Sight) -> Detection:
@@ -31,7 +31,7 @@ def gpu_idle_hot(_: State, sight: Sight) -> Detection:
 
 
 def _idle(facts: GpuFacts) -> bool:
-    """True if no process has a context on the GPU, its utilization is 0, and both readings are known. With MIG on there is no utilization."""
+    """Return True if no process uses the GPU, its utilization is 0 (unknown with MIG), and both readings are known."""
     r = facts.readings
     both_read = r.temperature is not None and r.power_usage_mw is not None
     return both_read and r.utilization_gpu == 0 and not facts.processes and r.mig_mode != 1

@@ -1,4 +1,4 @@
-"""Which jobs are on which GPU: what Slurm gave out, and what the processes show that have the GPU open."""
+"""Maps jobs to GPUs, by Slurm's allocation and by the processes that have the GPU open."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuwarden_collectors.slurm.jobs_facts import Job, JobsFacts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuJob:
-    """A job on one GPU. `pids` are its processes that have the GPU open; with `ended` they hold it after their job."""
+    """A job on one GPU. `pids`: its processes that have the GPU open; with `ended`, after the end of the job."""
 
     slot: str
     job: int
@@ -25,10 +25,10 @@ class GpuJob:
 
 
 def order(slots: Collection[str], gpus: Mapping[str, GpuFacts], minors: Sequence[int] = ()) -> tuple[str, ...]:
-    """The GPU that each number of Slurm's list (IDX) means.
+    """Return the slot of the GPU for each index of Slurm's list (IDX).
 
-    `slots` are all GPUs that belong here, so that the numbers stay when one of them is lost. Without `minors` Slurm sorts by
-    PCI address; a MIG instance counts as one.
+    `slots`: all expected GPUs, so that indices do not change when one is lost. Without `minors` Slurm sorts by PCI
+    address, and each MIG instance has an index.
     """
     by_address = sorted(slots)
     if not minors:
@@ -39,13 +39,13 @@ def order(slots: Collection[str], gpus: Mapping[str, GpuFacts], minors: Sequence
 
 
 def _at(by_address: Sequence[str], minor: int, lost: Sequence[str]) -> str:
-    """Slot for a minor number that no GPU has reported, by the order of PCI addresses, which minors follow. Empty unless that GPU is lost."""
+    """Return the slot of a lost GPU by its minor number: minors follow the PCI order. "" if it is not lost."""
     at = by_address[minor] if 0 <= minor < len(by_address) else ""
     return at if at in lost else ""
 
 
 def on_gpus(facts: JobsFacts, slots: Collection[str], gpus: Mapping[str, GpuFacts]) -> dict[str, tuple[GpuJob, ...]]:
-    """Jobs on each GPU, by slot, in the order of the job numbers."""
+    """Return the jobs on each GPU by slot, in order of job numbers."""
     jobs = {job.id: job for job in facts.jobs}
     gpu_jobs: dict[tuple[str, int], GpuJob] = {}
     for slot, job in _given(facts, order(slots, gpus, facts.minors)):
@@ -62,7 +62,7 @@ def on_gpus(facts: JobsFacts, slots: Collection[str], gpus: Mapping[str, GpuFact
 
 
 def seen_on_gpus(pins: Collection[str], sight: Sight) -> dict[str, tuple[GpuJob, ...]]:
-    """Jobs on each GPU now, by slot; empty while it is not known which jobs are here. `pins`: slots of the GPUs that belong here."""
+    """Return the jobs on each GPU now by slot; empty while jobs are unknown. `pins`: slots of the expected GPUs."""
     jobs, gpus = sight.jobs, sight.gpus
     if jobs is None:
         return {}
@@ -70,7 +70,7 @@ def seen_on_gpus(pins: Collection[str], sight: Sight) -> dict[str, tuple[GpuJob,
 
 
 def job_numbers(pins: Collection[str], sight: Sight) -> Mapping[str, frozenset[int]]:
-    """Numbers of the jobs on each GPU, by slot; empty if jobs are not known. `pins` as in `seen_on_gpus`."""
+    """Return the job numbers on each GPU by slot; empty while jobs are unknown. `pins` as in `seen_on_gpus`."""
     return {slot: frozenset(job.job for job in jobs) for slot, jobs in seen_on_gpus(pins, sight).items()}
 
 
@@ -81,7 +81,7 @@ def _given(facts: JobsFacts, slots: Sequence[str]) -> Iterator[tuple[str, Job]]:
 
 
 def _used(facts: JobsFacts, gpus: Mapping[str, GpuFacts]) -> Iterator[tuple[str, int, tuple[int, ...], bool]]:
-    """Slot, job, its processes there, and whether it ended before all of them did."""
+    """Yield slot, job number, its processes on the GPU, and whether the job ended before one of them."""
     owners = {process.pid: process for process in facts.processes}
     for slot, gpu in gpus.items():
         mine = [owners[process.pid] for process in gpu.processes if process.pid in owners]
@@ -96,9 +96,9 @@ def _of(slot: str, job: Job, *, ended: bool) -> GpuJob:
 
 
 def under(evidence: Evidence, before: Evidence | None, sight: Sight, slots: Collection[str], slot: str) -> Evidence:
-    """Evidence with the jobs that were on the GPU when the finding was first seen: later jobs have no part in it.
+    """Return the evidence with the jobs that were on the GPU when the finding was first seen, but no later jobs.
 
-    `before` is what was known of the finding, None if it is new.
+    `before`: the previous evidence of the finding, None if it is new.
     """
     if not slot or "job" in evidence:
         return evidence

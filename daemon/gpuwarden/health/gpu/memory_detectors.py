@@ -1,4 +1,4 @@
-"""Memory that degrades or waits for a repair: rates of corrected errors, remapped rows, what the driver itself says of repairs."""
+"""Detectors for memory that degrades or awaits a repair: corrected errors, remapped rows, repair status."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from gpuwarden.health.windows import Series
 from gpuwarden_collectors.facts import GpuFacts
 
 STORM_WINDOW, STORM_WINDOWS, STORM_IN = 600.0, 3, 2
-"""Seconds of a window; of so many, so many must be above the rate. A counter that jumps fills one."""
+"""Seconds of a window, number of windows, and how many must exceed the rate: a counter jump fills one."""
 STORM_LASTS = 900.0
-"""Seconds from the first of these errors to the last: a burst of minutes can fill the end of one window and the begin of the next."""
+"""Least seconds from the first to the last error: a burst of minutes can span the border of two windows."""
 STORM = 1_000_000 / 3600 * STORM_WINDOW
-"""Corrected errors in a window. Own choice: 64 times below the one GPU that is known (NVSentinel#1748: 17,700 a second), 1,000
-times above the rate that warns."""
+"""Corrected errors in a window. Own choice: 64 times below the one known GPU (NVSentinel#1748: 17,700 per second),
+1,000 times above the rate that warns."""
 PLAUSIBLE = 1_000_000.0
-"""Corrected errors a second; a step beyond it is a counter that jumped."""
+"""Corrected errors per second. A larger step is a jump of the counter."""
 NEW_REMAPS = 2
 """Rows remapped for corrected errors in a week."""
 MANY_REMAPS = 8
-"""Rows remapped for corrected errors in a board's life: what the GPU of NVSentinel#1748 had."""
+"""Rows remapped for corrected errors in a board's life, as on the GPU of NVSentinel#1748."""
 MOST_UNCORRECTABLE = 512
 """Rows remapped for uncorrectable errors (DCGM_FR_UNCORRECTABLE_ROW_REMAP_LIMIT; NVIDIA's policy for a return)."""
 
@@ -83,7 +83,7 @@ def row_remap_overdue(_: State, __: Sight, facts: GpuFacts) -> Sighting | None:
 
 
 _REPAIRS = {"channel": "repair_channel_pending", "tpc": "repair_tpc_pending"}
-"""By the detail of the finding, the reading."""
+"""Reading for each detail of the finding."""
 
 
 def gpu_repair_pending(_: State, sight: Sight) -> Detection:

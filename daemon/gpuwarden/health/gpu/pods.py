@@ -1,7 +1,7 @@
-"""Which pods have which GPU: the device ids that kubelet gave out, found among the GPUs that are here.
+"""Maps pods to GPUs, by the device ids that kubelet allocated.
 
-A device plugin chooses its ids: UUIDs of GPUs and MIG devices (NVIDIA's), the name of the device file and the number of the GPU instance
-(GKE's `nvidia0`, `nvidia0/gi3`), indices; what is shared has `::N` (NVIDIA's replicas) or `/vgpuN` (GKE's) behind it.
+A device plugin chooses its ids: UUIDs of GPUs and MIG devices (NVIDIA), the device file and the number of the GPU
+instance (`nvidia0`, `nvidia0/gi3` of GKE), or indices. Shared devices end in `::N` (NVIDIA) or `/vgpuN` (GKE).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from gpuwarden_collectors.facts import GpuFacts, NvmlFacts, Stamp
 from gpuwarden_collectors.kubelet.facts import PodContainer, PodsFacts
 
 KEPT = 60.0
-"""Seconds for which an answer of kubelet counts: six questions, which is longer than its restart takes."""
+"""Seconds for which an answer of kubelet counts: six polls, longer than a restart of kubelet takes."""
 CONTAINERS_MOST = 8
-"""Most containers of one GPU or instance, since each one copies its series."""
+"""Most containers per GPU or instance, since each one duplicates its series."""
 _SHARED = re.compile(r"::\d+$|/vgpu\d+$")
 Device = tuple[str, int | None]
 """Slot of a GPU, and a GPU instance of it; None: the GPU as a whole."""
@@ -30,16 +30,16 @@ class PodsOnGpus:
     """The pods and containers on the GPUs of this node, from kubelet's answer."""
 
     containers: Mapping[Device, tuple[PodContainer, ...]] = field(default_factory=dict)
-    """Those that have a GPU or instance, at most `CONTAINERS_MOST` of each."""
+    """By GPU or instance, at most `CONTAINERS_MOST` each."""
     matched: int = 0
-    """Ids that are devices here."""
+    """Number of ids that match a device here."""
     unmatched: tuple[str, ...] = ()
-    """Ids that are none, each once."""
+    """Distinct ids that match none."""
     claims: int = 0
     """Containers with devices of Dynamic Resource Allocation, which are not looked up."""
 
     def on_gpu(self, slot: str) -> tuple[PodContainer, ...]:
-        """Containers on the GPU in `slot` or on an instance of it."""
+        """Return the containers on the GPU in `slot` or on an instance of it."""
         placed = (
             container for (at, _), containers in self.containers.items() if at == slot for container in containers
         )
@@ -47,7 +47,7 @@ class PodsOnGpus:
 
 
 def pods_on_gpus(pins: Mapping[str, Pin], view: View, nvml: NvmlFacts | None, now: Stamp) -> PodsOnGpus | None:
-    """Pods of each GPU, or None if kubelet is not asked, has never answered, or not within `KEPT`. A lost GPU is known by its pin."""
+    """Return the pods of each GPU; None without an answer of kubelet within `KEPT`. Pins identify lost GPUs."""
     facts = view.seen(PodsFacts).fresh(now, KEPT)
     return None if facts is None else matched(facts, pins, nvml)
 
@@ -72,7 +72,7 @@ def matched(facts: PodsFacts, pins: Mapping[str, Pin], nvml: NvmlFacts | None) -
 def with_pods(
     evidence: Evidence, before: Evidence | None, sight: Sight, pins: Mapping[str, Pin], slot: str
 ) -> Evidence:
-    """Evidence with the pods, as `namespace/name`, that were on the GPU when the finding was first seen; `before` as in `jobs.under`."""
+    """Return the evidence with the pods (`namespace/name`) on the GPU at the first sighting; see `jobs.under`."""
     if not slot or (before is not None and "pod" not in before):
         return evidence
     if before is not None:
@@ -83,7 +83,7 @@ def with_pods(
 
 
 def _known(pins: Mapping[str, Pin], gpus: Iterable[GpuFacts]) -> dict[str, Device]:
-    """Devices by each id that a plugin may give them, in small letters."""
+    """Return the devices by each id that a plugin may use, in lower case."""
     devices: dict[str, Device] = {pin.uuid.lower(): (slot, None) for slot, pin in pins.items() if pin.uuid}
     for gpu in gpus:
         if not gpu.slot:

@@ -1,7 +1,8 @@
-"""Readings of the GPUs that take longer than they did: a driver that may be on the way to hanging.
+"""Detects passes over the GPUs that take longer than usual: a driver that may be about to hang.
 
-What a pass takes here is learned from the first passes of this boot, and stays: a driver that becomes slower and slower is no custom. Of
-moments; a restarted daemon learns anew, but a finding, and one that rises, keeps what it was measured by.
+The usual duration is learned from the daemon's first passes in this boot and then fixed, so that a driver that slowly
+degrades does not become usual. It is not durable: a restarted daemon learns it again, but a finding, even one not yet
+raised, keeps the duration that it was compared with.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from gpuwarden.health.view import Sight
 from gpuwarden_collectors.facts import GpuAnswer, NvmlFacts
 
 LEARNED_FROM = 24
-"""Passes: two minutes of them. Their median lets slow ones be, as those of a driver that is being initialised."""
+"""Passes, for two minutes. Their median ignores slow ones, such as those of a driver during initialisation."""
 LONGER = 1.5
-"""Seconds above it: own choice. Eight GPUs take some hundredths of a second, and 10 s are the deadline."""
+"""Seconds above the usual duration. Own choice: eight GPUs take some hundredths of a second; the deadline is 10 s."""
 _KEY = Key("driver_slow", NODE)
 
 
 def followed_reading_time(state: State, sight: Sight) -> State:
-    """The state with what this pass took, until enough was learned."""
+    """Return the state with the duration of this pass, until enough passes were learned."""
     at, learned, taken = sight.view.nvml.at, state.moments.reading_time, _taken(sight.nvml)
     if taken is None or at is None or learned.usual is not None or at.boottime <= learned.at:
         return state
@@ -46,7 +47,7 @@ def driver_slow(state: State, sight: Sight) -> Detection:
 
 
 def _taken(nvml: NvmlFacts | None) -> float | None:
-    """Seconds that this pass took. GPUs that gave no answer are left out: they have findings of their own."""
+    """Return the duration of this pass in seconds, without GPUs that did not answer: they have other findings."""
     if nvml is None or nvml.read_seconds is None:
         return None
     silent = sum(gpu.read_seconds or 0.0 for gpu in nvml.gpus if gpu.answer is not GpuAnswer.OK)
@@ -54,7 +55,7 @@ def _taken(nvml: NvmlFacts | None) -> float | None:
 
 
 def _usual(state: State) -> float | None:
-    """Seconds that a pass usually takes: what the finding was measured by, else what was learned; None if neither is known."""
+    """Return the usual seconds of a pass: those in the finding's evidence, else the learned ones, else None."""
     track = state.tracks.get(_KEY)
     before = None if track is None else track.evidence.get("usual_read_seconds")
     return float(before) if isinstance(before, (int, float)) else state.moments.reading_time.usual

@@ -1,8 +1,8 @@
-"""Vital readings of one GPU that used to answer, and end with an unknown error in every pass, while a sibling answers them.
+"""Detects vital readings of a GPU that worked before and now fail with an unknown error, while a sibling answers them.
 
-NVML lists such a GPU, and answers other questions about it: it is half dead. A reading that the driver does not support, or may not
-give, is none of these errors, and one that never answered since the boot is not missed. Of moments: a restarted daemon has to see
-an answer first, unless the loss was seen before: it is written down from its first pass on.
+NVML lists such a GPU and answers other calls about it: it is half dead. An unsupported or forbidden reading has another
+error, and a reading that never worked since the daemon started is not missed. A restarted daemon must see an answer
+first, unless the loss is already recorded, which it is from its first pass on.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ VITAL: Mapping[str, str] = {
     "nvmlDeviceGetPerformanceState": "performance_state",
     "nvmlDeviceGetUtilizationRates": "utilization_gpu",
 }
-"""Calls that every GPU that works answers some of (`nvml/readings.py`), and what they read."""
+"""Calls, of which every working GPU answers some (`nvml/readings.py`), and their readings."""
 UNKNOWN_ERROR = 999
 """nvml.h, NVML_ERROR_UNKNOWN."""
 AFTER = 120.0
-"""Seconds in which every pass has to end so."""
+"""Seconds for which the reading must fail in every pass."""
 _NAMES = tuple(dict.fromkeys(VITAL.values()))
 _values = attrgetter(*(f"readings.{name}" for name in _NAMES))
 
 
 def followed_readings(state: State, sight: Sight) -> State:
-    """The state with what answered and what fails in this pass."""
+    """Return the state with the readings that answered and those that fail in this pass."""
     at = sight.view.nvml.at
     if sight.nvml is None or at is None:
         return state
@@ -45,7 +45,7 @@ def followed_readings(state: State, sight: Sight) -> State:
         before = vital.get(facts.slot)
         values = _values(facts)
         if before is not None and not before.failing and values.count(None) == before.silent:
-            continue  # what nearly every pass finds
+            continue  # the common case
         now = _after(before, facts, at.boottime, values)
         if now != before:
             changed[facts.slot] = now

@@ -1,7 +1,7 @@
-"""How many rows each board remapped for corrected errors lately. The counter is one of the board's life and never falls.
+"""History of the rows that each board remapped for corrected errors. The counter never falls in a board's life.
 
-Kept for a week over restarts, reboots and other slots: by board, the highest count and when (wall time) it was first seen. A
-reading that falls back, as a driver without the InfoROM's record gives, makes nothing new when it is right again.
+Counts and the wall time at which each was first seen are kept by board for a week, across restarts, reboots and changes
+of slot. If a reading falls, as with a driver that lacks the InfoROM's record, its return to the old value is no growth.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from gpuwarden_collectors.facts import Stamp
 
 WINDOW = 7 * 86_400.0
 SPACING = 600.0
-"""Seconds between two counts of one board that are kept."""
+"""Least seconds between two kept counts of one board."""
 KEPT, BOARDS_KEPT = 32, 256
 BOARD = "board"
-"""The kind of subject of the events."""
+"""Kind of subject of the events."""
 
 Counts = tuple[tuple[float, int], ...]
 RemapHistory = Mapping[str, Counts]
 
 
 def learn_remaps(history: RemapHistory, sight: Sight) -> Iterator[Event]:
-    """An event for the first count of each board, and for every higher one."""
+    """Yield an event for the first count of each board, and for higher ones at least `SPACING` apart."""
     for facts in sight.answering:
         count = facts.readings.remapped_rows_correctable
         if count is None or not facts.uuid:
@@ -42,7 +42,7 @@ def _event(board: str, count: int, at: Stamp, boot_id: str) -> Event:
 
 
 def with_count(history: RemapHistory, event: Event) -> RemapHistory:
-    """History with the count of one event added. The newest count from before the window is kept, since growth is measured from it."""
+    """Return the history with the count of one event. The newest count before the window stays as the base."""
     if event.key is None:
         return history
     board, at, count = event.key.subject.part, event.at.wall, read(Remapped, event).remapped
@@ -56,15 +56,13 @@ def with_count(history: RemapHistory, event: Event) -> RemapHistory:
 
 
 def remaps_lately(history: RemapHistory, board: str, count: int, wall: float) -> int:
-    """Return how many of the board's `count` remapped rows were remapped within the last `WINDOW`, as far
-    as recorded.
-    """
+    """Return how many of the board's `count` rows were remapped within the last `WINDOW`, as far as recorded."""
     counts = history.get(board, ())
     before = [total for at, total in counts if at <= wall - WINDOW] or [total for _, total in counts[:1]]
     return max(0, count - before[-1]) if before else 0
 
 
 def remap_events(history: RemapHistory, now: Stamp, boot_id: str) -> Iterator[Event]:
-    """Events that rebuild this history from nothing."""
+    """Yield events that rebuild this history from nothing, for a checkpoint."""
     for board, counts in history.items():
         yield from (_event(board, count, Stamp(now.boottime, at), boot_id) for at, count in counts)

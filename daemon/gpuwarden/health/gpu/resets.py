@@ -1,14 +1,14 @@
-"""GPU resets without a line in the kernel log.
+"""Detects GPU resets that leave no line in the kernel log.
 
-The driver prints no line for a reset, and Linux one only for a slow reset or one that the driver did not ask for. What
-else shows it for one GPU, safely enough to end a latch that a later pass must confirm:
+The driver logs no line for a reset; Linux logs one only for a slow reset or one that the driver did not request. Two
+other signs are reliable enough to end the latch of a GPU, which a later pass must confirm:
 
-- the driver asked for a reset, in NVML's answer or as its recovery action, and asks no more;
-- the GPU was away while the driver went on with the others, and when it answers again all its counters since driver load
-  that had counted when the latched fault was raised have begun again.
+- the driver requested a reset, in NVML's answer or as its recovery action, and no longer does;
+- the GPU was missing while the driver served the others, and when it answers again, all its counters since driver load
+  that were not zero when the latched fault was raised have restarted.
 
-Counters alone are not enough: without persistence mode they begin again whenever no process has the GPU open. Nor is a driver
-reload: then all GPUs are away together, and what a reset would have mended may still be broken.
+Counters alone are not enough: without persistence mode they restart whenever no process has the GPU open. Neither is a
+driver reload: all GPUs are missing together then, and a fault that needs a reset may remain.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ SINCE_LOAD = (
     "nvlink_recovery_errors",
     "nvlink5_recoveries",
 )
-"""Counters that the driver begins again when it initialises a GPU (nvml.h: "since the driver was last loaded")."""
+"""Counters that restart when the driver initialises a GPU (nvml.h: "since the driver was last loaded")."""
 ENOUGH = 2
-"""Counters that must have begun again: one could be read wrong."""
+"""Least counters that must have restarted, since one could be misread."""
 ASKS_FOR_RESET = (1, 4)
-"""The recovery actions that a reset answers: reset, drain and reset (nvmlDeviceGpuRecoveryAction_t)."""
+"""Recovery actions that a reset completes: reset, drain and reset (nvmlDeviceGpuRecoveryAction_t)."""
 
 
 def counters(sight: Sight, slot: str) -> str:
-    """Counters since driver load of the GPU in `slot`, as a text for an event; empty if the GPU does not answer."""
+    """Return the counters since driver load of the GPU in `slot` as text for an event; "" if it does not answer."""
     facts = sight.gpus.get(slot)
     if facts is None or facts.answer is not GpuAnswer.OK:
         return ""
@@ -55,16 +55,16 @@ def counters(sight: Sight, slot: str) -> str:
 
 
 def _began_again(before: str, readings: GpuReadings) -> bool:
-    """True if every counter that had counted `before` is lower now."""
+    """Return True if every counter in `before` is lower now."""
     pairs = [item.partition("=") for item in before.split()]
     now = [(getattr(readings, name, None), int(value)) for name, _, value in pairs if value.isdecimal()]
     return len(now) >= ENOUGH and all(value is not None and value < old for value, old in now)
 
 
 def recognised(state: State, sight: Sight) -> Iterator[Event]:
-    """A reset of each GPU that was away and is back with its counters begun again.
+    """Yield a reset event for each GPU that was missing and is back with restarted counters.
 
-    Dated to when it went away: a line that came later may be of a fault that the reset did not mend.
+    It is dated to the time the GPU went missing: a later line may be of a fault that the reset did not repair.
     """
     for away in state.tracks_of("gpu_missing"):
         facts, pin = sight.gpus.get(away.key.subject.slot), state.pins.get(away.key.subject.slot)
@@ -81,10 +81,10 @@ def _latched(state: State, slot: str) -> Iterator[Track]:
 
 
 def answered(state: State, track: Track, sight: Sight) -> Event | None:
-    """The reset that the driver had asked for, if this is the first pass in which it no longer asks.
+    """Return a reset event if this is the first pass in which the driver no longer requests a reset.
 
-    Dated to this pass: the driver has judged everything before it. The request must have come from NVML itself: if only a line of
-    the kernel log made it (Xid 154), NVML never asked, and its answer withdraws nothing.
+    It is dated to this pass: the driver's answer covers everything before it. The request must have come from NVML. If
+    only a kernel log line made it (Xid 154), NVML never requested a reset, and its answer withdraws nothing.
     """
     by_action = track.evidence.get("value") in ASKS_FOR_RESET and "reported_by" not in track.evidence
     asked = track.key.code == "gpu_reset_required" or (track.key.code == "gpu_recovery_action" and by_action)
@@ -94,10 +94,9 @@ def answered(state: State, track: Track, sight: Sight) -> Event | None:
 
 
 def _is_news(state: State, track: Track, at: Stamp, sight: Sight) -> bool:
-    """Return True if, since `track` began in this boot, no reset was recorded that would be the same one. All of this
-    outlives a restart.
+    """Return True if `track` began in this boot, and no reset was recorded since, also by an earlier daemon.
 
-    If the clock was set forward since, the computed begin of the boot is later than its first judgement, which counts
+    If the clock was set forward, the computed time of the boot is too late; the first judgement of the boot is used
     then.
     """
     last_reset, booted = state.resets.get(track.key.subject.slot), sight.now.wall - sight.now.boottime

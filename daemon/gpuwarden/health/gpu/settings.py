@@ -1,8 +1,8 @@
-"""Settings in which one GPU differs from its siblings. What all GPUs of a node have in common is taken as intended, whatever it is.
+"""Detects settings in which one GPU differs from its siblings. A setting shared by all GPUs counts as intended.
 
-A board limit of 500 of 700 W on all four (stackhpc/ansible-slurm-appliance#975), persistence mode that reads *off* on all eight
-(leptonai/gpud#1318, #1322): both healthy. The same on one of eight was forgotten, or set by a job that did not put it back. So
-what a job may set counts only after a day without a job on the GPU, or where the site says what it must be.
+A power limit of 500 of 700 W on all four GPUs (stackhpc/ansible-slurm-appliance#975) and persistence mode *off* on all
+eight (leptonai/gpud#1318, #1322) are healthy. The same on one of eight GPUs was forgotten, or set by a job that did not
+restore it. Settings that jobs may change count only after a day without a job on the GPU, or if the site pins them.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Value = int | str
 class Setting:
     """A setting that is compared between GPUs.
 
-    `name`: its name in the evidence. `of`: where a GPU's facts have it. `by_jobs`: jobs and their prologs set it. `tolerance`: by
-    how much of the common value it may differ, since boards of one model are made with slightly different limits.
+    `name`: name in the evidence. `of`: attribute of a GPU's facts. `by_jobs`: jobs and their prologs set it.
+    `tolerance`: allowed share of deviation, since boards of one model have slightly different limits.
     """
 
     name: str
@@ -52,17 +52,17 @@ SETTINGS = (
     Setting(name="clock_memory", of="readings.clock_memory_application_mhz", by_jobs=True),
 )
 FEWEST, ODD_SHARE = 4, 4
-"""Siblings of one model that a majority needs, and of how many of them one may be odd: of four one, of eight two."""
+"""Least GPUs of one model for a majority, and how many of them allow one odd: one of four, two of eight."""
 FORGOTTEN = 86_400.0
 """Seconds without a job on the GPU."""
 SET_BY_JOBS = "set_by_jobs"
-"""The detail of the finding about such settings."""
+"""Detail of the finding about settings that jobs may change."""
 
 _values = attrgetter(*(setting.of for setting in SETTINGS))
 
 
 class Odd(NamedTuple):
-    """A setting in which one GPU differs from what it should have."""
+    """A setting of one GPU that differs from its expected value."""
 
     facts: GpuFacts
     setting: Setting
@@ -72,7 +72,7 @@ class Odd(NamedTuple):
 
 
 def gpu_misconfigured(state: State, sight: Sight) -> Detection:
-    """Settings in which a GPU differs: one finding for each GPU, and a separate one, with its own wait, for what jobs may have set."""
+    """Detect odd settings: one finding per GPU, and a separate, slower one for settings that jobs may change."""
     differing = [odd for odd in odd_settings(sight) if odd.pinned or not _accepted(state, odd)]
     if not differing:
         return gpu_detection((), sight.answering)
@@ -91,12 +91,12 @@ def gpu_misconfigured(state: State, sight: Sight) -> Detection:
 
 
 def odd_settings(sight: Sight) -> list[Odd]:
-    """Settings that differ from what the site pinned or, where it pinned nothing, from those of GPUs with the same name and part number."""
+    """Return settings that differ from the site's value or, without one, from GPUs of the same name and part number."""
     pinned = _pinned(sight.rules.expected)
     models: dict[tuple[str, str], list[tuple[GpuFacts, Sequence[Value | None]]]] = {}
     for facts in sight.answering:
         models.setdefault((facts.name, facts.board_part), []).append((facts, _values(facts)))
-    alike = all(len({values for _, values in group}) == 1 for group in models.values())  # as it should be
+    alike = all(len({values for _, values in group}) == 1 for group in models.values())  # the common case
     if alike and not pinned:
         return []
     return [
@@ -144,7 +144,7 @@ def _pinned(expected: ExpectedSettings) -> dict[str, int]:
 
 _ON_OFF = {"on": 1, "off": 0}
 
-# --- What an operator accepted: text, as `ecc_mode=0 vbios=96.00.99.00.01`
+# --- Settings that an operator accepted, as text: `ecc_mode=0 vbios=96.00.99.00.01`
 
 
 def _text(setting: Setting, value: Value) -> str:
@@ -157,7 +157,7 @@ def _accepted(state: State, odd: Odd) -> bool:
 
 
 def settings_kept(settings: str, slot: str, odd: Sequence[Odd]) -> str:
-    """The accepted settings of the GPU in `slot` once those that differ now are accepted, too."""
+    """Return the accepted settings of the GPU in `slot`, with those that differ now accepted too."""
     here = [each for each in odd if each.facts.slot == slot and not each.pinned]
     names = {each.setting.name for each in here}
     others = [text for text in settings.split() if text.partition("=")[0] not in names]

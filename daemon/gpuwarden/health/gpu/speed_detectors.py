@@ -1,4 +1,4 @@
-"""GPUs that are slow while they are busy: below their siblings, or below their own maximum, and the driver names no good reason.
+"""Detects GPUs that are slower under load than their siblings, or than their own maximum, without a valid reason.
 
 What explains a low clock: a clock that was set (reason bit 0x2), the hardware's slowdowns for heat and for the power brake (0x40,
 0x80), which have conditions of their own, and power capping (0x4) at the GPU's own limit. Software thermal slowdown (0x20) explains a
@@ -25,24 +25,24 @@ from gpuwarden_collectors.gpu_readings import GpuReadings
 IDLE, CLOCKS_SET, POWER_CAP, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x1, 0x2, 0x4, 0x8, 0x20, 0x40, 0x80
 """nvmlClocksEventReasons."""
 BUSY = 94
-"""Per cent. 95, but for a GPU whose reading wavers between 94 and 96 (story of GB10 at 650 of 3003 MHz)."""
+"""Per cent. 94 instead of 95 for a GPU whose reading varies between 94 and 96 (report of GB10 at 650 of 3003 MHz)."""
 SIBLINGS = 2
-"""Least busy GPUs of the same name for a comparison; with fewer, the GPU is compared with its own maximum."""
+"""Least number of busy GPUs of the same name for a comparison. With fewer, the GPU's own maximum is used."""
 HALF = 0.5
-"""Of the (upper) median of the siblings, or of the maximum. Training on power-capped GPUs stays above it."""
+"""Share of the (upper) median of the siblings, or of the maximum. Training on power-capped GPUs stays above it."""
 HOT_OF_SIBLINGS, HOT_OF_MAXIMUM = 0.8, 0.6
-"""The same under software thermal slowdown. A hot day moves throughput by 1 to 2 % (Llama 3)."""
+"""The same shares under software thermal slowdown. A hot day changes throughput by 1 to 2 % (Llama 3)."""
 HOT_SHARE, HOT_WINDOW = 0.5, 60.0
-"""Most of the last minute, by the driver's own clock of that slowdown."""
+"""Half of the last minute, by the driver's time counter of that slowdown."""
 AT_LIMIT, BELOW_LIMIT = 0.9, 0.7
-"""Of the enforced power limit: from there on power capping is the GPU's own; below, something else caps it."""
+"""Shares of the enforced power limit. From the first on it explains power capping; below the second it does not."""
 AS_FAST = 0.95
 MAXIMUM_PERFORMANCE = 2
-"""The highest performance state in which a GPU works as fast as it can."""
+"""Highest number of a performance state at full speed."""
 EMPTY = 0.02
-"""Of its memory: with less, and no process, utilisation is a counter that was left standing."""
+"""Share of memory. With less in use and no process, the utilisation is a stale counter."""
 _SUPERCHIP = re.compile(r"\bG[BH]\d")
-"""GH200, GB200, GB10: the module's power is shared with its CPU, so that the GPU is capped below its own limit."""
+"""GH200, GB200, GB10: the CPU shares the module's power, so the GPU is capped below its own limit."""
 
 
 def gpu_slow(state: State, sight: Sight) -> Detection:
@@ -54,7 +54,7 @@ def gpu_slow(state: State, sight: Sight) -> Detection:
             evidence = _slow(state, facts, _siblings(state, sight, facts, busy))
             if evidence:
                 sightings.append(Sighting(Key("gpu_slow", gpu(facts.slot)), evidence))
-    # Only work shows whether a GPU is slow: a finding does not end by rest. One that rises does.
+    # Only load shows whether a GPU is slow, so rest does not end a raised finding. It ends one that is not raised yet.
     raised = {track.key.subject.slot for track in state.tracks_of("gpu_slow") if track.raised}
     examined = [facts for facts in measured if facts.slot not in raised or _busy(facts)] if raised else measured
     return gpu_detection(sightings, examined)
@@ -70,13 +70,13 @@ def _busy(facts: GpuFacts) -> bool:
 
 
 def _may_be_slow(r: GpuReadings) -> bool:
-    """Cheap pre-check, False for most GPUs."""
+    """Check cheaply whether the GPU can be slow at all; False for most GPUs."""
     below = r.clock_sm_max_mhz is None or (r.clock_sm_mhz or 0) < HOT_OF_SIBLINGS * r.clock_sm_max_mhz
     return below or bool((r.clock_event_reasons or 0) & POWER_CAP)
 
 
 def _siblings(state: State, sight: Sight, facts: GpuFacts, busy: Sequence[GpuFacts]) -> list[GpuFacts]:
-    """Busy GPUs of the same name; of the same job, where its job is known."""
+    """Return the other busy GPUs of the same name, and of the same job if the GPU's job is known."""
     alike = [other for other in busy if other is not facts and other.name == facts.name]
     jobs = job_numbers(state.pins, sight)
     mine = jobs.get(facts.slot)
@@ -120,13 +120,13 @@ def _of_its_limit(r: GpuReadings) -> float | None:
 
 
 def _at_its_limit(facts: GpuFacts) -> bool:
-    """True if the GPU draws the power of its own limit, if that is not known, or if it is a superchip."""
+    """Return True if the GPU draws power near its own limit, if that is unknown, or if it is a superchip."""
     share = _of_its_limit(facts.readings)
     return share is None or share >= AT_LIMIT or bool(_SUPERCHIP.search(facts.name))
 
 
 def _capped_by_another(facts: GpuFacts, siblings: Sequence[GpuFacts]) -> bool:
-    """True if the GPU is power-capped far below its own limit while all siblings reach theirs. Never true of a superchip."""
+    """Return True if the GPU, no superchip, is power-capped far below its own limit while all siblings reach theirs."""
     share = _of_its_limit(facts.readings)
     if share is None or share >= BELOW_LIMIT or not (facts.readings.clock_event_reasons or 0) & POWER_CAP:
         return False
@@ -135,7 +135,7 @@ def _capped_by_another(facts: GpuFacts, siblings: Sequence[GpuFacts]) -> bool:
 
 
 def _hot(state: State, facts: GpuFacts) -> bool:
-    """True if software thermal slowdown is on now, or was for most of the last minute by the driver's own clock of it."""
+    """Return True if software thermal slowdown is active now, or was for half of the last minute by the driver."""
     if (facts.readings.clock_event_reasons or 0) & SW_THERMAL:
         return True
     series = state.moments.windows.get((facts.slot, "slowdown_sw_thermal_ns"))
@@ -145,12 +145,12 @@ def _hot(state: State, facts: GpuFacts) -> bool:
 # --- the external power brake
 
 BRAKED_LOW = "power_brake_low_ns"
-"""The window of the time that passes found a GPU braked, busy and at `LOW_CLOCK` or less."""
+"""Window of the nanoseconds in which passes found a GPU braked, busy and at `LOW_CLOCK` or less."""
 LOW_CLOCK, LOW_SHARE = 0.3, 0.9
 AT_WORK = 50
-"""Per cent: at rest the clock is low whatever the brake does."""
+"""Per cent. At rest the clock is low regardless of the brake."""
 LONGEST_PASS = 45.0
-"""Seconds: half as long again as the longest interval of NVML's passes. Of a longer pause it is not known what the clock was."""
+"""Seconds: 1.5 times the longest interval of NVML passes. The clock during a longer pause is unknown."""
 
 
 def _at_low_clock(r: GpuReadings) -> bool:
@@ -159,7 +159,7 @@ def _at_low_clock(r: GpuReadings) -> bool:
 
 
 def with_time_braked(windows: Windows, at: float, answering: Collection[GpuFacts]) -> Windows:
-    """Windows with the braking time of one pass; the same object if no brake is on, or was on recently."""
+    """Return the windows with the braking time of one pass; the same object if no brake is or was recently active."""
     result: dict[tuple[str, str], Series] | None = None
     for facts in answering:
         key, low = (facts.slot, BRAKED_LOW), _at_low_clock(facts.readings)
@@ -191,7 +191,7 @@ def power_brake(state: State, _: Sight, facts: GpuFacts) -> Sighting | None:
 
 
 def _still_failing(state: State, facts: GpuFacts, series: Series | None) -> bool:
-    """True if `power_brake` has failed already, and rest, or a window that a restart began again, does not show an improvement."""
+    """Return True if `power_brake` is a failure already, and idleness or a new window hides whether it has improved."""
     track = state.tracks.get(Key("power_brake", gpu(facts.slot)))
     if track is None or not track.raised or track.severity is not Severity.FAILURE:
         return False
