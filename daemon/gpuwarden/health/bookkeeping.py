@@ -1,4 +1,4 @@
-"""Events that only record the judge's counts and measurements for a restart: nothing has happened to the node. Pure."""
+"""Identifies events that only record counts and measurements for a restart, not a change of the node. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from gpuwarden.health.model import EventKind
 
 _REMEMBERED = ("host@board/", "host@job/")
-"""Keys of what later readings are compared with: a board's remapped rows, a job's own past, which is forgotten when the job ends."""
+"""Keys of data for comparison with later readings: a board's remapped rows; a job's past, dropped when it ends."""
 OF_TESTS = ("figures", "started", "kernels_version", "band", "clocks_set", "workers", "until_boottime", "until_wall")
 """Data of events of active tests that only the judge needs."""
 OF_GATES = ("since_boottime", "since_wall", "boot", "results", "run", "again_boottime", "again_wall", "overtaken")
@@ -17,7 +17,7 @@ OF_FINDINGS = ("first_boottime", "first_wall", "latch", "links", "signs", "seque
 
 
 def is_bookkeeping(kind: str, key: str, data: Mapping[str, object]) -> bool:
-    """True if the event has no log line above debug and no line in `gpuwarden events`. `kind` and `key` are in their text form."""
+    """Return True if the event is logged only at debug level and not shown by `gpuwarden events`. `key`: as text."""
     match kind:
         case EventKind.COUNTED:
             return True

@@ -1,7 +1,7 @@
-"""The shortest list of events whose fold gives a state: what the ledger keeps so that old events can be pruned.
+"""The shortest list of events whose fold gives a state. The ledger keeps it so that old events can be pruned.
 
-A checkpoint needs no format of its own: it is events. Folding it from nothing, and then what came after, gives the
-same state as folding everything since the beginning (a property that the tests hold).
+A checkpoint needs no separate format, since it consists of events. Folding the checkpoint and then the later events
+gives the same state as folding all events (the tests check this).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Call = Callable[[str, Callable[[], list[Event]]], list[Event]]
 
 
 def checkpoint(state: State, now: Stamp, call: Call = lambda _, function: function()) -> list[Event]:
-    """Events that make `state` (but for what spans an hour at most: windows and pairing) out of an empty one."""
+    """Return events that build `state` from an empty one, except windows and pairing, which span an hour at most."""
     boot = state.boot_id
     released = [track for track in state.tracks.values() if track.released is not None and track.raised]
     others = [track for track in state.tracks.values() if track not in released]
@@ -50,7 +50,7 @@ def checkpoint(state: State, now: Stamp, call: Call = lambda _, function: functi
         *link_events(state.links, now, boot),
         *(_reset(slot, at, boot) for slot, at in state.resets.items()),
         *(event for track in others for event in _track(track, boot)),  # after the resets, which are older
-        *_counts(state, now),  # last, since all of the above seems to count again
+        *_counts(state, now),  # last, since folding the events above changes the counts
     ]
 
 
@@ -90,7 +90,7 @@ def _track(track: Track, boot: str) -> Iterator[Event]:
 
 
 def raised_again(track: Track, boot: str) -> Event:
-    """The event that a track of this content comes from."""
+    """Return the event whose fold gives this track."""
     data = Raised(
         evidence=track.evidence,
         count=track.count,
@@ -109,7 +109,7 @@ def _reset(slot: str, at: Stamp, boot: str) -> Event:
 
 
 def _counts(state: State, now: Stamp) -> Iterator[Event]:
-    """The sums of many events, which a few events cannot express."""
+    """Yield sums over many events, which a few events cannot express."""
     summed = partial(Event, kind=EventKind.SUMMED, at=now, boot_id=state.boot_id)
     yield summed()
     for of, times in state.raises.items():

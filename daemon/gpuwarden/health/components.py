@@ -1,7 +1,7 @@
-"""The components of the daemon that can fail, and the condition of each failure. The only list of them.
+"""The list of the daemon's components that can fail, with the condition of each failure.
 
-Each component is a finding, a sample of `gpuwarden_component_up` and a line of the status, all from this table, and the
-daemon must report the state of each (`ComponentErrors`). The values are names in metrics and traces.
+This table defines the finding, the sample of `gpuwarden_component_up` and the status line of each component. The daemon
+must report the state of each one (`ComponentErrors`). The values are names in metrics and traces.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from gpuwarden_collectors.facts import Stamp
 class Component(StrEnum):
     LEDGER = "ledger"
     KERNEL_LOG = "kernel_log"
-    JOB_LABELS = "job_labels"  # files of jobs that the label hpc_job names
+    JOB_LABELS = "job_labels"  # files of jobs for the label hpc_job
     VERDICT = "verdict"  # the verdict file
     NOTICE = "notice"  # notice.json and the job socket
     CONTROL = "control"  # the socket for operators
     SLURM = "slurm"  # files for Slurm's scripts and for dcgm-exporter's job mapping
-    ACTUATOR = "actuator"  # refuses for good
+    ACTUATOR = "actuator"  # refuses permanently
     ACTUATOR_AWAY = "actuator_away"
-    EXCLUSION = "exclusion"  # one of gpuwarden's on a healthy node, which waits for a person
+    EXCLUSION = "exclusion"  # gpuwarden's own, on a healthy node, that only a person can lift
     NOTIFY = "notify"
     WEB = "web"
     PORT = "port"  # of heartbeat and metrics
@@ -50,17 +50,17 @@ CONDITION_OF: Mapping[Component, str] = {
     Component.FEATURE: "feature_failed",
 }
 NAMED = ("collector_failed", "output_failed")
-"""Conditions of which there is a finding for each component, named by it."""
+"""Conditions with a separate finding for each component, named after it."""
 
 
 Source = Callable[[Stamp], str]
 
 
 class ComponentErrors:
-    """Why each component does not work; "" for one that does. Raises ValueError unless all have a source."""
+    """Sources of the error of each component; "" if it works. Raises ValueError unless every component has a source."""
 
     def __init__(self, *sources: Mapping[Component, Source]) -> None:
-        """Take the sources of each part. The errors of a component that several parts have are joined."""
+        """Take the sources of all parts. If several parts have a source for a component, their errors are joined."""
         self._sources = {
             component: [source[component] for source in sources if component in source] for component in Component
         }
@@ -68,7 +68,7 @@ class ComponentErrors:
             raise ValueError(f"no source for the state of {', '.join(sorted(missing))}")
 
     def at(self, now: Stamp) -> dict[str, str]:
-        """Errors at `now` of the components that do not work, by component."""
+        """Return the errors at `now` of the components that do not work, by component."""
         texts = {
             component: "; ".join(filter(None, (source(now) for source in error_sources)))
             for component, error_sources in self._sources.items()

@@ -15,15 +15,15 @@ class Condition:
     scope: str
     """Kind of its subject: node, gpu, link, switch, adapter, port, mount or service."""
     severity: Severity
-    """The worst that it can have."""
+    """Worst severity of its findings."""
     title: str
-    """What is wrong, for people."""
+    """Short description for people."""
     advice: Advice
     """The next step."""
     why: str
-    """When it holds, and what it means."""
+    """The rule and its meaning."""
     source: str
-    """Where the rule comes from."""
+    """Source of the rule."""
     rise: float = 0.0
     """Seconds for which it must be seen."""
     fall: float = 0.0
@@ -31,19 +31,19 @@ class Condition:
     latch: Latch = Latch.NONE
     """What ends it once it is no longer seen."""
     depends_on: tuple[str, ...] = ()
-    """Codes of the conditions that it can be a consequence of."""
+    """Codes of the conditions that can cause it."""
     history: float = 0.0
     """Seconds for which the counters of a GPU must have been followed before its absence counts."""
     jobs_go_on: bool = False
-    """Jobs on the GPU work, worse at most: as a failure it only keeps new ones away, and `jobs.failing_gpu` leaves them alone."""
+    """Jobs on the GPU continue to work. A failure only keeps new jobs away, and `jobs.failing_gpu` does not apply."""
     shadow: bool = False
-    """It is reported, and nothing follows from it, unless the site has it otherwise."""
+    """Reported without any action, unless the site sets it otherwise."""
     ends: str = ""
-    """What ends the finding, for people, where its latch does not say it."""
+    """What ends the finding, for people, if the latch alone does not explain it."""
     from_memory: bool = False
-    """It is seen in memory alone, for as long as that says so: it may be acknowledged while it is seen."""
+    """Derived from memory only, so it may be acknowledged while it is seen."""
     flaps: int = 5
-    """Raised so often within an hour, it stays until it was quiet for an hour (see `flaps.py`); 0: never."""
+    """If raised so often within an hour, it stays until quiet for an hour (see `flaps.py`); 0: never."""
 
 
 W, F = Severity.WARNING, Severity.FAILURE

@@ -1,8 +1,9 @@
-"""Everything that can be wrong for a while, one row each. The judge interprets the rows; nothing else knows a code.
+"""The table of conditions, one row each. The judge interprets the rows.
 
-`rise`: seconds a condition must be seen before it is a finding. `fall`: seconds it must be examined and not seen
-before the finding ends. `history`: seconds of counters that "not seen" needs, so that a restart ends nothing. `latch`: what must be done besides. `depends_on`: while one of these holds for the same GPU or
-for the node, this one is a consequence and stays quiet. Which readings make a condition is in `detectors.py`.
+`rise`: seconds a condition must be seen before it is a finding. `fall`: seconds it must be examined and not seen before
+the finding ends. `history`: seconds of counters required for "not seen", so that a restart ends nothing. `latch`: what
+else must be done. `depends_on`: while one of these holds for the same GPU or the node, this one is a silenced
+consequence. `detectors.py` defines the readings behind each condition.
 """
 
 from __future__ import annotations
@@ -380,5 +381,5 @@ CONDITIONS: dict[str, Condition] = {
 
 
 def condition(code: str) -> Condition | None:
-    """The row of `code`; one made for it, where it is a site check's or an incident's that DCGM alone knows."""
+    """Return the row of `code`. Rows of site checks and of incidents that only DCGM reports are generated."""
     return CONDITIONS.get(code) or plugin_condition(code) or dcgm_condition(code)

@@ -1,11 +1,11 @@
-"""Which findings of an earlier life of the daemon were found again in this one.
+"""Confirms findings from before the daemon's start.
 
-What the ledger remembers was true when it was written. The GPU may have been repaired, or the node rebooted, while no
-daemon ran: until the sources were read in this life, a remembered finding is shown and nothing new follows from it.
+The ledger was correct when it was written. While no daemon ran, the GPU may have been repaired or the node rebooted.
+Until a remembered finding is confirmed, it is shown but causes no new action.
 
-    made of lines, or latched   the kernel log was read to its present end without a gap, NVML answered, and nothing there
+    from lines, or latched      the kernel log was read to its present end without a gap, NVML answered, and nothing
                                 released it
-    anything else               it was seen again, for as long as it must be seen before it is a finding
+    all others                  it was seen again for its rise time
 """
 
 from __future__ import annotations
@@ -18,22 +18,20 @@ from gpuwarden.health.model import Key, Latch
 from gpuwarden.health.view import Sight
 
 Unconfirmed = Mapping[Key, float | None]
-"""By finding: since when (boottime) it has been seen in this life without a pause; None: it has not."""
+"""By finding: boottime since which it has been seen continuously since the start; None: not seen."""
 
 OF_LINES = frozenset({"xid", "sxid", "pcie_aer_fatal"}) | LINE_CODES
-"""Conditions that are derived from records, which a restart keeps: observing one of these confirms nothing."""
+"""Conditions derived from records, which survive a restart, so that observing one confirms nothing."""
 
 
 def remembered(state: State, live: State) -> Unconfirmed:
-    """Unconfirmed findings: those raised in `state`, the fold of the ledger, that `live`, the state before it, has not
-    observed.
-    """
+    """Return findings raised in `state`, the fold of the ledger, but not raised and confirmed in the state `live`."""
     raised_live = {key for key, track in live.tracks.items() if track.raised and key not in live.moments.unconfirmed}
     return {key: None for key, track in state.tracks.items() if track.raised and key not in raised_live}
 
 
 def confirmed(state: State, sight: Sight, sighted: Mapping[Key, float]) -> Unconfirmed:
-    """Findings that remain unconfirmed after a step. `sighted`: the findings seen in it, with the seconds for which each must be seen."""
+    """Return the findings still unconfirmed after a step. `sighted`: findings seen in it, with their rise times."""
     left: dict[Key, float | None] = {}
     for key, since in state.moments.unconfirmed.items():
         track = state.tracks.get(key)
@@ -50,9 +48,9 @@ def confirmed(state: State, sight: Sight, sighted: Mapping[Key, float]) -> Uncon
 
 
 def _sources_read(track: Track, sight: Sight) -> bool:
-    """True if all sources that could have ended the finding were read.
+    """Return True if all sources that could have ended the finding were read.
 
-    A pass of NVML counts because it shows a reset, and because a released finding ends with one.
+    An NVML pass is required because it shows a reset, and because it ends a released finding.
     """
     answered = not track.key.subject.slot or (sight.nvml is not None and sight.nvml.problem is None)
     return track.released is None and sight.view.log_read and answered

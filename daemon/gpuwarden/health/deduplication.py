@@ -1,10 +1,9 @@
-"""Kernel log lines that were processed before are ignored when they are read again.
+"""Ignores kernel log lines that were processed before.
 
-The kernel numbers the lines of a boot, and a record remembers the highest number that it was made of. A daemon whose
-position was lost reads the ring from its beginning: nothing is counted twice then, and no acknowledged finding comes back.
-Lines that carry no number (events of NVML and DCGM) are recognised by their time alone, and only from what was acknowledged
-(`memory.buried`). Where the kernel log is read in another way than before (`BY_TIME`), the numbers of the two do not compare: what was
-there already is recognised by its time.
+The kernel numbers the lines of a boot, and a record keeps the highest number it contains. A daemon that lost its
+position reads the ring from the beginning; nothing is counted twice then, and no acknowledged finding returns. Events
+without a number (of NVML and DCGM) are recognised by their time, and only if they were acknowledged (`memory.buried`).
+If the kernel log is now read by another method (`BY_TIME`), old lines are recognised by their time.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from gpuwarden.health.records import target_of
 from gpuwarden_collectors.event_facts import HostEvent, LogGap, numbered_alike
 
 DRIFT = 600.0
-"""Seconds by which the clock of the log may be ahead of this host's after months. A line that is later than the record by more is
-new whatever its number: a log that is a file can begin again within one boot."""
+"""Seconds by which the clock of the log may be ahead of the host's after months. A line later than the record by more
+is new regardless of its number: a log in a file can restart within one boot."""
 
 
 def unread(state: State, host_events: Sequence[HostEvent]) -> Sequence[HostEvent]:
-    """The host events without those that were processed before."""
+    """Return the host events that were not processed before."""
     return [event for event in host_events if not _read_before(state, event)] if host_events else host_events
 
 

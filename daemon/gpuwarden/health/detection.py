@@ -21,17 +21,17 @@ from gpuwarden_collectors.facts import GpuFacts, Stamp
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """What one detector found in one step."""
+    """The result of one detector in one step."""
 
     sightings: tuple[Sighting, ...] = ()
-    """The problems it observed."""
+    """Problems it observed."""
     examined: frozenset[Subject] = field(default_factory=frozenset)
-    """The subjects that it could examine; only their findings may end."""
+    """Subjects it could examine; only their findings may end."""
 
 
 Detector = Callable[[State, Sight], Detection]
 Follower = Callable[[State, Sight], tuple[State, Sequence[Event]]]
-"""Returns the state with what a step shows, and the events of what was learned."""
+"""Returns the state updated by a step, and events for what was learned."""
 
 NOTHING = Detection()
 
@@ -50,13 +50,13 @@ def node_detection(sightings: Iterable[Sighting]) -> Detection:
 def tracked_detection(
     code: str, state: State, sightings: Iterable[Sighting] = (), unseen: AbstractSet[Subject] = frozenset()
 ) -> Detection:
-    """Detection in which every subject that has this finding, and is not `unseen`, counts as examined."""
+    """Return a detection in which all subjects with this finding count as examined, except `unseen` ones."""
     tracked = {track.key.subject for track in state.tracks_of(code)}
     return Detection(tuple(sightings), frozenset(tracked - unseen))
 
 
 def in_two_passes(track: Track | None, started: Stamp | None, now: Stamp) -> bool:
-    """False while only one pass has shown this, since passes may be as far apart as its rise is long.
+    """Return False while only one pass has shown the condition, since passes may be a whole rise time apart.
 
     `track`: its track, if any. `started`: when the newest pass with facts began.
     """
@@ -67,7 +67,7 @@ def in_two_passes(track: Track | None, started: Stamp | None, now: Stamp) -> boo
 
 @lru_cache(maxsize=32)
 def gpus(slots: tuple[str, ...]) -> frozenset[Subject]:
-    """Subjects of these GPUs, made once because most detectors examine the same GPUs in every pass."""
+    """Return the subjects of these GPUs. Cached, since most detectors examine the same GPUs in every pass."""
     return frozenset(map(gpu, slots))
 
 
@@ -82,7 +82,7 @@ def gpu_detection(sightings: Sequence[Sighting], examined: Iterable[GpuFacts]) -
 
 
 def per_gpu(check: Callable[[State, Sight, GpuFacts], Sighting | None], needs: str) -> Detector:
-    """A detector that calls `check` for each answering GPU that has the reading `needs`."""
+    """Return a detector that calls `check` for each answering GPU with the reading `needs`."""
     reading = attrgetter(f"readings.{needs}")
 
     def detect(state: State, sight: Sight) -> Detection:

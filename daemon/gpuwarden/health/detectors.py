@@ -34,7 +34,7 @@ from gpuwarden.health.xid import recovery as xid_recovery
 
 _FEATURES = parts("detectors")
 FOLLOWERS: Mapping[str, Follower] = {name: feature.follow for name, feature in _FEATURES.items()}
-"""By feature, the function that learns from the readings of each step, before the detectors run."""
+"""By feature: the function that learns from the readings of each step, before the detectors run."""
 
 _OWN: dict[str, Detector] = {
     "gpu_missing": driver_detectors.gpu_missing,
@@ -91,7 +91,7 @@ FAMILIES: Mapping[str, Callable[[State, Sight], Mapping[str, Detection]]] = {
     "plugin": host_detectors.family,
     "dcgm": dcgm_detectors.family,
 }
-"""By collector, for conditions whose codes are known only when they are seen: by code, what was seen and what was examined."""
+"""By collector: detectors of conditions whose codes are known only at run time. Each returns detections by code."""
 
 COUNTERS = (
     "ecc_corrected_volatile",
@@ -101,4 +101,4 @@ COUNTERS = (
     "slowdown_sw_thermal_ns",
     *nvlink_detectors.NVLINK_ERRORS,
 )
-"""The counters whose growth detectors use; the judge keeps a window of each."""
+"""Counters whose growth detectors use. The judge keeps a window of each."""

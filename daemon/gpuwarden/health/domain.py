@@ -1,4 +1,4 @@
-"""The NVLink domain of a node: what shares memory over NVLink beyond one machine, such as the 18 nodes of an NVL72."""
+"""The NVLink domain of a node: machines that share memory over NVLink, such as the 18 nodes of an NVL72."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _ODD = re.compile(r"[^A-Za-z0-9-]")
 
 
 def domain_name(cluster_uuid: str, clique: str) -> str:
-    """Write a domain in brief: the first digits of its cluster's UUID, and the clique, of which 0 is one. "" without a cluster."""
+    """Return a short name: first digits of the cluster UUID, and the clique, which may be 0. "" without a cluster."""
     uuid, clique = _ODD.sub("", cluster_uuid)[:_UUID_SHOWN], _ODD.sub("", clique)
     return f"{uuid}.{clique}" if uuid and clique else ""
 
 
 def domain_of_labels(labels: Mapping[str, str]) -> str:
-    """Return the domain by the labels of `gpuwarden_machine_info`; of several the first, as the node itself does."""
+    """Return the domain from the labels of `gpuwarden_machine_info`. Of several take the first, as the node does."""
     uuid, clique = (labels.get(name, "").partition("+")[0] for name in ("cluster_uuid", "clique"))
     return domain_name(uuid, clique)
 

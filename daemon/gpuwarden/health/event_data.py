@@ -1,12 +1,12 @@
-"""What an event says, typed: for each kind a frozen dataclass, made of the JSON in the ledger and written into it. Pure.
+"""Typed data of events: converts between the JSON in the ledger and a frozen dataclass for each kind. Pure.
 
-The fields of such a class are the keys, in their order. One without a default is always written; one with a default is left out
-while it has that; None is written only where `null` allows it. A `Stamp` named x, or with `key(x)`, is the keys x_boottime and
-x_wall. The annotation `Annotated[X, check]` bounds what is read: `check(x)` gives the value, or raises CodecError. A field of
-`OTHER_KEYS` holds the keys that no other field names, as the evidence of a finding.
+Fields are keys, in their order. A field without a default is always written; a field with a default is omitted while it
+has that value; None is written only if `null` allows it. A `Stamp` named x, or with `key(x)`, is stored as x_boottime
+and x_wall. `Annotated[X, check]` bounds values that are read: `check(x)` returns the value or raises CodecError. A
+field of `OTHER_KEYS` holds the keys of no other field, such as the evidence of a finding.
 
-Reading never fails, since a ledger may be of another version, or edited: what is missing or is no value of its field becomes the
-default, or that of `otherwise`, or nothing ("", 0, False, None). Keys that the class has no field for stay in the event.
+Reading never fails, since a ledger may be from another version, or edited. A missing or invalid value becomes the
+default, the value of `otherwise`, or empty ("", 0, False, None). Keys without a field stay in the event.
 """
 
 from __future__ import annotations
@@ -26,58 +26,58 @@ from gpuwarden_collectors.facts import Stamp
 Data = TypeVar("Data")
 
 _TIME_MOST = 1e12
-"""Seconds: 30,000 years. What is no time at all, such as NaN, is not below it either."""
+"""Seconds: 30,000 years. Comparison with this limit also rejects NaN."""
 
 
 def no_key() -> Mapping[str, object]:
-    """Metadata of a field that is no key. One without a default is an attribute of the event itself: `at`, `boot_id`."""
+    """Return metadata of a field that is no key. Without a default it is an attribute of the event: `at`, `boot_id`."""
     return {"no_key": True}
 
 
 def always() -> Mapping[str, object]:
-    """Metadata of a field that is written while it has its default, too."""
+    """Return metadata of a field that is also written while it has its default."""
     return {"always": True}
 
 
 def otherwise(value: object) -> Mapping[str, object]:
-    """Metadata of a field that is always written, and read as `value` where the event has none that this version knows."""
+    """Return metadata of a field that is always written, and read as `value` if missing or unknown to this version."""
     return {"otherwise": value}
 
 
 def null() -> Mapping[str, object]:
-    """Metadata of a field without a default that is always written, as null where it is None."""
+    """Return metadata of a field without a default that is always written, None as null."""
     return {"null": True}
 
 
 def key(name: str) -> Mapping[str, object]:
-    """Metadata of a field whose key has another name."""
+    """Return metadata of a field whose key has another name."""
     return {"key": name}
 
 
 def cut(most: int) -> Callable[[str], str]:
-    """Check for `Annotated`: at most `most` characters are read."""
+    """Return a check for `Annotated` that reads at most `most` characters."""
     return itemgetter(slice(most))
 
 
 OTHER_KEYS: Mapping[str, object] = {"other_keys": True}
-"""Metadata of a field of type `Evidence`, which holds the keys that no other field names."""
+"""Metadata of a field of type `Evidence`, which holds the keys of no other field."""
 
 
 class _Class(NamedTuple):
-    """How the data of one class is written, and read in one run through its keys, since a start reads 100,000 events."""
+    """Description of one class for writing, and for reading in one pass over its keys: a start reads 100,000 events."""
 
     written: tuple[tuple[str, str, tuple[object, ...]], ...]
-    """The fields, each with its key and the values with which it is not written."""
+    """Fields, each with its key and the values that are not written."""
     fallbacks: Mapping[str, object]
-    """By field, what it is without a value."""
+    """By field: its value if the event has none."""
     forms: Mapping[str, tuple[str, frozenset[type], Callable[[Any], Any]]]
-    """By key, its field, the types that it takes as they are, and the reader of others."""
+    """By key: its field, the types taken unchanged, and the reader of other types."""
     stamps: tuple[tuple[str, str, str], ...]
-    """Fields of a `Stamp`, each with its two keys."""
+    """Fields of type `Stamp`, each with its two keys."""
     others: str | None
     """The field of `OTHER_KEYS`."""
     of_event: tuple[str, ...]
-    """Fields that the event has."""
+    """Fields that are attributes of the event."""
 
 
 _EMPTY: Mapping[Any, object] = {str: "", bool: False, int: 0, float: 0.0}
@@ -96,7 +96,7 @@ def read(kind: type[Data], event: Event) -> Data:
         try:
             values[field] = value if type(value) in plain else read_value(value)
         except CodecError:
-            continue  # the fallback
+            continue  # keep the fallback
     for field, boottime, wall in stamps:
         values[field] = _stamp(values.pop(boottime, None), values.pop(wall, None))
     if others is not None:
@@ -172,7 +172,7 @@ def _form(hint: Any) -> tuple[frozenset[type], Callable[[Any], Any]]:
 
 
 def _stamp(boottime: float | None, wall: float | None) -> Stamp | None:
-    """The instant of both times, or None if one is missing or out of range."""
+    """Return the stamp of both times, or None if one is missing or out of range."""
     if boottime is None or wall is None:
         return None
     return Stamp(boottime, wall) if abs(boottime) < _TIME_MOST and abs(wall) < _TIME_MOST else None

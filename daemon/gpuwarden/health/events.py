@@ -1,8 +1,9 @@
-"""What each kind of the judge's events holds. The keys are those of the ledger; see `health/event_data.py`. Pure.
+"""Data of each kind of the judge's events. The keys are those of the ledger; see `health/event_data.py`. Pure.
 
-HOST_LEARNED of a port is `KnownPort` (`host/memory.py`), of a job `JobPast` (`jobs/past.py`), COUNTED is `Counted` (`nvlink/link_counters.py`), of a port `PortCounted` (`host/port_downs.py`). Kinds with one key or none have no class: BOOT, LATCHED, SUBSIDED, CLEARED and
-ACKNOWLEDGED (`by`), GPU_UNPINNED (`moved_to`, `exchanged`), LOG_GAP (`count`), HOST_LEARNED of a mount or counter, HOST_FORGOTTEN; nor has SUMMED
-of `lemons`, whose keys are kinds of fault.
+Defined elsewhere: HOST_LEARNED of a port, `KnownPort` (`host/memory.py`), and of a job, `JobPast` (`jobs/past.py`);
+COUNTED, `Counted` (`nvlink/link_counters.py`), and of a port, `PortCounted` (`host/port_downs.py`). Kinds with one key
+or none have no class: BOOT, LATCHED, SUBSIDED, CLEARED and ACKNOWLEDGED (`by`), GPU_UNPINNED (`moved_to`, `exchanged`),
+LOG_GAP (`count`), HOST_LEARNED of a mount or counter, HOST_FORGOTTEN. Nor has SUMMED of `lemons` (kinds of fault).
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ from gpuwarden_collectors.facts import Stamp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raised:
-    """RISING and RAISED. `severity`, `advice` and `latch` are None where another version knows more of them."""
+    """RISING and RAISED. `severity`, `advice` and `latch` are None for values that this version does not know."""
 
     evidence: Evidence = field(metadata=OTHER_KEYS)
     """What was seen, by name."""
     count: int = field(metadata=otherwise(1))
-    """How many events it stands for."""
+    """Number of events it stands for."""
     severity: Severity | None
     advice: Advice | None
     latch: Latch | None
     first: Stamp | None
     """First sighting."""
     counters: str | None = None
-    """What the GPU had counted since driver load (`gpu/resets.py`)."""
+    """The GPU's counters since driver load (`gpu/resets.py`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,47 +38,47 @@ class Lines:
     """XID, SXID, AER and KERNEL_LINE: lines of one kind about one subject in one step."""
 
     count: int = field(metadata=otherwise(1))
-    """0: only the text is new, since another source gave the bare number before."""
+    """0: only the text is new, since another source reported the bare number before."""
     text: str
     """The newest line."""
     history: bool
-    """All are older than the first start of the ledger allows."""
+    """All lines are history (see the kernel log reader)."""
     sequence: int | None = None
     """Number of the newest line in the kernel log."""
     fatal: bool | None = None
-    """Of NVSwitch errors: one was."""
+    """NVSwitch errors: at least one is fatal."""
     nonfatal: bool | None = None
-    """Of NVSwitch errors: all were."""
+    """NVSwitch errors: all are non-fatal."""
     ports: str | None = None
-    """Of NVSwitch errors (`xid/sxid_ports.py`)."""
+    """NVSwitch errors: affected ports (`xid/sxid_ports.py`)."""
     pid: int | None = None
-    """The process that an Xid names."""
+    """Process in the Xid line."""
     gpu_instance: int | None = None
-    """The MIG instance that an Xid names."""
+    """MIG GPU instance in the Xid line."""
     compute_instance: int | None = None
-    """And in it."""
+    """MIG compute instance in the Xid line."""
     source: str | None = None
-    """Who reported the Xid, one of `Source`."""
+    """Source of the Xid, one of `Source`."""
     signs: str | None = None
-    """What rules ask for in lines of an Xid (`xid/bursts.py`), what other lines report (`kernel_lines/records.py`)."""
+    """Signs of Xid lines (`xid/bursts.py`) or kinds of other lines (`kernel_lines/records.py`)."""
     bursts: str | None = None
-    """Of `LinesKept`."""
+    """Only in `LinesKept`."""
     nvml: float | None = None
-    """Of Xid 79: when an event of NVML reported it, seconds of CLOCK_BOOTTIME."""
+    """Xid 79: when NVML reported it, seconds of CLOCK_BOOTTIME."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinesKept:
-    """XID, SXID, AER and KERNEL_LINE in a checkpoint: all lines of their boot. To be read as `Lines`, which has other keys too, in another order."""
+    """XID, SXID, AER and KERNEL_LINE in a checkpoint: all lines of their boot. Read as `Lines`, which has more keys."""
 
     count: int
     text: str
     history: bool
     fatal: bool
     bursts: str
-    """When the lines came (`xid/bursts.py`)."""
+    """Times and signs of the lines (`xid/bursts.py`)."""
     sequence: int
-    """-1: they have no number."""
+    """-1: the lines have no number."""
     nonfatal: bool | None = None
     ports: str | None = None
     nvml: float | None = None
@@ -89,25 +90,25 @@ class Reset:
 
     ok: bool
     text: str | None = None
-    """What shows it."""
+    """Evidence of the reset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OomKilled:
-    """OOM_KILL: processes of one job, or of none, that the kernel killed for want of memory in one step. Its key is the job's, or the node's."""
+    """OOM_KILL: processes that the kernel's OOM killer killed in one step. The key is their job, or the node."""
 
     of_limit: bool
-    """A control group had reached its limit; else the memory of the node was full."""
+    """A control group reached its limit; otherwise the memory of the node was full."""
     job: str
-    """`slurm/7` or `container/0123456789ab`; empty if they were of none."""
+    """`slurm/7` or `container/0123456789ab`; empty for processes of no job."""
     limit_job: str
-    """What the limit is of, as `job`, or `pod/<uid>`; empty if it is another's, as that of a user's session, or there was none."""
+    """Owner of the limit, as `job` or `pod/<uid>`; empty without a limit, or for another owner (a user session)."""
     pid: int | None
-    """The newest."""
+    """The newest process."""
     uid: int | None
-    """Its user."""
+    """User of that process."""
     count: int = field(metadata=otherwise(1))
-    """How many processes."""
+    """Number of processes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,16 +120,15 @@ class Pinned:
     serial: str
     links: int
     pcie_width: int | None = None
-    """None: as it was."""
+    """None: unchanged."""
     settings: str | None = None
-    """None: as they were."""
+    """None: unchanged."""
     licensed: bool | None = None
-    """None: as it was."""
+    """None: unchanged."""
     accepted: str | None = None
-    """What an operator accepted as less than it was, or as other than its siblings have it: `links`, `pcie_width`, `settings`, `licensed`,
-    separated by spaces."""
+    """Accepted deviations, separated by spaces: `links`, `pcie_width`, `settings`, `licensed`."""
     moved_to: str | None = None
-    """Of GPU_REPLACED: the slot of the board that was here; None: it belongs here no longer."""
+    """GPU_REPLACED: the new slot of the previous board; None: it is no longer expected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +141,7 @@ class Remapped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthSet:
-    """HEALTH: the node's."""
+    """HEALTH: health of the node."""
 
     before: Health | None = field(default=None, metadata=key("from"))
     to: Health = field(metadata=otherwise(Health.UNKNOWN))
@@ -151,17 +151,17 @@ class HealthSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaisedAt:
-    """SUMMED, of `raises`: when a condition was raised lately."""
+    """SUMMED of `raises`: recent times at which a condition was raised."""
 
     of: str
-    """Its key."""
+    """Key of the condition."""
     times: str
-    """Of CLOCK_BOOTTIME, separated by spaces."""
+    """Seconds of CLOCK_BOOTTIME, separated by spaces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Treated:
-    """SUMMED, of `treatments`: repairs of a board; see `Repairs`."""
+    """SUMMED of `treatments`: repairs of a board; see `Repairs`."""
 
     case: str
     reset: float

@@ -1,8 +1,8 @@
-"""What follows from what, beyond `depends_on`: one row for a cause and what it brings about on one kind of component.
+"""Table of causes and their consequences on one component, in addition to `depends_on`.
 
-Codes are those of conditions; `xid.79` is one number of them, `xid` any. No code leads back to itself but where the earlier one
-of two alike is the cause (a test). Remapping that failed and the SRAM threshold follow from nothing: they ask for another
-repair than what came before them.
+Codes are those of conditions; `xid.79` is one number, `xid` any. No code is a cause of itself, except where the earlier
+of two equal ones is the cause (a test checks this). A failed remapping and the SRAM threshold are no consequence of
+anything, since they need another repair than the faults before them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Where(Enum):
     """The component of a consequence, relative to its cause."""
 
     SAME_SLOT = auto()  # the same GPU with its links, or the same switch
-    OTHER_GPUS = auto()  # of the same NVLink fabric, as the next two
+    OTHER_GPUS = auto()  # of the same NVLink fabric, like the next two
     GPUS = auto()
     SWITCHES = auto()
     NODE = auto()
@@ -30,17 +30,17 @@ class Rule:
     """A rule by which one finding is the cause of others."""
 
     cause: str
-    """What comes first by its nature."""
+    """Code of the cause."""
     consequences: tuple[str, ...]
-    """What follows from it."""
+    """Codes of the consequences."""
     where: Where
-    """On which component."""
+    """Component of the consequences."""
     within: float
-    """Seconds after the cause."""
+    """Most seconds after the cause."""
     before: float = 15.0
-    """Seconds before it: a line is read at once, a reading with one of the next passes."""
+    """Most seconds before the cause: a line is read at once, a reading in one of the next passes."""
     ends: bool = False
-    """What follows ends with its cause: nothing is to be repaired where it was reported."""
+    """Consequences end with the cause, since their component needs no repair."""
 
 
 SILENT = ("gpu_unresponsive", "gpu_readings_lost")
@@ -48,10 +48,10 @@ ASKS = ("gpu_recovery_action", "gpu_reset_required", "xid.154")
 GSP = ("xid.119", "xid.120", "xid.175")
 LINKS = ("nvlink_down", "nvlink_errors", "nvlink_link_errors", "fabric_unhealthy")
 LOST = ("xid.79", "gpu_missing")
-FABRIC = "xid.149"  # NETIR, which reports that a link went down; on other GPUs the fault shows as 144 to 148 and 150
+FABRIC = "xid.149"  # NETIR, which reports a link that went down; other GPUs report the fault as 144 to 148 and 150
 FABRIC_XIDS = tuple(f"xid.{number}" for number in sorted(NVLINK5_XIDS - {149}))
 PRELUDE = 60.0
-"""Seconds between the PCIe errors of a GPU and its Xid 79; the stories have one second."""
+"""Seconds between the PCIe errors of a GPU and its Xid 79; one second in field reports."""
 
 
 def _each(
@@ -61,7 +61,7 @@ def _each(
 
 
 RULES: tuple[Rule, ...] = (
-    # A GPU is lost: the switches complain of its links 12 s later (leptonai/gpud, README of its sxid component).
+    # A GPU is lost: the switches report errors of its links 12 s later (leptonai/gpud, README of its sxid component).
     *_each(("xid.79",), ("gpu_missing", *SILENT, "xid.45", *LINKS, *ASKS), Where.SAME_SLOT, GPU_WITHIN),
     Rule("xid.79", ("pcie_aer_fatal",), Where.SAME_SLOT, PRELUDE, before=PRELUDE, ends=True),
     *_each(LOST, ("sxid",), Where.SWITCHES, LOST_WITHIN, ends=True),
@@ -69,7 +69,7 @@ RULES: tuple[Rule, ...] = (
     # A switch and its ports.
     Rule("sxid", ("sxid",), Where.SAME_SLOT, LOST_WITHIN, before=0.0),
     *_each(("sxid",), ("xid.74", FABRIC, *FABRIC_XIDS, *LINKS), Where.GPUS, LOST_WITHIN),
-    # One GPU has a 149; the others 145, and 45 "caused by previous Xid" (NVIDIA/open-gpu-kernel-modules#1150).
+    # One GPU has a 149; the others have 145, and 45 "caused by previous Xid" (NVIDIA/open-gpu-kernel-modules#1150).
     *_each((FABRIC,), (*FABRIC_XIDS, *LINKS, "xid.45"), Where.GPUS, LOST_WITHIN),
     *_each(("xid.74", *FABRIC_XIDS), (*LINKS, "xid.45"), Where.SAME_SLOT, GPU_WITHIN),
     Rule("nvlink_down", ("nvlink_down",), Where.SAME_SLOT, LOST_WITHIN, before=0.0),

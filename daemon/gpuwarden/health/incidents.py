@@ -1,11 +1,12 @@
-"""One fault, one incident: which finding is the cause of which others. Derived from findings and records alone.
+"""Groups the findings of one fault into an incident: a cause and its consequences. Uses only findings and records.
 
-What `inhibition.py` silences follows from its root. Besides, one fault shows in lines and readings of several components, one after
-the other: `incident_rules.py` says which of them is the cause. Nothing is hidden by that: each keeps its severity, its reason and
-its place in the verdict. A cause is at least as severe as what follows from it, and no finding of a shadow check is one.
+Findings silenced by `inhibition.py` are consequences of their root. In addition, one fault appears in lines and
+readings of several components in sequence; `incident_rules.py` defines which one is the cause. This hides nothing: each
+finding keeps its severity, its reason and its place in the verdict. A cause is at least as severe as its consequences,
+and a finding of a shadow check is never a cause.
 
-A consequence whose cause is over is an incident of its own; of those that end with their cause (`Rule.ends`) none is left:
-the switches of a lost GPU have nothing that is to be repaired. What comes later stands for itself.
+A consequence whose cause has ended becomes a separate incident, unless it ends with its cause (`Rule.ends`): the
+switches of a lost GPU need no repair. A later finding is a separate incident too.
 """
 
 from __future__ import annotations
@@ -28,37 +29,36 @@ from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 ENDS_WITHIN = 60.0
-"""Seconds: a finding that falls this fast and is no longer observed is about to end, and makes no incident when its
-cause ends."""
+"""Seconds. A finding with at most this fall time that is not observed makes no incident when its cause ends."""
 _GPUS = ("gpu", "link")
 _OVER_THE_FABRIC = (Where.OTHER_GPUS, Where.GPUS, Where.SWITCHES)
 _RECORDED = frozenset(name.removeprefix("xid.") for rule in RULES for name in rule.consequences if "xid." in name)
-"""Numbers of the Xids that are consequences even if they are only recorded."""
+"""Xids that are consequences even if they are only recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Sign:
-    """A finding, or a line that is only recorded (`severity` None): when it began and last came."""
+    """A finding, or a line that is only recorded (`severity` None), with its first and last time."""
 
     key: Key
     severity: Severity | None
     began: Stamp
     ended: Stamp
     silenced: Key | None = None
-    """What it follows from by `inhibition.py`."""
+    """Its cause by `inhibition.py`."""
     may_cause: bool = True
 
 
 _Causes = dict[tuple[str, str], list[_Sign]]
-"""By name (a code, or `xid.79`) and slot; under `_ANYWHERE` all of that name."""
+"""By name (a code, or `xid.79`) and slot. `_ANYWHERE`: all with that name."""
 _ANYWHERE = "*"
 
 
 def with_follows(state: State, shadows: frozenset[str]) -> State:
-    """State with `Moments.follows`: for each consequence, a finding or a recorded line, the finding that its incident begins with.
+    """Return the state with `Moments.follows`: the first cause of each consequence (a finding or a recorded line).
 
-    A consequence that is about to end, since it is seen no more, still follows from a cause that has ended before it. Recomputed
-    only if a finding or a record came, went or changed.
+    A consequence that is no longer seen and will soon end keeps a cause that ended before it. Recomputed only if a
+    finding or a record appeared, ended or changed.
     """
     raised = [track for track in state.tracks.values() if track.raised and track.key.code not in shadows]
     if not raised:
@@ -100,7 +100,7 @@ def _is_ending(track: Track | None) -> bool:
 
 
 def ended(before: Follows, state: State) -> Iterator[tuple[Key, Key]]:
-    """Findings that end because their cause has, with that cause. `before`: the consequences and causes of the previous step."""
+    """Yield findings that end because their cause has ended, with the cause. `before`: the previous `follows`."""
     for key, (cause, ends) in before.items():
         track, gone = state.tracks.get(key), state.tracks.get(cause)
         over = gone is None or not gone.raised
@@ -116,7 +116,7 @@ def ended(before: Follows, state: State) -> Iterator[tuple[Key, Key]]:
 
 
 def _incidents(raised: Sequence[Track], follows: Follows) -> tuple[Incident, ...]:
-    """Incidents, one for each finding that follows from nothing: the worst first, then the oldest."""
+    """Return an incident for each finding without a cause: worst first, then oldest first."""
     causes = [track for track in raised if track.key not in follows]
     causes.sort(key=lambda track: (track.severity is not Severity.FAILURE, track.first_seen.wall, track.key))
     consequences: dict[Key, list[Key]] = {track.key: [] for track in causes}
@@ -127,7 +127,7 @@ def _incidents(raised: Sequence[Track], follows: Follows) -> tuple[Incident, ...
 
 
 def _of_track(state: State, track: Track, silenced: Mapping[Key, Key]) -> _Sign:
-    """Sign of a finding. A finding made of lines began with the first line of its newest burst: what comes again stands for itself."""
+    """Return the sign of a finding. One from lines begins with its newest burst, so that a repeat counts separately."""
     record = state.records.get(track.key)
     began, last = (track.first_seen, track.first_seen) if record is None else _times(record)
     may_cause = CONTRADICTED not in track.evidence
@@ -142,9 +142,7 @@ def _times(record: Record) -> tuple[Stamp, Stamp]:
 
 
 def _recorded(state: State) -> Iterator[_Sign]:
-    """Yield signs of recorded Xids. An Xid 45 counts only if its line names the Xid before it, since jobs that end
-    cause many.
-    """
+    """Yield signs of recorded Xids. An Xid 45 counts only if its line names its cause, since ending jobs log many."""
     for record in state.records.values():
         named = record.key.code == "xid" and record.key.detail in _RECORDED and record.key not in state.tracks
         if not named or record.history or not counts(state, record):
@@ -187,7 +185,7 @@ def _names(code: str, detail: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=512)
 def _rules(code: str, detail: str) -> tuple[Rule, ...]:
-    """Rules by which this code and detail can be a consequence."""
+    """Return the rules by which this code and detail can be a consequence."""
     names = set(_names(code, detail))
     return tuple(rule for rule in RULES if not names.isdisjoint(rule.consequences))
 
@@ -212,7 +210,7 @@ def _there(where: Where, cause: Key, other: Key, state: State) -> bool:
     of, at = cause.subject, other.subject
     elsewhere = where in _OVER_THE_FABRIC and of.slot != at.slot and not in_one_fabric(state, of.slot, at.slot)
     if not of.slot or elsewhere:
-        return False  # no slot names what is lost, or no link leads there
+        return False  # the lost GPU has no slot, or no link leads there
     match where:
         case Where.SAME_SLOT:
             return of.slot == at.slot
@@ -226,7 +224,10 @@ def _there(where: Where, cause: Key, other: Key, state: State) -> bool:
 
 
 def _then(rule: Rule, cause: _Sign, sign: _Sign) -> bool:
-    """True if the times fit the rule by both clocks: boot time means nothing for what outlived a reboot. Of two alike, the earlier is the cause."""
+    """Return True if the times fit the rule by both clocks, since boot time restarts with a reboot.
+
+    Of two equal codes, the earlier is the cause.
+    """
     if cause.key.code == sign.key.code and rule.before == 0.0 and (cause.began, cause.key) >= (sign.began, sign.key):
         return False
     return all(

@@ -1,8 +1,8 @@
-"""Which finding is a consequence of which: a root cause is reported, what follows from it stays quiet.
+"""Silences consequences: the root cause is reported, findings that depend on it are not.
 
-`depends_on` in the table of conditions is followed through: a cause of a cause is a cause. A consequence is silenced only
-by a finding that is at least as severe, so that silence never makes a node appear better; and never by a shadow finding,
-from which nothing follows. What silences is silenced by nothing itself: the chain ends at its root.
+`depends_on` in the table of conditions is transitive. A consequence is silenced only by a finding that is at least as
+severe, so that silence never makes a node appear better, and never by a finding of a shadow check. The silencing
+finding is the root of the chain.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gpuwarden.health.model import Key, Severity
 
 @lru_cache(maxsize=1024)
 def causes(code: str) -> frozenset[str]:
-    """Every condition of which `code` can be a direct or indirect consequence."""
+    """Return every condition of which `code` can be a direct or indirect consequence."""
     upstream: set[str] = set()
     ahead = [code]
     while ahead:
@@ -29,7 +29,7 @@ def causes(code: str) -> frozenset[str]:
 
 
 def root_causes(raised: Sequence[Track], shadows: Iterable[str]) -> Mapping[Key, Key]:
-    """Root cause of each finding that is a consequence. `shadows`: the codes of shadow checks, which cause nothing."""
+    """Return the root cause of each finding that is a consequence. `shadows`: codes of shadow checks, never causes."""
     counted = [track for track in raised if track.key.code not in frozenset(shadows)]
     codes = {track.key.code for track in counted}
     direct: dict[Key, Key] = {}
@@ -48,14 +48,14 @@ def _end(key: Key, direct: Mapping[Key, Key]) -> Key:
 
 
 def as_severe(cause: Severity | None, severity: Severity) -> bool:
-    """True if a cause of that severity is at least as severe as `severity`."""
+    """Return True if a cause of that severity is at least as severe as `severity`."""
     return cause is Severity.FAILURE or severity is not Severity.FAILURE
 
 
 def _brings_about(cause: Track, track: Track) -> bool:
-    """True if `cause` brings about `track`: it is as severe, and about the whole node, the same GPU or the same other subject.
+    """Return True if `cause` can cause `track`: it is as severe, and of the node, the same GPU or the same subject.
 
-    A missing GPU that no slot names brings about nothing.
+    A missing GPU without a slot causes nothing.
     """
     row = condition(cause.key.code)
     subject, other = cause.key.subject, track.key.subject

@@ -1,18 +1,18 @@
-"""Which GPUs belong in this machine, and where each of them is seen right now.
+"""Inventory of the expected GPUs, and the presence of each one.
 
-A GPU that was ever seen here, on the PCI bus or by NVML, is *pinned* by its slot. Pins only grow by themselves; an
-operator shrinks them (`gpuwarden inventory accept`); a slot that was given up is pinned again once NVML lists a GPU
-there. Each pass compares pins, PCI and NVML:
+A GPU that was ever seen here, on the PCI bus or by NVML, is *pinned* by its slot. Pins are added automatically; only an
+operator removes one (`gpuwarden inventory accept`), or the move or exchange of a board. A slot that was given up is
+pinned again once NVML lists a GPU there. Each pass compares pins, PCI and NVML:
 
-    NVML lists it, and PCI answers or cannot be asked      present
-    not on PCI, or its configuration space reads 0xFFFFFFFF   gone: at once, or after two passes while NVML still answers
-    not on PCI, where another slot has a GPU that nothing  unseen until NVML lists GPUs: a card that was added renumbers
-    has named yet                                          the buses at boot, and NVML comes a minute after the bus
-    NVML does not list it (or says lost), and PCI answers  unlisted: a driver reload, a reset or a MIG change looks like
-    or cannot be asked                                     this for up to 30 s, and only then is it gone, if two passes saw it
-    neither could be asked                                 unseen
+NVML lists it, and PCI answers or cannot be read       present not on PCI, or its configuration space reads 0xFFFFFFFF
+gone: at once, or after two passes while NVML still answers not on PCI, while another slot has a GPU with an
+unseen until NVML lists GPUs: a card that was added renumbers unknown board                                          the
+buses at boot, and NVML follows a minute after the bus NVML does not list it (or reports it as lost), and     unlisted:
+a driver reload, a reset or a MIG change looks like PCI answers or cannot be read                          this for up
+to 30 s; missing after that, if two passes saw it neither could be read                                  unseen
 
-All GPUs unlisted together is the driver's fault, not theirs: see `driver_not_loaded`. So is an unknown error of all of them: `nvml_unavailable`.
+If all GPUs are unlisted together, the driver is at fault: see `driver_not_loaded`. The same holds for an unknown error
+of all GPUs: see `nvml_unavailable`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Presence(StrEnum):
 
 
 def presence(slot: str, sight: Sight) -> tuple[Presence, str]:
-    """Presence of the GPU in `slot`, and the reason."""
+    """Return the presence of the GPU in `slot`, and the reason."""
     bus = _on_bus(slot, sight)
     if bus is not None:
         return bus
@@ -57,7 +57,7 @@ def presence(slot: str, sight: Sight) -> tuple[Presence, str]:
 
 
 def _on_bus(slot: str, sight: Sight) -> tuple[Presence, str] | None:
-    """Presence as decided by the PCI bus alone; None if the GPU answers there, or if the bus could not be observed."""
+    """Return the presence by the PCI bus alone; None if the GPU answers there, or if the bus could not be read."""
     if sight.devices is None:
         return None
     device = sight.devices.get(slot)
@@ -69,7 +69,7 @@ def _on_bus(slot: str, sight: Sight) -> tuple[Presence, str] | None:
 
 
 def answers_nvml(slot: str, sight: Sight) -> bool:
-    """True if NVML returned valid readings for this GPU in its last fresh pass."""
+    """Return True if NVML returned valid readings for this GPU in its last fresh pass."""
     facts = sight.gpus.get(slot)
     return facts is not None and facts.answer is GpuAnswer.OK
 
@@ -84,18 +84,18 @@ def presences(state: State, sight: Sight) -> Mapping[str, tuple[Presence, str]]:
 
 
 def driver_silent(state: State, sight: Sight) -> bool:
-    """True if NVML was read and lists no GPU at all, though the PCI bus (or, unread, the pins) says that there are some."""
+    """Return True if NVML was read and lists no GPU, although the PCI bus (or, if unread, the pins) has some."""
     if sight.view.nvml.outcome is None or (sight.nvml is None and not absent(sight)):
         return False
-    if sight.nvml is not None and sight.nvml.gpus:  # even lost, or without an address, is an answer of a loaded driver
+    if sight.nvml is not None and sight.nvml.gpus:  # even a lost GPU, or one without an address, proves a loaded driver
         return False
     return any(where is Presence.UNLISTED or where is Presence.UNSEEN for where, _ in presences(state, sight).values())
 
 
 def all_unknown(state: State, sight: Sight) -> bool:
-    """True if every GPU ends in an unknown error, the bus misses none of them, and no finding of a kernel line explains it.
+    """Return True if every GPU answers with an unknown error, the bus has all, and no kernel line finding explains it.
 
-    Then it is the driver, or the way to it, that fails: several GPUs do not break in one pass and in silence.
+    Then the driver, or access to it, fails: several GPUs do not break in one pass without a log line.
     """
     if sight.nvml is None or len(sight.nvml.gpus) < SEVERAL:
         return False
@@ -109,13 +109,13 @@ def all_unknown(state: State, sight: Sight) -> bool:
 
 
 def absent(sight: Sight) -> bool:
-    """True if the NVML library is not installed on this host."""
+    """Return True if the NVML library is not installed on this host."""
     latest = sight.view.nvml.latest
     return latest is not None and latest.outcome.value == "absent"
 
 
 def expected_count(state: State, sight: Sight) -> tuple[int | None, str]:
-    """Return how many GPUs should be here and how we know: `configured`, `machine_type`, `learned` or, when nothing says, ``(None, "")``."""
+    """Return the expected number of GPUs and its source: `configured`, `machine_type`, `learned`; or ``(None, "")``."""
     if sight.rules.expected_gpus is not None:
         return sight.rules.expected_gpus, "configured"
     if (of_type := expected_of_type(state, sight)) is not None:
@@ -125,7 +125,7 @@ def expected_count(state: State, sight: Sight) -> tuple[int | None, str]:
 
 
 def expected_of_type(state: State, sight: Sight) -> int | None:
-    """Return how many GPUs this machine type has, without those of other owners and those that an operator gave up.
+    """Return the number of GPUs of this machine type, without those of other owners and those that an operator gave up.
 
     None if the type is unknown, or the bus cannot be read: a container may have only some of the GPUs.
     """
@@ -160,7 +160,7 @@ def _newly_licensed(pin: Pin, facts: GpuFacts) -> bool:
 
 
 def learn(state: State, sight: Sight) -> Iterator[Event]:
-    """Events for GPUs seen for the first time, boards that were exchanged, and what came up for the first time: links, a vGPU licence."""
+    """Yield events for new GPUs, exchanged boards, and links or a vGPU licence that are active for the first time."""
     if sight.rules.expected_gpus == 0:
         return  # no GPU of this node is expected
     event = partial(pin_event, at=sight.now, boot_id=sight.view.boot_id)
@@ -178,7 +178,7 @@ def learn(state: State, sight: Sight) -> Iterator[Event]:
     yield from _moved(state, sight, boards)
     yield from _exchanged(state, sight)
     if sight.view.nvml.outcome is None:
-        return  # NVML is about to say more of them than the bus can
+        return  # NVML's first pass will give more details than the bus
     for slot, device in (sight.devices or {}).items():
         native = not foreign(device) and device.driver != "nouveau" and device.responds is not False
         if native and slot not in state.pins and slot not in sight.gpus and slot not in state.given_up:
@@ -186,10 +186,10 @@ def learn(state: State, sight: Sight) -> Iterator[Event]:
 
 
 def _boards(state: State, sight: Sight) -> Mapping[str, Pin]:
-    """Boards that belong here, by slot. A board that is seen in the slot of another has left its own slot to that one.
+    """Return the expected boards by slot. A board that is seen in the slot of another exchanges slots with it.
 
-    A GPU that does not come up at boot can renumber the buses behind it: the others move up, and the last slot is left to the
-    board that is nowhere. A board that was never here takes the slot for good.
+    A GPU that does not come up at boot can renumber the buses behind it: the others move up, and the last slot is
+    assigned to the missing board. A board that was never here takes the slot permanently.
     """
     seen = _named(sight)
     boards = {slot: pin for slot, pin in state.pins.items() if pin.uuid}
@@ -205,20 +205,21 @@ def _boards(state: State, sight: Sight) -> Mapping[str, Pin]:
 
 
 def _named(sight: Sight) -> Mapping[str, str]:
-    """UUIDs of the boards that NVML lists and has not lost, by slot."""
+    """Return the UUIDs of the boards that NVML lists and has not lost, by slot."""
     return {slot: facts.uuid for slot, facts in sight.gpus.items() if facts.uuid and facts.answer is not GpuAnswer.LOST}
 
 
 def _moved(state: State, sight: Sight, boards: Mapping[str, Pin]) -> Iterator[Event]:
-    """Yield events of slots whose board is in another one now.
+    """Yield events for slots whose board is now in another slot.
 
-    A slot is given up if it has left the bus and its board answers elsewhere, since a new card can renumber the buses at boot. If
-    another board was left to the slot, that board is missed there, unless the bus has a GPU more whose board is not known yet.
+    A slot is unpinned if it is no longer on the bus and its board answers elsewhere, since a new card can renumber the
+    buses at boot. If the slot was assigned to another board, that board counts as missing there, unless the bus has an
+    additional GPU whose board is not known yet.
     """
     here = {facts.uuid: facts.slot for facts in sight.gpus.values() if facts.answer is GpuAnswer.OK}
     left: list[str] = []
     for slot, board in boards.items():
-        elsewhere = here.get(board.uuid, slot) != slot  # NVML may still list, from its last pass, what the bus has lost
+        elsewhere = here.get(board.uuid, slot) != slot  # NVML's last pass may still list a GPU that the bus has lost
         if elsewhere and _off_bus(slot, sight):
             yield _unpinned(slot, sight, {"moved_to": here[board.uuid]})
         elif board is not state.pins[slot] and slot not in _named(sight):
@@ -235,9 +236,9 @@ def _moved(state: State, sight: Sight, boards: Mapping[str, Pin]) -> Iterator[Ev
 
 
 def _exchanged(state: State, sight: Sight) -> Iterator[Event]:
-    """Yield events of the slots that a whole set of other boards left behind: none of those that belong here is listed, and
-    at least as many others answer. So it is after a baseboard was exchanged, a virtual machine came up on other hardware,
-    or the ledger came with the disk of another machine.
+    """Yield events for vacant slots after all boards were exchanged: no expected board is listed, and at least as many
+    others answer. This happens if a baseboard was exchanged, a virtual machine started on other hardware, or the ledger
+    came with the disk of another machine.
     """
     boards = {slot: pin.uuid for slot, pin in state.pins.items() if pin.uuid}
     listed = {facts.uuid for facts in sight.gpus.values()}
@@ -253,20 +254,20 @@ def _off_bus(slot: str, sight: Sight) -> bool:
 
 
 def _slot_of(uuid: str, boards: Mapping[str, Pin], sight: Sight) -> str | None:
-    """Slot where this board is, or is missed; None if it no longer belongs here."""
+    """Return the slot in which this board is seen or expected; None if it is no longer expected."""
     places = {pin.uuid: slot for slot, pin in boards.items()} | {board: slot for slot, board in _named(sight).items()}
     return places.get(uuid)
 
 
 def _unnamed(state: State, sight: Sight) -> int:
-    """Return how many GPUs are on the bus whose board is unknown, now and before."""
+    """Return the number of GPUs on the bus whose board neither NVML nor a pin identifies."""
     named = _named(sight)
     own = [slot for slot, device in (sight.devices or {}).items() if not foreign(device) and slot not in state.given_up]
     return sum(slot not in named and not state.pins.get(slot, Pin(slot=slot)).uuid for slot in own)
 
 
 def _replaced(event: Event, moved_to: str | None) -> Event:
-    """Event of a board that was exchanged. `moved_to`: its slot now; None if it no longer belongs here."""
+    """Add the new slot of the previous board to the event; None if it is no longer expected."""
     return event if moved_to is None else replace(event, data={**event.data, "moved_to": moved_to})
 
 
@@ -281,12 +282,12 @@ def _unpinned(slot: str, sight: Sight, data: Evidence | None = None) -> Event:
 
 
 def accept(state: State, sight: Sight) -> list[Event]:
-    """Events of `gpuwarden inventory accept`, which takes the present hardware as it is.
+    """Return the events of `gpuwarden inventory accept`, which accepts the present hardware.
 
-    GPUs that are not here are given up, and links and ports that are not up. Narrow PCIe links, and settings that differ from
-    those of the siblings, are accepted.
+    Missing GPUs, and links and ports that are down, are no longer expected. Narrow PCIe links, and settings that differ
+    from those of the siblings, are accepted.
 
-    Raises ValueError while neither the PCI bus nor NVML can be read: then the inventory is not known.
+    Raises ValueError while neither the PCI bus nor NVML can be read, since the inventory is unknown then.
     """
     if sight.nvml is None and sight.devices is None:
         raise ValueError("the inventory cannot be accepted now: neither NVML nor the PCI bus can be read")
@@ -301,7 +302,7 @@ _ACCEPTED = {**_LESS, "settings": "other_settings", "licensed": "unlicensed"}
 
 
 def accepted(events: Iterable[Event]) -> dict[str, list[str]]:
-    """Slots of GPUs and names of ports that these events of `accept` are about, by what became less."""
+    """Return the slots of GPUs and the names of ports in these events of `accept`, by what was accepted."""
     result: dict[str, list[str]] = {"given_up": [], "slower": [], **{name: [] for name in _LESS.values()}}
     for event in events:
         if event.key is None:
@@ -315,8 +316,8 @@ def accepted(events: Iterable[Event]) -> dict[str, list[str]]:
 
 
 def _as_they_are(state: State, sight: Sight) -> Iterator[Event]:
-    """GPUs without the links that are not active now, as after a bridge was taken off, with as few PCIe lanes as they have, and with the
-    settings that they have. With MIG on all links are off for a time.
+    """Yield events that accept the present links, PCIe width, settings and licence of each GPU. With MIG enabled the
+    expected links stay, since all links are off.
     """
     odd = odd_settings(sight)
     for facts in sight.answering:

@@ -1,12 +1,12 @@
 r"""The judge: (state, view, host events, now) -> (new state, events, verdict). Pure.
 
-Each pass: GPUs are learned, host events become records, every condition is examined, and what is seen or no longer
-seen moves its track:
+In each pass GPUs are learned, host events become records, and every condition is examined. Each track moves as its
+condition is seen or not:
 
     not seen -- seen --> rising -- seen for `rise` --> raised -- not seen for `fall` --> cleared
                             \-- not seen --> subsided      \-- not seen, latched --> latched -- released --> cleared
 
-Every such step is an event; `fold` alone changes the state by it.
+Every transition is an event; only `fold` changes the state by it.
 """
 
 from __future__ import annotations
@@ -58,8 +58,7 @@ STILL_SEEN = 120.0
 """Seconds after its last sighting during which a finding cannot be acknowledged. A condition that can no longer be
 examined (a reading that a new driver does not have, a reader that hangs) can end in no other way."""
 LATCHES_AFTER = 15.0
-"""Seconds without a sighting after which a latch is an event, so that occasional lines do not make an
-event each time."""
+"""Seconds without a sighting after which a latch becomes an event, so that occasional lines do not each cause one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +67,11 @@ class Step:
     events: tuple[Event, ...]
     verdict: Verdict
     disbelieved: int = 0
-    """Number of kernel log lines that were rejected since their slot is empty (`witnesses.py`)."""
+    """Number of kernel log lines rejected because their slot is empty (`witnesses.py`)."""
 
 
 def judge(state: State, view: View, host_events: Sequence[HostEvent], rules: Rules, now: Stamp) -> Step:
-    """Make one step. `host_events`: those since the last step, which are processed before the conditions
-    are examined.
-    """
+    """Make one step. `host_events`: those since the last step, which are processed before conditions are examined."""
     sight = Sight.of(view, rules, now)
     is_booted = view.boot_id != state.boot_id
     carried_over = replace(state, moments=Moments(unconfirmed=state.moments.unconfirmed)) if is_booted else state
@@ -120,9 +117,7 @@ def judge(state: State, view: View, host_events: Sequence[HostEvent], rules: Rul
 
 
 def _follow_features(steps: Steps, sight: Sight) -> dict[str, str]:
-    """Let each feature follow the step. Returns the errors by feature: a feature that raises learns nothing in this
-    step.
-    """
+    """Run the follower of each feature. Returns the errors by feature; one that raises learns nothing in this step."""
     broken: dict[str, str] = {}
     for name, follow in FOLLOWERS.items():
         try:
@@ -135,7 +130,7 @@ def _follow_features(steps: Steps, sight: Sight) -> dict[str, str]:
 
 
 def _with_causes(steps: Steps, before: State, rules: Rules) -> None:
-    """Update which finding follows from which, and clear those that end with a cause that ended."""
+    """Update causes and consequences, and clear findings that end with their cause."""
     shadows = frozenset({key.code for key in steps.state.tracks if in_shadow(key.code, rules)})
     steps.state = with_follows(steps.state, shadows)
     over = tuple(ended(before.moments.follows, steps.state)) if before.moments.follows else ()
@@ -170,8 +165,7 @@ _counters = attrgetter(*(f"readings.{name}" for name in COUNTERS))
 
 
 def _run_detectors(steps: Steps, sight: Sight, broken: dict[str, str]) -> None:
-    """Run the detectors of all conditions except those that the site switched off. A detector that raises stops no
-    other.
+    """Run the detectors of all conditions that the site has not disabled. An exception in one does not stop the others.
 
     `broken`: errors from earlier in the step, which are reported with those of detectors.
     """
@@ -311,9 +305,7 @@ def _subsides_after(row: Condition, rule: CheckRule, sight: Sight) -> float:
 
 
 def _quiet(state: State, track: Track, now: Stamp, clean: float) -> float:
-    """Seconds since the newest kernel line of a latch, which the ledger keeps; without lines, since the
-    last sighting.
-    """
+    """Return the seconds since the newest kernel line of a latch, which the ledger keeps, or else the last sighting."""
     record = state.records.get(track.key)
     if record is None or record.boot_id != state.boot_id:
         return clean
@@ -321,7 +313,7 @@ def _quiet(state: State, track: Track, now: Stamp, clean: float) -> float:
 
 
 def _released(row: Condition, track: Track, sight: Sight) -> bool:
-    """True if the latch was released, and a GPU pass that began after that did not observe the condition again.
+    """Return True if the latch was released, and a GPU pass that began after that did not observe the condition again.
 
     A condition of the node is observed by other readers and needs no GPU pass: a host may have no GPU.
     """
@@ -329,12 +321,12 @@ def _released(row: Condition, track: Track, sight: Sight) -> bool:
         return False
     if row.scope == "node":
         return True
-    started = sight.view.nvml.started  # of the facts at hand: a later pass may have failed
+    started = sight.view.nvml.started  # of the current facts; a later pass may have failed
     return sight.nvml is not None and started is not None and started.boottime > track.released.boottime
 
 
 def acknowledge(state: State, key: Key, by: str, now: Stamp, boot_id: str) -> Event:
-    """The event by which an operator ends a finding that is no longer seen. Raises ValueError, with the reason, for others."""
+    """Return the event by which an operator ends a finding that is no longer seen. Raises ValueError for others."""
     track = state.tracks.get(key)
     if track is None or not track.raised:
         raise ValueError(f"there is no finding {key}; `gpuwarden status` lists them with their ids")

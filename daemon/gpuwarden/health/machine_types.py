@@ -1,8 +1,8 @@
-"""How many GPUs a type of machine has: an exact table, of whole machines only.
+"""Number of GPUs by machine type: an exact table of whole machines.
 
-`vendor/product` as the firmware gives them (DMI `sys_vendor` and `product_name`): EC2 names its instance type there. Azure and
-Google have one product name for all machines; their metadata services name the type, where they are a source of termination
-notices. Types with a part of a GPU (g6f, gr6f) are left out; a type that is not here is not known.
+Types are `vendor/product` from the firmware (DMI `sys_vendor` and `product_name`), which on EC2 has the instance type.
+Azure and Google have one product name for all machines; their metadata services give the type if they are a source of
+termination notices. Types with a fraction of a GPU (g6f, gr6f) are left out; a type that is not listed is unknown.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 VERSION = "2026-11-23"
-# aws/karpenter-provider-aws, instance-types.md at 1d92708: instance-gpu-count, as EC2's DescribeInstanceTypes has it.
+# aws/karpenter-provider-aws, instance-types.md at 1d92708: instance-gpu-count, from EC2's DescribeInstanceTypes.
 _EC2: tuple[tuple[int, str, str], ...] = (
     (1, "g4dn", "xlarge 2xlarge 4xlarge 8xlarge 16xlarge"),
     (4, "g4dn", "12xlarge"),
@@ -70,7 +70,7 @@ _GOOGLE: tuple[tuple[str, str], ...] = (
     ("a4x-highgpu-{}g", "4"),
     ("a4x-highgpu-{}g-nolssd", "4"),
 )
-"""Names that have the number of GPUs, and the numbers that there are."""
+"""Names that contain the number of GPUs, and the numbers that exist."""
 _GOOGLE_STANDARD: tuple[tuple[int, str, str], ...] = (
     (1, "g2-standard", "4 8 12 16 32"),
     (2, "g2-standard", "24"),
@@ -81,7 +81,7 @@ _GOOGLE_STANDARD: tuple[tuple[int, str, str], ...] = (
     (4, "g4-standard", "192"),
     (8, "g4-standard", "384"),
 )
-"""By number of GPUs: family, and its numbers of virtual CPUs."""
+"""Number of GPUs, family, and numbers of virtual CPUs."""
 
 
 def _rows() -> Iterator[tuple[str, int]]:
@@ -99,9 +99,9 @@ def _rows() -> Iterator[tuple[str, int]]:
 
 
 GPUS_OF: Mapping[str, int] = dict(_rows())
-"""By type of machine."""
+"""Number of GPUs by machine type."""
 
 
 def name_of(machine_type: str) -> str:
-    """The type without its vendor, for people."""
+    """Return the machine type without its vendor, for people."""
     return machine_type.partition("/")[2] or machine_type

@@ -21,7 +21,7 @@ from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 LEMON_NODE = "lemon_node"
-"""The code of the condition that is derived only from days with faults; an acknowledgement clears them."""
+"""Code of the condition that is derived only from days with faults; an acknowledgement clears them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,15 +29,15 @@ class Track:
     """One condition on one subject, from its first sighting on. It is a finding once `raised`."""
 
     key: Key
-    """What is wrong, and with what."""
+    """Condition and subject."""
     severity: Severity
-    """Of the newest sighting."""
+    """Severity of the newest sighting."""
     advice: Advice
-    """Of the newest sighting."""
+    """Advice of the newest sighting."""
     latch: Latch
     """What ends it once it is no longer seen."""
     evidence: Evidence
-    """Of the newest sighting."""
+    """Evidence of the newest sighting."""
     first_seen: Stamp
     """First sighting."""
     last_seen: Stamp
@@ -47,16 +47,16 @@ class Track:
     latched: bool = False
     """It is no longer seen and is kept by its latch."""
     clean_since: Stamp | None = None
-    """Since when it was examined and not seen; None while it is seen."""
+    """Since when it has been examined and not seen; None while it is seen."""
     released: Stamp | None = None
-    """When a reset, reboot or replacement released its latch: it ends with a later pass that does not observe it."""
+    """When a reset, reboot or replacement released its latch. It ends with a later pass that does not observe it."""
     count: int = 1
-    """How many events it stands for."""
+    """Number of events it stands for."""
     counters: str = ""
     """The GPU's counters since driver load when the latch was raised, by which a reset is recognised."""
 
     def seen(self, severity: Severity, advice: Advice, evidence: Evidence, now: Stamp) -> Track:
-        """The track with one more sighting. Spelled out, since it is done for every finding in every pass, and `replace` takes thrice as long."""
+        """Return the track with one more sighting. `replace` would take three times as long, in every pass."""
         return Track(
             key=self.key,
             severity=severity,
@@ -80,69 +80,69 @@ class Record:
     key: Key
     """Kind and subject."""
     count: int = 0
-    """How many ever."""
+    """Number of events, ever."""
     batch: int = 0
-    """How many in the newest step."""
+    """Number of events in the newest step."""
     last: Stamp
-    """The newest."""
+    """Time of the newest event."""
     boot_id: str
-    """The boot of the newest."""
+    """Boot of the newest event."""
     history: bool = False
-    """This boot's were all older than the first start of the ledger allows; they need confirmation, once."""
+    """All events of this boot are history (see the kernel log reader); they need confirmation, once."""
     fatal: bool = False
-    """Of NVSwitch errors: a line of the newest step was fatal."""
+    """NVSwitch errors: a line of the newest step was fatal."""
     nonfatal: bool = False
-    """Of NVSwitch errors: all lines of the newest step were non-fatal."""
+    """NVSwitch errors: all lines of the newest step were non-fatal."""
     text: str = ""
     """The newest line."""
     sequence: int = -1
     """Number of the newest line in the kernel log of that boot; -1: it has none."""
     acknowledged: Stamp | None = None
-    """Events up to this time raise no finding any more."""
+    """Events up to this time no longer raise a finding."""
     bursts: Bursts = ()
-    """When this boot's lines came."""
+    """Bursts of lines in this boot."""
     ports: Ports = field(default_factory=dict)
-    """Of NVSwitch errors: when each port had lines in this boot."""
+    """NVSwitch errors: times of the lines of each port in this boot."""
     nvml: float | None = None
-    """Of Xid 79: when an event of NVML last reported it in this boot, seconds of CLOCK_BOOTTIME."""
+    """Xid 79: when NVML last reported it in this boot, seconds of CLOCK_BOOTTIME."""
 
 
 Follows = Mapping[Key, tuple[Key, bool]]
-"""By finding that is a consequence: the one that its incident begins with, and whether it ends with it (`incidents.py`)."""
+"""By consequence: the first cause of its incident, and whether it ends with that cause (`incidents.py`)."""
 
 
 class Vital(NamedTuple):
-    """Vital readings of a GPU in this boot (`gpu/readings_lost.py`), by their names."""
+    """Vital readings of a GPU in this boot (`gpu/readings_lost.py`), by name."""
 
     answered: frozenset[str]
-    """Those that ever answered."""
+    """Readings that ever answered."""
     failing: tuple[tuple[str, float], ...] = ()
-    """Those that end with an unknown error, and since when (boottime) they do in every pass."""
+    """Readings with an unknown error, and the boottime since which every pass had it."""
     silent: int = -1
-    """How many gave no value, where none is failing; else -1."""
+    """Number of readings without a value if none is failing; else -1."""
 
 
 class ReadingTime(NamedTuple):
-    """What a pass over the GPUs takes in this boot (`gpu/reading_time.py`), in seconds."""
+    """Duration of a pass over the GPUs in this boot (`gpu/reading_time.py`), in seconds."""
 
     at: float = -1.0
-    """When the newest pass ended that was learned from (boottime)."""
+    """Boottime of the end of the newest learned pass."""
     passes: tuple[float, ...] = ()
-    """What each took, while there are too few."""
+    """Durations, while there are too few."""
     usual: float | None = None
-    """Their median; None while there are too few."""
+    """Median duration; None while there are too few."""
 
 
 Unpaired = Mapping[tuple[Key, str], tuple[float, int]]
-"""By (record, sources joined by `+`): when these last reported it, and how many of these reports other sources owe yet."""
+"""By (record, sources joined by `+`): time of their last report, and number of reports outstanding from others."""
 
 
 class LinksSeen(NamedTuple):
-    """The NVLinks of a GPU in the last pass, a bit for each."""
+    """Bit masks of the NVLinks of a GPU in the last pass."""
 
     active: int
     lost_in_use: int = 0
-    """Those that went down while a process had the GPU open, and are down."""
+    """Links that went down while a process had the GPU open, and are still down."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,35 +156,35 @@ class Moments:
     unpaired: Unpaired = field(default_factory=dict)
     """Reports of Xids that other sources have not made yet."""
     slots: frozenset[str] = frozenset()
-    """Where a GPU or another NVIDIA function was seen in this boot."""
+    """Slots in which a GPU or another NVIDIA function was seen in this boot."""
     ports_above: frozenset[str] = frozenset()
-    """The PCIe ports above GPUs that were seen in this boot."""
+    """PCIe ports above GPUs that were seen in this boot."""
     fabrics: Mapping[str, str] = field(default_factory=dict)
-    """By slot of a GPU or switch, the NVLink fabric that it is in, as far as it was read in this boot."""
+    """By slot of a GPU or switch: its NVLink fabric, if read in this boot."""
     bus_observed: bool = False
-    """`slots` were seen on the bus too."""
+    """`slots` were also seen on the bus."""
     asked: Mapping[Key, float] = field(default_factory=dict)
-    """By Xid 79, when bus and NVML were read because of it, seconds of CLOCK_BOOTTIME (`witnesses.py`)."""
+    """By Xid 79: when its line was read, seconds of CLOCK_BOOTTIME (`witnesses.py`)."""
     ports_followed: frozenset[str] = frozenset()
     """Ports that were read."""
     host_windows: Windows = field(default_factory=dict)
     """Windows of the host's counters."""
     links_seen: Mapping[str, LinksSeen] = field(default_factory=dict)
-    """By slot, the NVLinks of the GPUs that answered in the last pass."""
+    """By slot: NVLinks of the GPUs that answered in the last pass."""
     vital: Mapping[str, Vital] = field(default_factory=dict)
-    """By slot, which vital readings answer."""
+    """By slot: vital readings that answer or fail."""
     reading_time: ReadingTime = field(default_factory=ReadingTime)
-    """What a pass over the GPUs takes."""
+    """Duration of a pass over the GPUs."""
     features: Mapping[str, Any] = field(default_factory=dict)
-    """By feature, what it knows of this boot."""
+    """By feature: its data of this boot."""
     unconfirmed: Mapping[Key, float | None] = field(default_factory=dict)
-    """Findings from before the daemon started that were not observed again yet (`confirmation.py`)."""
+    """Findings from before the daemon's start that were not confirmed yet (`confirmation.py`)."""
     follows: Follows = field(default_factory=dict, compare=False)
-    """What follows from what, as of the last step."""
+    """Consequences and their causes, as of the last step."""
     incidents: tuple[Incident, ...] = field(default=(), compare=False)
-    """The faults that `follows` leaves, the worst first."""
+    """Incidents by `follows`, worst first."""
     follows_of: tuple[Any, ...] = field(default=(), compare=False)
-    """What that was made of (`incidents.py`)."""
+    """Inputs of `follows`, to detect changes (`incidents.py`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,42 +194,42 @@ class State:
     boot_id: str = ""
     """The boot that is judged."""
     booted: Stamp | None = None
-    """When it was first judged."""
+    """When the boot was first judged."""
     health: Health = Health.UNKNOWN
-    """The node's, as of the last step."""
+    """Health of the node, as of the last step."""
     pins: Mapping[str, Pin] = field(default_factory=dict)
-    """By slot, the GPUs that belong in this machine."""
+    """By slot: the expected GPUs."""
     tracks: Mapping[Key, Track] = field(default_factory=dict)
-    """Conditions that are seen, or were and have not ended."""
+    """Conditions that are seen, or that have not ended."""
     records: Mapping[Key, Record] = field(default_factory=dict)
     """Momentary events by kind and subject."""
     resets: Mapping[str, Stamp] = field(default_factory=dict)
-    """By slot, when the GPU was last reset."""
+    """By slot: last reset of the GPU."""
     given_up: frozenset[str] = frozenset()
     """Slots whose GPU an operator no longer expects."""
     raises: Raises = field(default_factory=dict)
-    """When each condition was raised lately (`flaps.py`)."""
+    """Recent times at which each condition was raised (`flaps.py`)."""
     repairs: RepairHistory = field(default_factory=dict)
     """Repairs by board and kind of failure (`repair_history.py`)."""
     lemons: Lemons = field(default_factory=dict)
-    """Days on which each kind of fault came (`lemons/memory.py`)."""
+    """Days with each kind of fault (`lemons/memory.py`)."""
     remaps: RemapHistory = field(default_factory=dict)
     """Rows remapped by each board (`gpu/remaps.py`)."""
     host: HostMemory = field(default_factory=HostMemory)
-    """What is known of ports, mounts and counters of the host (`host/memory.py`)."""
+    """Ports, mounts and counters of the host (`host/memory.py`)."""
     port_downs: Downs = field(default_factory=dict)
-    """How often each port went down in this boot (`host/port_downs.py`)."""
+    """Outages of each port in this boot (`host/port_downs.py`)."""
     links: Links = field(default_factory=dict)
     """Errors of each NVLink (`nvlink/link_counters.py`)."""
     features: Mapping[str, Any] = field(default_factory=dict)
-    """By feature, what it remembers."""
+    """By feature: its memory."""
     broken: Mapping[str, str] = field(default_factory=dict)
-    """By feature and call, its first error since the daemon started. Not in the ledger, like `moments`."""
+    """By feature: its first error since the daemon started. Not in the ledger, like `moments`."""
     moments: Moments = field(default_factory=Moments)
-    """What is of the moment."""
+    """Values that are not in the ledger."""
 
     def tracks_of(self, code: str) -> Sequence[Track]:
-        """The tracks of one condition."""
+        """Return the tracks of one condition."""
         return [track for track in self.tracks.values() if track.key.code == code]
 
 
@@ -239,15 +239,13 @@ def with_error(state: State, feature: str, error: Exception) -> State:
 
 
 def counts(state: State, record: Record) -> bool:
-    """True if a record still applies to its GPU: it is from this boot, and the GPU was not reset since."""
+    """Return True if a record still applies to its GPU: it is from this boot, and the GPU was not reset since."""
     reset = state.resets.get(record.key.subject.slot)
     return record.boot_id == state.boot_id and (reset is None or record.last > reset)
 
 
 def buried(state: State, key: Key) -> bool:
-    """True if an operator acknowledged this, and no newer kernel line reports it. A line that is read again does not
-    count.
-    """
+    """Return True if an operator acknowledged this, and no newer kernel line reports it. Re-read lines do not count."""
     record = state.records.get(key)
     if record is None or record.acknowledged is None or record.boot_id != state.boot_id:
         return False
@@ -255,7 +253,7 @@ def buried(state: State, key: Key) -> bool:
 
 
 def board(state: State, slot: str) -> str:
-    """Key of a GPU in long-term memory: its UUID, or its slot until a UUID is known."""
+    """Return the key of a GPU in long-term memory: its UUID, or its slot until a UUID is known."""
     pin = state.pins.get(slot)
     return (pin.uuid if pin is not None else "") or slot
 
@@ -265,7 +263,7 @@ def case(state: State, key: Key) -> Case:
 
 
 def failures(state: State, slot: str | None = None, before: float | None = None) -> Iterator[Track]:
-    """The active failures, on any GPU or that in `slot`; with `before`, those first seen until then (wall time)."""
+    """Yield active failures of the GPU in `slot` or of all; with `before`, those first seen until then (wall time)."""
     for track in state.tracks.values():
         subject = track.key.subject
         of_gpu = subject.slot in state.pins and (slot is None or subject.slot == slot)

@@ -1,4 +1,4 @@
-"""The terms of judgement: health, subjects, sightings, findings, events, the verdict."""
+"""Types of the judge: health, subjects, sightings, findings, events, the verdict."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Evidence = Mapping[str, Json]
 
 
 class Health(StrEnum):
-    """How a GPU or node is. `unknown`: the source of the judgement could not be observed; it is never healthy by silence."""
+    """Health of a GPU or node. `unknown`: its source could not be observed; silence never means healthy."""
 
     HEALTHY = "healthy"
     WARNING = "warning"
@@ -29,7 +29,7 @@ class Severity(StrEnum):
 
 
 class Advice(StrEnum):
-    """What to do next, from the mildest to the one that needs a person with a screwdriver."""
+    """The next step, from the mildest to those that need a person on site or the vendor."""
 
     NONE = "none"
     OBSERVE = "observe"
@@ -44,7 +44,7 @@ class Advice(StrEnum):
 
 
 class Latch(StrEnum):
-    """What ends a finding once its sightings stop: time alone, or something that was done to the GPU or node."""
+    """What ends a finding once its sightings stop: time alone, or an action on the GPU or node."""
 
     NONE = "none"
     RESET = "reset"  # a GPU reset or anything stronger
@@ -54,7 +54,7 @@ class Latch(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Subject:
-    """What a finding is about. `part` names a link or port below the GPU.
+    """Subject of a finding. `part` names a link or port below the GPU.
 
     `str()` is the stable key used in the ledger and on the command line: `node`, `gpu/0000:4e:00.0`,
     `link/0000:4e:00.0/3`, `switch/0000:05:00.0`.
@@ -63,9 +63,9 @@ class Subject:
     kind: str
     """node, gpu, link, switch, adapter, port, mount, service, plugin …."""
     slot: str = ""
-    """PCI address; empty for what is in no slot."""
+    """PCI address; empty for a subject without a slot."""
     part: str = ""
-    """Link or port below the slot, or the name of what is in no slot; empty for the whole."""
+    """Link or port below the slot, or the name of a subject without a slot; empty for the whole."""
 
     def __str__(self) -> str:
         return "/".join(filter(None, (self.kind, self.slot, self.part)))
@@ -80,7 +80,7 @@ class Subject:
 
 
 SLOTTED = ("gpu", "link", "switch", "adapter")
-"""The kinds of subject that are in a PCI slot; of the others everything after the kind is the part."""
+"""Kinds of subject that are in a PCI slot. For the others everything after the kind is the part."""
 NODE = Subject("node")
 
 
@@ -96,17 +96,17 @@ def link(slot: str, number: int) -> Subject:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Key:
-    """One thing that can be wrong with one subject."""
+    """Identity of a finding: one condition on one subject."""
 
     code: str
-    """Code of the condition, as `xid`."""
+    """Code of the condition, such as `xid`."""
     subject: Subject
-    """What it is about."""
+    """The affected component."""
     detail: str = ""
-    """Distinguishes several of one code on one subject: the number of the Xid, the name of a service."""
+    """Distinguishes several findings of one code on one subject: the number of the Xid, the name of a service."""
 
     def __hash__(self) -> int:
-        """Hash in one call instead of three: keys are looked up some thousand times in a pass."""
+        """Hash in one call instead of three: keys are looked up thousands of times in a pass."""
         return hash((self.code, self.detail, self.subject.slot, self.subject.part))
 
     def __str__(self) -> str:
@@ -122,22 +122,22 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """A condition seen to hold right now. What is None is as the row of the condition has it."""
+    """A condition that is seen to hold now. None: as in the row of the condition."""
 
     key: Key
-    """What is wrong, and with what."""
+    """Condition and subject."""
     evidence: Evidence = field(default_factory=dict)
-    """What was seen, by name; published with the finding."""
+    """Observed values, by name; published with the finding."""
     severity: Severity | None = None
-    """Instead of the row's."""
+    """Overrides the row."""
     advice: Advice | None = None
-    """Instead of the row's."""
+    """Overrides the row."""
     rise: float | None = None
-    """Seconds for which it must be seen, instead of the row's; infinite: it never becomes a finding by time."""
+    """Seconds for which it must be seen, overrides the row; infinite: it never becomes a finding by time."""
     count: int = 1
-    """How many events it stands for."""
+    """Number of events it stands for."""
     since: Stamp | None = None
-    """Since when it holds, where that was before it was first seen."""
+    """When it began, if before it was first seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,45 +145,45 @@ class Finding:
     """An active problem: one condition on one subject, as shown to operators."""
 
     key: Key
-    """What is wrong, and with what; `str()` is the id of the finding."""
+    """Condition and subject; `str()` is the id of the finding."""
     severity: Severity
-    """How bad it is."""
+    """Severity of the newest sighting."""
     title: str
-    """What is wrong, for people."""
+    """Short description for people."""
     advice: Advice
     """The next step."""
     evidence: Evidence
-    """What was seen, by name."""
+    """Observed values, by name."""
     first_seen: Stamp
     """First sighting."""
     last_seen: Stamp
     """Newest sighting."""
     count: int = 1
-    """How many events it stands for."""
+    """Number of events it stands for."""
     latch: Latch = Latch.NONE
     """What ends it once it is no longer seen."""
     latched: bool = False
-    """No longer seen, kept until reset, reboot or acknowledgement as `latch` has it."""
+    """No longer seen, but kept until reset, reboot or acknowledgement, according to `latch`."""
     silenced_by: str = ""
-    """Id of the finding that it is a consequence of; empty if of none."""
+    """Id of the finding that silences it as a consequence; empty if none."""
     caused_by: Key | None = None
-    """The finding that its incident begins with; None if that is itself. It counts all the same, unless it is silenced."""
+    """First cause of its incident; None if it is the first itself. It counts nevertheless, unless it is silenced."""
     shadow: bool = False
-    """It is reported, and nothing follows from it."""
+    """Reported without any action."""
     fall: float | None = None
-    """Seconds without a sighting after which it ends, if it does not latch; None: as the table has it."""
+    """Seconds without a sighting after which it ends, if it does not latch; None: as in the table."""
     confirmed: bool = True
-    """False: it is remembered from before the daemon started and was not found again since."""
+    """False: it is remembered from before the daemon's start and was not confirmed since."""
 
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """One fault: the finding that it begins with, and what followed."""
+    """One fault: its first cause and the consequences."""
 
     cause: Key
-    """The finding to begin with."""
+    """The finding without a cause."""
     consequences: tuple[Key, ...] = ()
-    """Findings, silenced ones too, and lines of the kernel log that are only recorded."""
+    """Findings, including silenced ones, and kernel log lines that are only recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +197,7 @@ class Event:
     boot_id: str
     """The boot in which it occurred."""
     key: Key | None = None
-    """What it is about; None: the node or the daemon as a whole."""
+    """Condition and subject; None: the node or the daemon as a whole."""
     data: Evidence = field(default_factory=dict)
     """Details by name, as the ledger keeps them."""
 
@@ -206,15 +206,15 @@ class EventKind(StrEnum):
     STARTED = "started"  # this daemon
     BOOT = "boot"  # first seen with this boot id
     RISING = "rising"  # a condition is seen but its rise time has not passed
-    SUBSIDED = "subsided"  # it went away before
+    SUBSIDED = "subsided"  # it ended before its rise time
     RAISED = "raised"
     CLEARED = "cleared"
     LATCHED = "latched"
     XID = "xid"
     SXID = "sxid"
     AER = "aer"
-    COUNTED = "counted"  # what counters of links and ports show: what growth is measured by from now on
-    KERNEL_LINE = "kernel_line"  # a line of the kernel log besides these
+    COUNTED = "counted"  # counters of links and ports: the new base for growth
+    KERNEL_LINE = "kernel_line"  # any other line of the kernel log
     RESET = "reset"
     LOG_GAP = "log_gap"
     ACKNOWLEDGED = "acknowledged"
@@ -222,65 +222,65 @@ class EventKind(StrEnum):
     GPU_PINNED = "gpu_pinned"
     GPU_REPLACED = "gpu_replaced"
     GPU_UNPINNED = "gpu_unpinned"
-    HOST_LEARNED = "host_learned"  # a port that was active, a mount that was writable, a counter: what a loss is measured by from now on
+    HOST_LEARNED = "host_learned"  # an active port, a writable mount, a counter: the new base for comparison
     HOST_FORGOTTEN = "host_forgotten"
     MACHINE_CHANGED = "machine_changed"
     LEDGER_MOVED = "ledger_moved"  # a corrupt ledger was moved aside
-    LEDGER_LOST = "ledger_lost"  # events at its end, with a damaged log or a power cut
+    LEDGER_LOST = "ledger_lost"  # events at its end, through a damaged log or a power cut
     EXCLUDED = "excluded"  # this node was taken out of scheduling
     RESTORED = "restored"
-    INTENDED = "intended"  # policy wants something of an actuator
-    OUTCOME = "outcome"  # what became of it
-    LIFTED = "lifted"  # another actor ended or took over an exclusion of gpuwarden's
-    EXCLUDED_BY_OTHERS = "excluded_by_others"  # another party's exclusion; once more after each start of the daemon
+    INTENDED = "intended"  # policy decided on an action of an actuator
+    OUTCOME = "outcome"  # the result of an intent
+    LIFTED = "lifted"  # another actor ended or took over an exclusion by gpuwarden
+    EXCLUDED_BY_OTHERS = "excluded_by_others"  # another party's exclusion; repeated after each start of the daemon
     ORDERED = "ordered"  # an operator's exclude or restore
-    NOTICED = "noticed"  # the end of this machine was announced
+    NOTICED = "noticed"  # the termination of this machine was announced
     NOTICE_ENDED = "notice_ended"
     NEEDS_PERSON = "needs_person"  # a finding after which only a person restores
-    HELD = "held"  # an exclusion of gpuwarden's is in force: in checkpoints, and once in each later boot
+    HELD = "held"  # an exclusion by gpuwarden is in force: in checkpoints, and once in each later boot
     RETURNED = "returned"  # in checkpoints only: a restoration without a person
-    DEPARTING = "departing"  # an announced end, or a failing GPU, is acted on
+    DEPARTING = "departing"  # an evacuation begins, for a termination or a failing GPU
     SIGNALLING = "signalling"  # a job is about to be signalled; before anything is sent
-    SIGNALLED = "signalled"  # what came of it
-    SAVED = "saved"  # a job, or a rank of it, says or shows that it is done
-    REQUEUED = "requeued"  # a job was sent elsewhere
+    SIGNALLED = "signalled"  # the result of signalling
+    SAVED = "saved"  # a job, or a rank of it, reports or shows that it is done
+    REQUEUED = "requeued"  # a job was requeued
     NOT_REQUEUED = "not_requeued"
-    FINAL_NODE_STATE = "final_node_state"  # the final node state that was set right before the end
-    APPROVING = "approving"  # an announced end is about to be approved early; before anything is sent
-    APPROVED = "approved"  # what came of it
-    DEPARTED = "departed"  # withdrawn, or over
-    TEST_BEGUN = "test_begun"  # an active test runs, or more is known of it
+    FINAL_NODE_STATE = "final_node_state"  # the final node state that was set right before the termination
+    APPROVING = "approving"  # a termination is about to be approved early; before anything is sent
+    APPROVED = "approved"  # the result of the approval
+    DEPARTED = "departed"  # the evacuation is withdrawn, or over
+    TEST_BEGUN = "test_begun"  # an active test runs, or has new details
     TEST_ENDED = "test_ended"
-    TEST_XID = "test_xid"  # of the test's own process, and set aside
+    TEST_XID = "test_xid"  # caused by the test's own process, and set aside
     TESTED = "tested"  # the result of an active test on one GPU
-    GATE_ABLE = "gate_able"  # this host can test its GPUs: once, the first time that a probe shows it
+    GATE_ABLE = "gate_able"  # this host can test its GPUs: once, when a probe first shows it
     GATE_WANTED = "gate_wanted"  # a failure after which a test must pass before gpuwarden restores the node
     GATE_BEGUN = "gate_begun"  # gpuwarden runs that test
-    GATE_ENDED = "gate_ended"  # what it came to
-    REPAIR_BEGUN = "repair_begun"  # gpuwarden is about to do a step of a repair; before anything is asked for
-    REPAIR_ENDED = "repair_ended"  # what came of it
-    OOM_KILL = "oom_kill"  # the kernel killed a process for want of memory
+    GATE_ENDED = "gate_ended"  # the result of that test
+    REPAIR_BEGUN = "repair_begun"  # gpuwarden is about to do a step of a repair; before any request
+    REPAIR_ENDED = "repair_ended"  # the result of the step
+    OOM_KILL = "oom_kill"  # the kernel killed a process for lack of memory
     JOB_BEGUN = "job_begun"  # a job has GPUs of this node
-    JOB_USED = "job_used"  # what it used until then
-    JOB_ENDED = "job_ended"  # its record: what touched it, what it used, and why it ended
+    JOB_USED = "job_used"  # usage of a job so far
+    JOB_ENDED = "job_ended"  # its record: faults that affected it, its usage, and why it ended
     BUNDLE_MADE = "bundle_made"  # an archive for the vendor of a failed part
-    BUNDLE_FAILED = "bundle_failed"  # none could be made
+    BUNDLE_FAILED = "bundle_failed"  # the archive could not be made
     BOX_FROZEN = "box_frozen"  # a copy of the black box was made for a new failure
-    RELEASED = "released"  # what a latch waits for was done
-    ANSWERED = "answered"  # in checkpoints only: how many jobs gave each answer
-    REPAIR_TRIED = "repair_tried"  # in checkpoints only: a step of a repair, and what came of it
-    TRIED = "tried"  # in checkpoints only: how many intents came to what
-    SUMMED = "summed"  # in checkpoints only: what many events came to
+    RELEASED = "released"  # the action that a latch waits for was done
+    ANSWERED = "answered"  # in checkpoints only: number of jobs by answer
+    REPAIR_TRIED = "repair_tried"  # in checkpoints only: a step of a repair, and its result
+    TRIED = "tried"  # in checkpoints only: number of intents by outcome
+    SUMMED = "summed"  # in checkpoints only: sums over many events
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
-    """A GPU that belongs in this machine."""
+    """An expected GPU."""
 
     slot: str
     """PCI address."""
     uuid: str = ""
-    """UUID; empty until NVML gave it."""
+    """UUID; empty until NVML reports it."""
     name: str = ""
     """Product name."""
     serial: str = ""
@@ -288,18 +288,18 @@ class Pin:
     first_seen: Stamp = field(default_factory=lambda: Stamp(0.0, 0.0))
     """When it was first seen here."""
     links: int = 0
-    """A bit for each NVLink that was ever active, against which a loss is noticed."""
+    """Bit mask of the NVLinks that were ever active, to detect a loss."""
     pcie_width: int = 0
-    """Lanes that were accepted as all that its slot has; 0: as many as card and slot allow."""
+    """PCIe lanes accepted as the maximum of its slot; 0: the maximum of card and slot."""
     settings: str = ""
-    """Settings that were accepted though its siblings have others (`gpu/settings.py`)."""
+    """Accepted settings that differ from its siblings (`gpu/settings.py`)."""
     licensed: bool = False
     """Its vGPU software had a licence here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuVerdict:
-    """One expected or present GPU."""
+    """Verdict on one expected or present GPU."""
 
     slot: str
     """PCI address."""
@@ -323,12 +323,12 @@ class GpuVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LemonDays:
-    """How often one kind of fault came lately."""
+    """Recent frequency of one kind of fault."""
 
     what: str
     """Kind of fault."""
     days: int
-    """On how many of the last 28 days it came."""
+    """Number of the last 28 days with the fault."""
     slot: str = ""
     """PCI address of the GPU; empty: the node as a whole."""
 
@@ -340,26 +340,26 @@ class Verdict:
     at: Stamp
     """The instant."""
     health: Health
-    """Failure if any finding is one, else unknown if something needed was not observed, else the worst finding."""
+    """Failure if any finding is one, else unknown if a required source was not observed, else the worst finding."""
     reasons: tuple[str, ...] = ()
     """Short codes, worst first."""
     unknown: tuple[str, ...] = ()
-    """What could not be observed."""
+    """Codes of what could not be observed."""
     findings: tuple[Finding, ...] = ()
-    """Those in force, worst first."""
+    """Findings in force, worst first."""
     silenced: tuple[Finding, ...] = ()
     """Findings that are consequences of others."""
     incidents: tuple[Incident, ...] = ()
-    """What findings and silenced ones are of, without those of shadow checks; the worst first."""
+    """Incidents of the findings, including silenced ones, without those of shadow checks; worst first."""
     gpus: tuple[GpuVerdict, ...] = ()
     """Every expected or present GPU."""
     expected: int | None = None
-    """How many GPUs belong here; None if not known."""
+    """Expected number of GPUs; None if unknown."""
     expected_from: str = ""
     """`configured`, `machine_type`, `learned` or empty."""
     present: int = 0
-    """How many GPUs are here."""
+    """Number of present GPUs."""
     lemons: tuple[LemonDays, ...] = ()
-    """Kinds of fault that came on several days."""
+    """Days with faults, by kind and GPU."""
     domain: str = ""
     """The NVLink domain of this node, as last known; empty if it has none."""

@@ -1,6 +1,6 @@
-"""A severity that the site configures also applies to a failure that latched before, after a reload as after a restart.
+"""Applies the severity that the site configures to failures that are already latched, after a reload or a restart.
 
-What is still seen is assessed again in each pass; a latch is not seen any more, and is reassessed only here.
+A condition that is still seen is assessed again in each pass. A latched one is not; it is reassessed here.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def overridden(state: State, rules: Rules) -> Iterator[tuple[EventKind, Key, Evi
                 {"by": f"the site: {track.key.code}s.{track.key.detail}.severity is record"},
             )
         elif configured and (configured != track.severity or configured == Severity.WARNING):
-            # Also where it is a warning already: a warning of the site's does not latch.
+            # Even if it is a warning already, since a warning by the site's configuration does not latch.
             yield EventKind.RAISED, track.key, _data(track, Severity(configured), row)
 
 
 def _configured(key: Key, rules: Rules) -> str:
-    """Severity that the site configured for `key`: `record`, a severity, or nothing."""
+    """Return the severity that the site configured for `key`: `record`, a severity, or ""."""
     check = rules.checks.get(key.code)
     numbers = {"xid": rules.xids, "sxid": rules.sxids}.get(key.code, {})
     number = numbers.get(key.detail)

@@ -1,9 +1,9 @@
-"""Host events become records: counted once, though several sources may report them, and coalesced, though they may storm.
+"""Converts host events to records: counted once even if several sources report them, and coalesced in a storm.
 
-All lines of one kind about one subject that come in one step are one event with a count; of a log that is read late, as after a restart,
-those of some seconds, since what jobs there were meanwhile had only those of their time. A report that another source
-made already is not counted (`pairing.py`); if it is the first that brings the line itself, it is an event with the count
-0, which carries the text. So is NVML's own report of an Xid 79, which no witness can deny (`xid/witnesses.py`).
+All lines of one kind about one subject in one step are one event with a count. If the log is read late, as after a
+restart, an event spans at most `APART` seconds, so that each job gets only the lines of its time. A report that another
+source already made is not counted (`pairing.py`). If it is the first with the text of the line, it is an event with the
+count 0 and the text. So is NVML's own report of an Xid 79, which no witness can contradict (`xid/witnesses.py`).
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from gpuwarden_collectors.event_facts import (
 )
 
 RECORDS_KEPT = 4096
-"""More (subject, number) pairs than any host has; beyond it new ones are dropped, so that garbage cannot fill memory: all but
-Xids that the vendor describes, of GPUs that belong here."""
+"""More (subject, number) pairs than any host has. Beyond this, new ones are dropped so that garbage cannot fill memory,
+except Xids that the vendor describes, of expected GPUs."""
 
 APART, APART_MOST = 5.0, 64
-"""Seconds that the lines of one event may span, and how many events more one step may have for that. Our choice: a running daemon makes a
-step within a second of a line, so that only lines which are read late span more."""
+"""Seconds that the lines of one event may span, and most additional events in a step for that. Own choice: a running
+daemon makes a step within a second of a line, so only lines that are read late span more."""
 
 _SET_ASIDE = parts("set_aside")
 _NO_SUBJECT = Key("", NODE)
@@ -55,9 +55,9 @@ _Line = XidEvent | SxidEvent | AerEvent | KernelLineEvent
 
 @dataclass(slots=True)
 class _Batch:
-    """The lines of one kind about one subject in one step. `newest`: the last event; of Xids, the last one that has a text.
+    """The lines of one kind about one subject in one step. `newest`: the last event; for Xids, the last with a text.
 
-    `began`: when the first came, seconds of CLOCK_BOOTTIME.
+    `began`: time of the first line, seconds of CLOCK_BOOTTIME.
     """
 
     newest: HostEvent
@@ -72,7 +72,7 @@ class _Batch:
     nvml: float | None = None
 
     def is_over(self, event: HostEvent) -> bool:
-        """Return True if this event is too late for this batch and begins a new one. Events of history never do."""
+        """Return True if this event is too late for this batch and begins a new one. Historic events never do."""
         return not isinstance(event, LogGap) and not event.history and event.at.boottime - self.began > APART
 
     def add(self, event: HostEvent, *, counted: bool) -> None:
@@ -99,12 +99,12 @@ class _Batch:
 
 
 def _of_nvml(event: HostEvent) -> bool:
-    """True if this is an Xid 79 that NVML itself reports."""
+    """Return True if this is an Xid 79 that NVML itself reports."""
     return isinstance(event, XidEvent) and event.source is Source.NVML and str(event.xid) == FALLEN
 
 
 def _fatal(event: SxidEvent) -> bool | None:
-    """The severity of the line: by its term, else by its number (ctrl_dev_nvswitch.h: 0 non-fatal, 1 fatal)."""
+    """Return the severity by the term in the line, else by its number (ctrl_dev_nvswitch.h: 0 non-fatal, 1 fatal)."""
     return (
         event.fatal
         if event.fatal is not None
@@ -113,7 +113,7 @@ def _fatal(event: SxidEvent) -> bool | None:
 
 
 def records(state: State, host_events: Sequence[HostEvent], boot_id: str) -> tuple[State, list[Event]]:
-    """The events for these host events, one for each kind, subject and `APART` of the batch, and the state with its pairing updated."""
+    """Return the state with updated pairing, and an event for each kind, subject and `APART` seconds."""
     if not host_events:
         return state, []
     unpaired = dict(state.moments.unpaired)
@@ -141,7 +141,7 @@ def records(state: State, host_events: Sequence[HostEvent], boot_id: str) -> tup
 
 
 def _is_of_feature(state: State, event: XidEvent) -> tuple[State, bool]:
-    """Return whether a feature caused this Xid itself. A feature that raises counts as not having caused it."""
+    """Return whether a feature caused this Xid. A feature that raises an exception counts as not having caused it."""
     for name, feature in _SET_ASIDE.items():
         try:
             if feature.is_own(state, event):
@@ -152,9 +152,7 @@ def _is_of_feature(state: State, event: XidEvent) -> tuple[State, bool]:
 
 
 def _with_recoveries(host_events: Sequence[HostEvent]) -> Iterator[HostEvent]:
-    """Yield the events, and a GPU reset after each Xid 154 that needs no recovery any more: the driver logs no line for
-    a reset.
-    """
+    """Yield the events, and a GPU reset after each Xid 154 with action *None*: the driver logs no line for a reset."""
     for event in host_events:
         yield event
         if isinstance(event, XidEvent) and event.xid == 154 and recovery_action(sign(event)) == 0:
@@ -162,7 +160,7 @@ def _with_recoveries(host_events: Sequence[HostEvent]) -> Iterator[HostEvent]:
 
 
 def target_of(event: HostEvent) -> tuple[EventKind, Key] | None:  # noqa: PLR0911 - one arm for each kind of host event
-    """The kind of event that it becomes, and its key; None if it is not recorded."""
+    """Return the kind and key of the event that is recorded; None if none is."""
     match event:
         case XidEvent():
             return EventKind.XID, Key("xid", _gpu_or_node(event.slot), str(event.xid))
@@ -186,7 +184,7 @@ def target_of(event: HostEvent) -> tuple[EventKind, Key] | None:  # noqa: PLR091
 
 
 def _elsewhere(state: State, event: HostEvent) -> bool:
-    """True if the kernel could not recover a device that is neither a GPU nor a port above one."""
+    """Return True if the kernel could not recover a device that is neither a GPU nor a port above one."""
     if not isinstance(event, AerEvent) or event.severity is not AerSeverity.UNRECOVERED:
         return False
     return not any(event.slot in slots for slots in (state.pins, state.moments.slots, state.moments.ports_above))
@@ -214,14 +212,14 @@ def _ends_nothing(
 
 
 def _of_pinned_gpu(state: State, key: Key) -> bool:
-    """True for a known Xid of a pinned GPU. The number of these records is bounded, so they are kept beyond `RECORDS_KEPT`."""
+    """Return True for a known Xid of a pinned GPU: these records are bounded, so they may exceed `RECORDS_KEPT`."""
     return key.code == "xid" and key.subject.slot in state.pins and int(key.detail) in XIDS
 
 
 def _adds_text(
     state: State, batches: dict[tuple[EventKind, Key], _Batch], target: tuple[EventKind, Key], event: HostEvent
 ) -> bool:
-    """True if a kernel line gives the text of an Xid that NVML or DCGM reported before without one."""
+    """Return True if a kernel line adds the text of an Xid that NVML or DCGM reported without one."""
     if not isinstance(event, XidEvent) or event.source is not Source.KERNEL_LOG:
         return False
     record = state.records.get(target[1])

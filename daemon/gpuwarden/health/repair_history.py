@@ -1,12 +1,12 @@
-"""How often a board failed and was repaired, and the advice when the same failure comes back.
+"""History of failures and repairs of each board, and the advice when the same failure recurs.
 
-    reset the GPU -- it comes back --> reboot -- it comes back --> have the hardware inspected
+    reset the GPU -- it recurs --> reboot -- it recurs --> have the hardware inspected
 
-The ladder is climbed by one board and one kind of failure (`xid.95`, `row_remap_failed`), never by the node: a reboot for
-GPU 0 means nothing for GPU 5. A repair counts only if the failure was active when it was done, so an epilog that resets every
-GPU after every job repairs nothing; it counts for `COUNTS_FOR`. Another board in the slot starts at the foot.
+Escalation is by board and kind of failure (`xid.95`, `row_remap_failed`), never by node: a reboot for GPU 0 has no
+effect on GPU 5. A repair counts only if the failure was active at the time, so an epilog that resets every GPU after
+every job does not count. It counts for `COUNTS_FOR`. A new board in the slot starts at the first step.
 
-Whatever was done in between, the third failure of one kind within `DAY` is for a person: each repair helped, and the board fails all the same.
+The third failure of one kind within `DAY` needs a person, regardless of repairs: the board fails again.
 """
 
 from __future__ import annotations
@@ -18,26 +18,25 @@ from gpuwarden.health.model import Advice, Evidence
 from gpuwarden_collectors.dataclass import dataclass
 
 COUNTS_FOR = 7 * 86_400.0
-"""Seconds. Own choice: the window in which NVSentinel's analyser counts the remediations of a node."""
+"""Seconds. Own choice: NVSentinel's analyser counts the remediations of a node in the same window."""
 FORGOTTEN_AFTER = 4 * COUNTS_FOR
-"""Seconds. Until then a repair still counts for a failure that is active since before it."""
+"""Seconds for which a repair counts for a failure that was active before it."""
 TAKES_EFFECT = 60.0
-"""Seconds after a repair from which a failure that is still observed was not repaired: passes and the driver need some
-time."""
+"""Seconds after which a failure that is still observed was not repaired: passes and the driver need some time."""
 DAY = 86_400.0
 OFTEN = 3
-"""Failures of one kind within a day. Own choice: one that a reset cured stays cured, and a second may be chance or an incomplete repair."""
+"""Failures of one kind within a day. Own choice: a second one may be chance or an incomplete repair."""
 OFTEN_KEY = "failures_within_a_day"
-"""The evidence key for the number of failures within a day."""
+"""Evidence key for the number of failures within a day."""
 KEPT = 1024  # (board, kind) pairs
 
 Case = tuple[str, str]
-"""The board (its UUID, or its slot if it never gave one), and the kind of failure."""
+"""The board (its UUID, or its slot if it never reported one), and the kind of failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Repairs:
-    """When the failure came lately, and was last repaired in each way."""
+    """Recent times of a failure, and the last repair of each kind."""
 
     reset: float = 0.0
     """Wall time of the last GPU reset; 0: never."""
@@ -51,7 +50,7 @@ RepairHistory = Mapping[Case, Repairs]
 
 
 def repaired(repairs: RepairHistory, cases: Iterable[Case], at: float, how: str) -> RepairHistory:
-    """History with a repair of these cases at `at`; `how` is "reset" or "reboot". Repairs of long ago are forgotten."""
+    """Return the history with a repair of these cases at `at`; `how`: "reset" or "reboot". Old repairs are dropped."""
     result = _recent(repairs, at)
     for case in cases:
         done = result.pop(case, Repairs())
@@ -73,12 +72,12 @@ def _recent(repairs: RepairHistory, at: float) -> dict[Case, Repairs]:
 
 
 def within_a_day(done: Repairs, first_seen: float) -> int:
-    """Return how many failures of this kind came within a day, with the one that was first seen at `first_seen` (wall time)."""
+    """Return the number of failures within a day, including the one first seen at `first_seen` (wall time)."""
     return 1 + sum(first_seen - DAY <= at < first_seen for at in done.failed)
 
 
 def escalated(advice: Advice, done: Repairs | None, first_seen: float, now: float) -> tuple[Advice, Evidence]:
-    """The advice for a failure that is seen now and first was at `first_seen` (wall time), and why it is not `advice`."""
+    """Return the advice for a failure first seen at `first_seen` (wall time), and the reason if it is not `advice`."""
     if done is None or advice in (Advice.INSPECT_HARDWARE, Advice.CONTACT_SUPPORT):
         return advice, {}
     treatable = advice in (Advice.RESET_GPU, Advice.REBOOT)
@@ -92,6 +91,6 @@ def escalated(advice: Advice, done: Repairs | None, first_seen: float, now: floa
 
 
 def _did_not_help(at: float, first_seen: float, now: float) -> bool:
-    """True if the failure was repaired at `at`, and came back after that or did not go away."""
+    """Return True if the failure was repaired at `at`, but recurred or persisted after that."""
     came_back = at < first_seen <= at + COUNTS_FOR
     return at > 0.0 and (came_back or (first_seen <= at and now - at > TAKES_EFFECT))

@@ -1,7 +1,7 @@
-"""Where the runbook of each condition is: a page of docs/use/runbooks, and there a section. Each condition is here once; a test holds that.
+"""Location of each condition's runbook: a page of docs/use/runbooks and a section. A test requires exactly one entry.
 
-A few have a page of their own, since the alert for them comes earlier or asks for something else than repair: it has the name of that
-alert. All others are sections of a page about one part of a node. What a section says of the finding itself is made from the tables.
+A few conditions have a separate page, named after their alert, because it fires earlier or requires something other
+than a repair. All others are sections of a page about one part of a node. Facts of a finding are generated.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gpuwarden.features import parts
 from gpuwarden_collectors.dataclass import dataclass
 
 RUNBOOKS = "https://github.com/gpuwarden/gpuwarden/blob/main/docs/use/runbooks"
-"""A placeholder: `publish.runbooks` and `tools/rules.py --runbooks` take the address where your people read docs/use/runbooks."""
+"""A placeholder: set your URL of docs/use/runbooks with `publish.runbooks` and `tools/rules.py --runbooks`."""
 
 UNKNOWN_RUNBOOK = "GpuwardenNodeUnknown.md"
 
@@ -22,7 +22,7 @@ OWN_FAILURES = {
     "driver_unresponsive": "GpuwardenDriverUnresponsive",
     "memory_degrading": "GpuwardenMemoryDegrading",
 }
-"""By check, the alert that failures of it have of their own."""
+"""By check: the separate alert for its failures."""
 OWN_WARNINGS = {
     "lemon_node": "GpuwardenLemonNode",
     "row_remap_pending": "GpuwardenRowRemapPending",
@@ -31,7 +31,7 @@ OWN_WARNINGS = {
     "gpu_misconfigured": "GpuwardenGpuMisconfigured",
     "job_stalled": "GpuwardenJobStalled",
 }
-"""The same of warnings."""
+"""By check: the separate alert for its warnings."""
 OWN = OWN_FAILURES | OWN_WARNINGS
 
 
@@ -43,7 +43,7 @@ class Page:
     checks: tuple[str, ...]
     families: tuple[str, ...] = ()
     family_section: str = ""
-    """The anchor of the section about these families."""
+    """Anchor of the section about these families."""
 
 
 _PAGES = (
@@ -102,14 +102,14 @@ PAGES = tuple(
 
 
 def page_of(check: str) -> str:
-    """Return the name of the page, without its ending; "README" for a code that none explains."""
+    """Return the name of the page without its extension; "README" for a code without a page."""
     if (own := OWN.get(check)) is not None:
         return own
     return next((page.name for page in PAGES if check in page.checks or _in_family(page, check)), "README")
 
 
 def place(check: str) -> str:
-    """Return where the runbook of a finding is, below the folder of runbooks."""
+    """Return the path of the runbook of a finding, below the folder of runbooks."""
     page = next((page for page in PAGES if check not in page.checks and _in_family(page, check)), None)
     if page is not None and check not in OWN:
         return f"{page.name}.md#{page.family_section}"
@@ -117,7 +117,7 @@ def place(check: str) -> str:
 
 
 def address(check: str, folder: str = RUNBOOKS) -> str:
-    """Return the address of the runbook of a finding; `folder`: that of all runbooks."""
+    """Return the URL of the runbook of a finding. `folder`: the URL of all runbooks."""
     return f"{folder}/{place(check)}"
 
 

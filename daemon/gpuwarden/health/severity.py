@@ -1,7 +1,7 @@
-"""Severity and advice of a sighting: from the row of its condition, the sighting itself, the site's rules, earlier repairs.
+"""Severity and advice of a sighting, from the row of its condition, the sighting, the site's rules and earlier repairs.
 
-The site's rule wins over the sighting, and that over the row. Only for a grace that has no end, as that of a boot, does
-the site's rise time not count.
+The site's rule takes precedence over the sighting, and the sighting over the row. The site's rise time does not apply
+to an infinite grace, such as that during a boot.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Assessment:
 
 
 def in_shadow(code: str, rules: Rules) -> bool:
-    """True if the check is in shadow: it is reported, and no action follows."""
+    """Return True if the check is in shadow: reported without any action."""
     shadow, row = rules.checks.get(code, NO_RULE).shadow, condition(code)
     return row is not None and row.shadow if shadow is None else shadow
 
@@ -49,7 +49,7 @@ def rise(row: Condition, rule: CheckRule, sighting: Sighting) -> float:
 
 
 def fall(state: State, row: Condition, rule: CheckRule, track: Track) -> float:
-    """Seconds for which a condition must not be seen before it ends; longer if it flaps."""
+    """Return the seconds for which a condition must not be seen before it ends; longer if it flaps."""
     seconds = row.fall if rule.fall is None else rule.fall
     return max(seconds, flaps.QUIET) if flaps.flaps(state.raises, track.key, row.flaps) else seconds
 

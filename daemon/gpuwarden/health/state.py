@@ -1,9 +1,8 @@
 """The fold of the judge: how events change its state.
 
-`fold(state, event)` is the only place where tracks, records and pins change durably. The judge decides on *events*;
-they are folded at once and written to the ledger, and after a restart the ledger's events are folded again and give the
-same state. Values that a restart may lose (evidence of the last pass, rates over a window) are refreshed by
-`Track.seen` and `Windows` without events.
+Only `fold(state, event)` changes tracks, records and pins durably. The judge emits *events*, which are folded at once
+and written to the ledger. After a restart, folding the ledger's events gives the same state. Values that a restart may
+lose (evidence of the last pass, rates over a window) are refreshed by `Track.seen` and `Windows` without events.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def _without(tracks: Mapping[Key, Track], key: Key) -> dict[Key, Track]:
 
 def _raise(state: State, event: Event, *, raised: bool) -> State:
     key = event.key
-    if key is None or (row := condition(key.code)) is None:  # a condition of another version, which wrote this ledger
+    if key is None or (row := condition(key.code)) is None:  # a condition of another version that wrote the ledger
         return state
     before, data = state.tracks.get(key), read(Raised, event)
     track = Track(
@@ -120,9 +119,7 @@ def _dealt_with(state: State, record: Record) -> bool:
 
 
 def _released(state: State, at: Stamp, slot: str | None, latches: tuple[Latch, ...]) -> State:
-    """Mark latches of these kinds on the GPU in `slot` (None: on any) as released at `at`, except those with later
-    lines.
-    """
+    """Release latches of these kinds on the GPU in `slot` (None: on any) at `at`, except those with later lines."""
 
     def may_end(track: Track) -> bool:
         record = state.records.get(track.key)
@@ -156,7 +153,7 @@ def _pinned(state: State, event: Event) -> State:
         cases = {(pin.uuid if of == slot else of, kind): done for (of, kind), done in state.repairs.items()}
         state = replace(state, repairs=cases, lemons=renamed(state.lemons, slot, pin.uuid))
     state = replace(state, pins={**state.pins, slot: pin}, given_up=state.given_up - {slot})
-    if event.kind == EventKind.GPU_REPLACED:  # the fault went away with the board, and so did what it had counted
+    if event.kind == EventKind.GPU_REPLACED:  # fault and counters left with the board
         windows = {key: series for key, series in state.moments.windows.items() if key[0] != slot}
         links = {of: counters for of, counters in state.links.items() if of != slot}
         records = _uncounted(state, slot)
@@ -194,7 +191,7 @@ def _over(state: State, key: Key) -> State:
 
 
 def _acknowledged(state: State, event: Event, key: Key) -> State:
-    """End the finding. Its lines do not raise it again, and what `lemon_node` counted is forgotten."""
+    """End the finding. Its lines do not raise it again. For `lemon_node` the counted days are cleared."""
     state = _over(state, key)
     if key.code == LEMON_NODE:
         return replace(state, lemons={})
@@ -205,9 +202,7 @@ def _acknowledged(state: State, event: Event, key: Key) -> State:
 
 
 def _booted(state: State, event: Event) -> State:
-    """Begin a new boot: rising and falling restart, since boot time does, and active failures count as treated by a
-    reboot.
-    """
+    """Begin a new boot: rise and fall times restart with boot time, and active failures count as rebooted."""
     cases = [case(state, track.key) for track in failures(state)]
     tracks = {key: replace(track, clean_since=None) for key, track in state.tracks.items() if track.raised}
     state = replace(
@@ -225,7 +220,7 @@ def _booted(state: State, event: Event) -> State:
 
 
 def _worth_keeping(state: State) -> Mapping[Key, Record]:
-    """Records of findings, and the newest of the others; all, while a checkpoint is read (its records come first)."""
+    """Return the records of findings and the newest others; all while a checkpoint is read (its records come first)."""
     if len(state.records) <= RECORDS_OF_OLD or not state.boot_id:
         return state.records
     oldest_first = sorted(state.records.items(), key=lambda item: (item[0] in state.tracks, item[1].last.wall))
@@ -240,9 +235,7 @@ def _reset(state: State, event: Event, slot: str) -> State:
 
 
 def _summed(state: State, event: Event) -> State:
-    """Fold the sums of a checkpoint. The first one, without a key, resets what folding the checkpoint's own events
-    counted.
-    """
+    """Fold the sums of a checkpoint. The first, without a key, clears the counts from the checkpoint's own events."""
     key = event.key
     if key is None:
         return replace(state, raises={}, repairs={}, lemons={})
@@ -272,7 +265,7 @@ def _days(text: Json) -> tuple[int, ...]:
 
 
 MEMORIES = parts("memory")
-"""By feature, the module with the fold of what it remembers."""
+"""By feature: the module with the fold of its memory."""
 RECORDS_OF_OLD = 2048
 """Most records kept at a boot, so that many useless ones of the last boot leave room for new ones."""
 RESETS_KEPT = 256
@@ -280,7 +273,7 @@ RESETS_KEPT = 256
 
 
 def fold(state: State, event: Event) -> State:
-    """The state after `event`. Events of kinds that change nothing leave it as it is."""
+    """Return the state after `event`; the same state for kinds of events that change nothing."""
     after = _by_features(_folded(state, event), event)
     if after.lemons is not state.lemons or event.kind in (EventKind.SUMMED, EventKind.MACHINE_CHANGED):
         return after

@@ -1,4 +1,4 @@
-"""The median. The standard library's module imports `decimal` and `random`, which take 2 MiB."""
+"""The median. The standard library's module imports `decimal` and `random`, which need 2 MiB."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state within one step of the judge: events are folded at once, refreshed tracks are stored at the end."""
+"""State within one step of the judge. Events are folded at once; refreshed tracks are stored at the end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Steps:
         self._boot_id = boot_id
         self._refreshed: dict[Key, Track] | None = None
         self.sighted: dict[Key, float] = {}
-        """Of the findings that are not confirmed yet: those seen in this step, and the seconds for which each must be seen."""
+        """Unconfirmed findings that were seen in this step, with their rise times in seconds."""
 
     def take(self, event: Event) -> None:
         self.settle()
@@ -32,7 +32,7 @@ class Steps:
         return (self.state.tracks if self._refreshed is None else self._refreshed).get(key)
 
     def refresh(self, track: Track) -> None:
-        """Store a change of a track that needs no event: a repeated sighting, or since when there is none."""
+        """Store a change of a track that needs no event: a repeated sighting, or the time since which there is none."""
         if self._refreshed is None:
             self._refreshed = dict(self.state.tracks)
         self._refreshed[track.key] = track

@@ -1,8 +1,9 @@
-"""What to do about each condition, for the operator who reads a finding. The one place where these texts are.
+"""Instructions for the operator, by condition. All such texts are defined here.
 
-A text belongs to the condition, not to its `model.Advice`: that is what policy decides by. Its first sentence is the action, short enough
-for the reason of a drain; the rest says what if that does not help. `make docs` writes each text as the first line of the condition's
-runbook, and status, explain, JSON, metrics and notifications show it through `to_do`. SLOT is the PCI address, NAME the mount, service or port.
+A text belongs to the condition, not to its `model.Advice`, which policy uses. The first sentence is the action, short
+enough for the reason of a drain; the rest is for when that does not help. `make docs` writes each text as the first
+line of the runbook, and status, explain, JSON, metrics and notifications show it through `to_do`. SLOT is the PCI
+address, NAME the mount, service or port.
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ TO_DO: Mapping[str, str] = {
     "lemon_node": "Drain the node in working hours, run `dcgmi diag -r 3`, replace the board that the evidence names. Nothing wrong: `gpuwarden ack lemon_node`.",
     "gpu_held_after_job": "End the processes that the evidence names: `kill PID`, then `kill -9 PID`. State D: drain the node, reboot it when empty.",
 } | {code: text for feature in parts("conditions").values() for code, text in feature.TO_DO.items()}  # fmt: skip
-"""By the code of the condition."""
+"""By code of the condition."""
 
 VARIANTS: Mapping[tuple[str, Advice], str] = {
     ("ecc_uncorrectable", Advice.RESTART_APP): "Restart the job that died: the driver contained the error. Reset the GPU when the node is empty, "
@@ -138,7 +139,7 @@ VARIANTS: Mapping[tuple[str, Advice], str] = {
     ("retired_pages", Advice.CONTACT_SUPPORT): f"Drain the node, {REPORT}, and have the board replaced. 63 pages are the vendor's limit.",
     ("adapter_failed", Advice.OBSERVE): "Look at the port: `ibstat`. Commands to the adapter had no answer; it is a failure after 2 minutes of them.",
 }  # fmt: skip
-"""By condition, and by the advice of a sighting that is milder or worse than its row."""
+"""By condition, and the advice of a sighting that is milder or worse than its row."""
 
 RECOVERY: Mapping[int, str] = {
     1: f"Drain the node and {RESET}. The driver asks for it.",
@@ -150,7 +151,7 @@ RECOVERY: Mapping[int, str] = {
     6: "Drain the node and reboot it. That resets the PCIe bus of the GPU, for which the driver asks.",
     7: "Drain the node and reboot the machine. The driver asks for it.",
 }
-"""By the value of gpu_recovery_action. Source: NVIDIA GPU memory error management, error recovery and response flags."""
+"""By value of gpu_recovery_action. Source: NVIDIA GPU memory error management, error recovery and response flags."""
 
 AGAIN: Mapping[str, str] = {
     "a GPU reset": "Drain the node and reboot it. It came back after a GPU reset.",
@@ -158,14 +159,14 @@ AGAIN: Mapping[str, str] = {
     + REPORT
     + " for the vendor.",
 }
-"""By what was done before in vain (`repair_history.py`)."""
+"""By the repair that did not help (`repair_history.py`)."""
 
 TOO_OFTEN = (
     "Drain the node and have the board inspected or replaced. It failed like this three times within a day: "
     + REPORT
     + " for the vendor."
 )
-"""Of a failure that each repair ended, and that comes again (`repair_history.py`)."""
+"""For a failure that recurs although each repair ended it (`repair_history.py`)."""
 
 COMMON: Mapping[Advice, str] = {
     Advice.NONE: "Nothing.",
@@ -179,7 +180,7 @@ COMMON: Mapping[Advice, str] = {
     Advice.INSPECT_HARDWARE: "Drain the node and have the board inspected: seating, power, cables.",
     Advice.CONTACT_SUPPORT: f"Open a case with the vendor: {REPORT}.",
 }
-"""For what has no text of its own: numbers of the tables, and advice that the site's configuration names."""
+"""For findings without a specific text: numbers of the tables, and advice from the site's configuration."""
 
 _SITE_CHECK = "Do what the text of the check says. The check is this site's own: its command is in the configuration."
 _PLAIN = re.compile(r"[A-Za-z0-9_./:@-]{1,128}")
@@ -187,18 +188,18 @@ _RECOVERY_VALUE = "value"
 
 
 def to_do(key: Key, advice: Advice, evidence: Evidence) -> str:
-    """Text of what to do about a finding, with the address of its GPU in the commands."""
+    """Return the instructions for a finding, with the address of its GPU in the commands."""
     return placed(_text(key, advice, evidence), key)
 
 
 def of_raised(key: Key, data: Evidence) -> str:
-    """Text of what to do about the finding that an event RAISED with these data is about."""
+    """Return the instructions for the finding of an event RAISED with these data."""
     advice = str(data.get("advice", ""))
     return to_do(key, Advice(advice) if advice in set(Advice) else Advice.OBSERVE, data)
 
 
 def placed(text: str, key: Key) -> str:
-    """`text` with what it is about. A name that a shell could misread is left out of the command."""
+    """Insert the subject into `text`. A name that a shell could misread is left out of the command."""
     subject = key.subject
     if subject.slot:
         text = text.replace("SLOT", subject.slot)
@@ -206,7 +207,7 @@ def placed(text: str, key: Key) -> str:
 
 
 def first_sentence(text: str) -> str:
-    """The action alone, without its point, for where there is little room."""
+    """Return only the action, without the full stop, for short texts."""
     return text.partition(". ")[0].rstrip(".")
 
 
@@ -215,13 +216,13 @@ _COMMAND = re.compile(r": `.*")
 
 
 def in_brief(text: str) -> str:
-    """The action in some words, for the reason of a drain: without the drain itself, and without the command."""
+    """Return the action in a few words for the reason of a drain, without the drain itself and the command."""
     action = _COMMAND.sub("", _DRAIN.sub("", first_sentence(text)))
     return f"{action[:1].lower()}{action[1:]}"
 
 
 def of_condition(code: str, advice: Advice) -> str:
-    """The text of a condition as its runbook has it; for a code of DCGM's, the vendor's action."""
+    """Return the text of a condition as in its runbook; for a DCGM code, the vendor's action."""
     if (text := TO_DO.get(code)) is not None:
         return text
     if code.startswith("plugin_"):
@@ -239,7 +240,7 @@ def of_sxid(advice: Advice) -> str:
 
 
 def of_recovery(value: object, advice: Advice) -> str:
-    """The text for a recovery action that the driver asks for; of one without a value as DCGM says it, that of the condition."""
+    """Return the text for a recovery action of the driver; without a value, as from DCGM, that of the condition."""
     wording = RECOVERY.get(value) if isinstance(value, int) else None
     return wording or (TO_DO["gpu_recovery_action"] if value is None else COMMON[advice])
 

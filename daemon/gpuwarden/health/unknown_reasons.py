@@ -1,4 +1,4 @@
-"""Why the health of a node is unknown, and what to do about each reason, as text for people."""
+"""Reasons for which the health of a node is unknown, each with instructions for the operator."""
 
 from __future__ import annotations
 
@@ -55,4 +55,4 @@ UNKNOWN_REASONS: Mapping[str, UnknownReason] = {
         "Read `dmesg -T | grep -iE 'xid|nvrm' | tail` and `journalctl -u gpuwarden -n 50`. A driver that hangs: drain, reboot.",
     ),
 }
-"""By code."""
+"""By code of the reason."""

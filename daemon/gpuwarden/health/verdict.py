@@ -1,4 +1,4 @@
-"""State and sight become one verdict: findings, each GPU's health, the node's health, and what could not be seen."""
+"""Builds the verdict from state and sight: findings, health of GPUs and node, and what could not be observed."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _finding(track: Track, root: Key | None, state: State, sight: Sight) -> Find
 
 
 def _unknown(state: State, sight: Sight, expected: int | None, gpus: Sequence[GpuVerdict]) -> Iterable[str]:
-    """Yield why the GPUs of this node cannot be judged now; nothing if they can, or if no GPU is expected."""
+    """Yield the reasons for which the GPUs cannot be judged now; none if they can, or if no GPU is expected."""
     if expected == 0:
         return
     if expected is None:
@@ -102,7 +102,7 @@ _CODE_OF = {
     NvmlProblem.NO_PERMISSION: "device_permission",
     NvmlProblem.OTHER: "nvml_unavailable",
 }
-"""The reason for unknown health is the code of the condition for the same problem."""
+"""Reason for unknown health: the code of the condition for the same problem."""
 
 
 def _nameless(sight: Sight) -> int:
@@ -111,9 +111,7 @@ def _nameless(sight: Sight) -> int:
 
 
 def _gpus(state: State, sight: Sight, findings: Sequence[Finding]) -> Iterable[GpuVerdict]:
-    """Yield a verdict for each GPU. `findings`: those that count, consequences included, since each GPU keeps its own
-    faults.
-    """
+    """Yield a verdict for each GPU. `findings`: those that count, with consequences: each GPU keeps its faults."""
     where = presences(state, sight)
     here = {slot for slot, facts in sight.gpus.items() if facts.answer is not GpuAnswer.LOST}
     numbers = _last_numbers(sight)
@@ -141,17 +139,17 @@ def _gpus(state: State, sight: Sight, findings: Sequence[Finding]) -> Iterable[G
 
 
 def _last_numbers(sight: Sight) -> Mapping[str, int]:
-    """NVML's last known index of each GPU by slot, while NVML cannot be read and operators need it most."""
+    """Return NVML's last known index of each GPU by slot, while NVML cannot be read and operators need it most."""
     last = sight.view.nvml.facts if sight.nvml is None else None
     return {} if last is None else {facts.slot: facts.index for facts in last.gpus}
 
 
 _gpu = lru_cache(maxsize=1024)(GpuVerdict)
-"""One object for one GPU as long as nothing about it changes."""
+"""Cached, so that an unchanged GPU keeps one object."""
 
 
 def _present(presence: Presence, sight: Sight) -> bool:
-    """True if the GPU is seen now. While NVML cannot be read, a GPU that answers on the PCI bus is there."""
+    """Return True if the GPU is seen now. While NVML cannot be read, a GPU that answers on the PCI bus is present."""
     return presence is Presence.PRESENT or (presence is Presence.UNSEEN and sight.devices is not None)
 
 

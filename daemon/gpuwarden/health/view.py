@@ -53,7 +53,7 @@ class Seen(Generic[Facts]):
 _NEVER: Seen[Any] = Seen()
 
 LONGEST = 7 * 86_400.0
-"""Seconds that a condition may have to rise or fall."""
+"""Longest rise or fall time in seconds that a site may set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,16 +102,16 @@ class ExpectedSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """The site's choices. The graces are what a driver reload, a GPU reset or a MIG change takes, and a slow boot."""
+    """Rules of the site. The graces cover a driver reload, a GPU reset, a MIG change, and a slow boot."""
 
     expected_gpus: int | None = None
-    """How many GPUs belong here; None: as learned."""
+    """Expected number of GPUs; None: as learned."""
     expected: ExpectedSettings = field(default_factory=ExpectedSettings)
     """Settings that every GPU must have."""
     contained: bool = False
-    """The daemon runs in a container: that its NVML fails says nothing about the host's."""
+    """The daemon runs in a container, where a failing NVML does not mean that the host's fails."""
     machine_type: str = ""
-    """`vendor/product` as the firmware names this machine, or its cloud (`machine_types.py`)."""
+    """`vendor/product` of this machine from the firmware or its cloud (`machine_types.py`)."""
     nvml_fresh_for: float = 15.0
     """Seconds for which facts of NVML count."""
     pci_fresh_for: float = 30.0
@@ -123,17 +123,17 @@ class Rules:
     missing_grace: float = 30.0
     """Seconds for which a GPU may be missing from NVML."""
     driver_grace: float = 120.0
-    """Seconds for which the driver may give no GPU at all."""
+    """Seconds for which the driver may list no GPU at all."""
     boot_grace: float = 600.0
     """Seconds of uptime in which a driver may still be loading."""
     unresponsive_after: float = 20.0
     """Seconds without an answer after which the driver is unresponsive."""
     unresponsive_misses: int = 2
-    """Deadlines that it must have missed for that."""
+    """Deadlines that the driver must have missed for that."""
     off: tuple[str, ...] = ()
-    """Collectors beside NVML, PCI and DCGM that are switched off: what they found before is over."""
+    """Disabled collectors other than NVML, PCI and DCGM. Their findings end."""
     stalled_after: float = 240.0
-    """Seconds for which a job must be fallen before it counts as stalled."""
+    """Seconds for which the activity of a job must stay low before it counts as stalled."""
     checks: Mapping[str, CheckRule] = field(default_factory=dict)
     """Rules by code of the condition."""
     xids: Mapping[str, XidRule] = field(default_factory=dict)
@@ -141,24 +141,24 @@ class Rules:
     sxids: Mapping[str, XidRule] = field(default_factory=dict)
     """Rules by number of the SXid."""
     limits: Limits = field(default_factory=Limits)
-    """From where on a host counts as full."""
+    """Limits above which disk, memory and swap count as full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """The host as last seen."""
+    """The host as last observed."""
 
     boot_id: str
     """The running boot."""
     passes: Mapping[str, Seen[Any]] = field(default_factory=dict)
-    """By name of the collector; without those that have made no pass."""
+    """By name of the collector, for those that have made a pass."""
     errors: Mapping[str, str] = field(default_factory=dict)
-    """Why a component of the daemon does not work, by its name (see `Component`)."""
+    """Error of each component that does not work, by name (see `Component`)."""
     log_read: bool = True
-    """Since this daemon started the kernel log was read from the known position to its end, and no line was lost."""
+    """Since the daemon's start the kernel log was read from the known position to its end, and no line was lost."""
 
     def seen(self, facts: type[Named]) -> Seen[Named]:
-        """Newest pass and facts of the collector that finds these facts."""
+        """Return the newest pass and facts of the collector of these facts."""
         return self.passes.get(facts.collector, _NEVER)
 
     @property
@@ -185,7 +185,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """A view at `now` without stale facts: the input of detectors. Facts are None where nothing fresh is known."""
+    """A view at `now` without stale facts: the input of detectors. Facts are None if there are no fresh ones."""
 
     now: Stamp
     """The instant of the step."""
@@ -196,11 +196,11 @@ class Sight:
     nvml: NvmlFacts | None
     """Facts of NVML."""
     gpus: Mapping[str, GpuFacts]
-    """NVML's GPUs by slot; empty when NVML is not fresh."""
+    """NVML's GPUs by slot; empty if NVML is not fresh."""
     answering: tuple[GpuFacts, ...]
-    """Those of them whose readings of this pass are valid."""
+    """GPUs with valid readings."""
     devices: Mapping[str, PciDevice] | None
-    """The GPUs on the PCI bus by slot, those of a foreign driver (vfio) included; None when the bus could not be observed."""
+    """GPUs on the PCI bus by slot, including those of a foreign driver (vfio); None if the bus could not be read."""
     dcgm: DcgmFacts | None = None
     """Facts of DCGM."""
     jobs: JobsFacts | None = None
@@ -228,16 +228,14 @@ class Sight:
         )
 
     def fresh(self, facts: type[Named]) -> Named | None:
-        """Newest facts of a host collector, or None if they are stale."""
+        """Return the newest facts of a host collector, or None if they are stale."""
         return self.view.seen(facts).fresh(self.now, self.rules.host_fresh_for)
 
 
 OUR_DRIVERS = ("nvidia", "", "nouveau")
-"""Drivers of GPUs that are expected here: NVIDIA's, none yet, and nouveau, which NVIDIA's replaces."""
+"""Drivers of expected GPUs: NVIDIA's, none yet, and nouveau, which NVIDIA's replaces."""
 
 
 def foreign(device: PciDevice | None) -> bool:
-    """True if the device's driver gives the GPU to another owner (vfio-pci, a hypervisor's), so that it is not expected
-    here.
-    """
+    """Return True if the device's driver assigns the GPU to another owner (vfio-pci, a hypervisor's)."""
     return device is not None and device.driver not in OUR_DRIVERS

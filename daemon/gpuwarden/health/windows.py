@@ -1,8 +1,7 @@
-"""Counters over time: the growth of a counter within a window, despite resets, gaps and repeated readings.
+"""Growth of a counter within a window, robust against resets, gaps and repeated readings.
 
-A series keeps a sample only where the counter grew, at most `KEPT` of them and at least `SPACING` seconds apart, so
-that memory is bounded at any pass interval. A counter that decreases was reset: it then counts from zero, and lost
-growth is not estimated.
+A series keeps a sample only if the counter grew: at most `KEPT`, at least `SPACING` seconds apart, so that memory is
+bounded at any pass interval. A counter that decreases was reset: it then counts from zero.
 """
 
 from __future__ import annotations
@@ -16,11 +15,10 @@ Samples = tuple[tuple[float, int], ...]
 
 
 class Series(NamedTuple):
-    """Readings of one counter. `samples`: (boottime, growth since the first reading), spaced. `grown` and `last` are as of the
-    newest reading.
+    """Readings of one counter. `samples`: (boottime, growth since the first reading), spaced. `grown`, `last`: current.
 
-    `began` and `at` are the times of the first and of the newest reading. A tuple, since every counter of every GPU gets a new
-    one with every pass, and a frozen dataclass takes thrice as long to make.
+    `began`, `at`: times of the first and the newest reading. A tuple, since every pass creates one for every counter of
+    every GPU, and a frozen dataclass takes three times as long.
     """
 
     samples: Samples
@@ -34,7 +32,7 @@ class Series(NamedTuple):
         return cls(((at, 0),), value, 0, at, at)
 
     def add(self, at: float, value: int, kept: int = KEPT) -> Series:
-        """Series with one more reading. `kept`: samples that are kept, if fewer than `KEPT` are enough for its windows."""
+        """Return the series with one more reading. `kept`: most samples, if fewer than `KEPT` suffice."""
         grown = self.grown + (value - self.last if value >= self.last else value)
         samples = self.samples
         newest = samples[-1]
@@ -48,14 +46,14 @@ class Series(NamedTuple):
         return self.at - self.began
 
     def growth(self, window: float) -> tuple[int, float]:
-        """Growth over the last `window` seconds, and the seconds it was really measured over (0 with one reading)."""
+        """Return the growth over the last `window` seconds, and the seconds actually measured (0 with one reading)."""
         seconds = min(window, self.at - self.began)
         if self.grown == self.samples[0][1]:
             return 0, seconds
         return self.grown - self._before(self.at - window), seconds
 
     def _before(self, at: float) -> int:
-        """Growth of the counter by `at`, as far back as samples go."""
+        """Return the growth of the counter by `at`, as far back as samples go."""
         low, high = 0, len(self.samples)
         while high - low > 1:
             middle = (low + high) // 2
@@ -76,9 +74,9 @@ def added(
     readings: Mapping[tuple[str, str], int],
     read_at: Mapping[tuple[str, str], float] | None = None,
 ) -> Windows:
-    """The windows with one more reading each; the same if there is none. Series of GPUs that are gone stay until `kept` drops them.
+    """Return the windows with the new readings; the same object if there are none. `kept` drops series of lost GPUs.
 
-    `read_at`: of those that were not read `at` that time, when they were. One that was taken before is no reading.
+    `read_at`: time of readings that were not taken at `at`. A reading that was already added is skipped.
     """
     result: dict[tuple[str, str], Series] | None = None
     for key, value in readings.items():
