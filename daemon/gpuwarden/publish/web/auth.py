@@ -1,7 +1,8 @@
-"""Basic authentication against bcrypt hashes: never on the loop, one check at a time, and one per scraper. A valid
-login is cached as a keyed hash of the whole header; an invalid one is not, so that only clients with a password can
-fill the cache. An unknown name is checked against the hash of a known one, so that neither the time of a check nor the
-response reveals which names exist; the waiting time during a flood may reveal it (see `lanes`).
+"""Basic authentication against bcrypt hashes, in a thread and one check at a time; equal headers share a check.
+
+A valid login is cached as a keyed hash of the whole header. An invalid one is not, so that only clients with a password
+can fill the cache. An unknown name is checked against the hash of a known one, so that neither the duration nor the
+response reveals which names exist. The waiting time during a flood may reveal it (see `lanes`).
 """
 
 from __future__ import annotations
@@ -34,9 +35,7 @@ class Login(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    """A password to be checked. `hash_` is that of the user, or of another user if the name is unknown (`exists` is
-    False).
-    """
+    """A password to be checked. `hash_`: of the user, or of another user if the name is unknown (`exists` False)."""
 
     digest: bytes
     password: bytes
@@ -46,9 +45,7 @@ class _Check:
 
 
 class Passwords:
-    """The users of one version of the web-config file: name to bcrypt hash, at least one. `checker` is its only
-    thread.
-    """
+    """The users of one version of the web-config file: name to bcrypt hash, at least one. `checker`: its thread."""
 
     def __init__(self, users: Mapping[str, str], checker: BackgroundWriter) -> None:
         self._secret = secrets.token_bytes(32)
@@ -102,7 +99,7 @@ class Passwords:
             try:
                 result = Login.RIGHT if _matches(check.password, check.hash_) and check.exists else Login.WRONG
             finally:
-                with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits any more
+                with contextlib.suppress(RuntimeError):  # the loop is closed, so nothing waits for the result
                     loop.call_soon_threadsafe(checked, result)
 
         def checked(result: Login) -> None:
@@ -139,7 +136,7 @@ def _matches(password: bytes, hash_: bytes) -> bool:
 
 
 def _credentials(header: bytes) -> tuple[bytes, bytes] | None:
-    """Name and password of `Basic …`; None for anything else."""
+    """Return name and password of `Basic …`; None for any other header."""
     scheme, _, coded = header.partition(b" ")
     if scheme.lower() != b"basic":
         return None

@@ -28,7 +28,7 @@ HEADERS: Mapping[str, tuple[str, ...]] = {
 """The headers that may be set, with the permitted values of those that are restricted."""
 HEADER_MAX = 4096
 COST_MOST, COST_SLOW = 18, 14
-"""Costs of bcrypt, as powers of two: 18 takes about 20 s, 14 one."""
+"""Costs of bcrypt, as powers of two: 18 takes about 20 s, 14 about 1 s."""
 _HASH = re.compile(r"\$2[aby]\$(\d\d)\$[./A-Za-z0-9]{53}")
 _INTERVAL = re.compile(r"(?:\d{1,9}(?:\.\d{1,9})?(?:ns|us|µs|ms|s|m|h))+|0")
 _PART = re.compile(r"([\d.]+)(ns|us|µs|ms|s|m|h)")
@@ -38,7 +38,7 @@ _SECRET = ("tls_server_config", "tls_server_config.key")
 
 @dataclass(frozen=True, slots=True)
 class HttpServerConfig:
-    """The section `http_server_config`. `http2` is None if it is not set; True is the format's default and causes no warning."""
+    """Section `http_server_config`. `http2`: None if not set. The format's default is True; only a set True warns."""
 
     http2: bool | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class HttpServerConfig:
 
 @dataclass(frozen=True, slots=True)
 class WebConfigFile:
-    """The file, as it is written."""
+    """The keys of the file, as written."""
 
     tls_server_config: TlsServerConfig = field(default_factory=TlsServerConfig)
     http_server_config: HttpServerConfig = field(default_factory=HttpServerConfig)
@@ -77,7 +77,7 @@ def read(path: Path) -> WebConfig:
 
 
 def _structured(files: Files, fault: AddFault) -> WebConfigFile:
-    """Faulty keys get their default value."""
+    """Parse the file. Keys with a fault get their default value."""
     from gpuwarden.publish.web import yaml as web_yaml  # noqa: PLC0415 - 3 MB that most daemons do not need
 
     try:
@@ -141,7 +141,7 @@ def _check_header(name: str, value: str, fault: AddFault) -> None:
 
 
 def _seconds(text: str) -> float:
-    """Seconds of a duration as Go writes it, `1m30s`. Raises ValueError."""
+    """Return the seconds of a duration in Go's format, such as `1m30s`. Raises ValueError."""
     if _INTERVAL.fullmatch(text) is None:
         raise ValueError(text)
     return sum(float(number) * _SECONDS[unit] for number, unit in _PART.findall(text))

@@ -1,6 +1,4 @@
-"""Limits the open connections. For a new one, the address with the most connections loses the one that is quiet for
-longest.
-"""
+"""Limits the open connections. A new one replaces the longest idle connection of the address with the most."""
 
 from __future__ import annotations
 
@@ -28,8 +26,7 @@ LOG_EVERY = 60.0
 class Connection:
     """An open connection.
 
-    `source`: see `source_of`. `transport` is None until the TLS handshake is finished. `answering`: its response is
-    being made.
+    `source`: see `source_of`. `transport`: None until the TLS handshake is done. `answering`: it serves a request.
     """
 
     sock: socket.socket
@@ -55,16 +52,16 @@ class Connection:
 
 class Connections:
     """The open connections, at most `most`, including those in their handshake. `turned_away` counts those closed for
-    new ones. A new connection is never refused, because otherwise many clients that connect and send nothing would keep
-    a scraper out. Many connections from one address do not end those of another, because otherwise a client that
-    reconnects repeatedly would keep it out, too.
+    new ones. A new connection is never refused, because many clients that connect and send nothing would otherwise keep
+    a scraper out. Many connections from one address do not end those of another, because a client that reconnects
+    repeatedly would keep it out too.
     """
 
     def __init__(self, most: int, trimming: Trimming) -> None:
         self.turned_away = 0
         self._trimming = trimming
         self._most = most
-        self._open: dict[web.RequestHandler, Connection] = {}  # the one that is quiet for longest first
+        self._open: dict[web.RequestHandler, Connection] = {}  # longest idle first
 
     def __len__(self) -> int:
         return len(self._open)
@@ -87,25 +84,23 @@ class Connections:
         return next(handler for handler, connection in quiet.items() if counts[connection.source] == most)
 
     def await_request(self, handler: web.RequestHandler, within: float) -> None:
-        """End the connection if no complete request arrives `within` seconds. Later requests have aiohttp's idle
-        timeout.
-        """
+        """End the connection unless a complete request arrives in time. Later ones have aiohttp's idle timeout."""
         connection = self._open[handler]
         connection.first = asyncio.get_running_loop().call_later(within, connection.end)
 
     def asked(self, handler: web.RequestHandler) -> None:
-        """Note that a complete request has arrived: ends its time limit."""
+        """Cancel the time limit of the connection, since a complete request has arrived."""
         if (connection := self._open.get(handler)) is not None:
             connection.asked()
 
     def find(self, handler: web.RequestHandler) -> Connection | None:
-        """The open connection of this handler; None if it was just closed for a new one."""
+        """Return the open connection of this handler; None if it was just closed for a new one."""
         return self._open.get(handler)
 
     @contextmanager
     def answering(self, handler: web.RequestHandler) -> Iterator[None]:
-        """Marks the connection while its response is made: it is then closed for a new one only if all others are
-        responding too. Afterwards it is the least quiet one.
+        """Mark the connection while its request is served: it is then closed for a new one only if all others are
+        marked too. Afterwards it is the least idle one.
         """
         try:
             self._spoke(handler, answering=True)
@@ -129,7 +124,7 @@ class Connections:
 
 
 def source_of(peer: Any) -> str:
-    """Owner of a connection by its address: one process may use all loopback addresses, one host a whole IPv6 /64."""
+    """Return the owner of an address: one process may use all loopback addresses, one host a whole IPv6 /64."""
     address = ip_address(peer[0])
     if isinstance(address, IPv6Address):
         address = address.ipv4_mapped or address
@@ -155,9 +150,7 @@ class Refusals:
 
 
 class Server(web.Server):
-    """aiohttp's server, which also reports opened and closed connections, and ends one whose certificate has a wrong
-    name.
-    """
+    """aiohttp's server, which also tracks open connections, and ends those with a wrong certificate name."""
 
     def __init__(
         self, answer: Any, connections: Connections, refusals: Refusals, first_within: float, **options: Any
@@ -169,7 +162,7 @@ class Server(web.Server):
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)
-        # an answer is taken when nothing of it waits here any more; 0 stops TLS
+        # drain() waits until nothing of a response is buffered here; high=0 would stop TLS
         transport.set_write_buffer_limits(high=1, low=0)
         connection = self._here.find(handler)
         if connection is None:

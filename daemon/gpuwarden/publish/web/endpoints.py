@@ -1,4 +1,4 @@
-"""The pages that the web server has, one row each: the index lists them, and docs/reference/endpoints.md."""
+"""The pages of the web server, one row each, for the index and docs/reference/endpoints.md."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Endpoint:
     about: str
     """Description for the index, in a few words."""
     answer: str
-    """Its status codes and what it contains."""
+    """Status codes and content."""
     query: str = ""
 
 
@@ -54,5 +54,5 @@ ENDPOINTS = (
 
 
 def listing() -> str:
-    """The rows of the index."""
+    """Return the rows of the index."""
     return "".join(f"{e.path + e.query:<24}{e.about}\n" for e in ENDPOINTS if e.path != "/")

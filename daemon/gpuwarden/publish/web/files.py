@@ -1,4 +1,4 @@
-"""Reads the files that a web-config file names, up to a size limit, and detects a change of any of them."""
+"""Reads the files named in a web-config file, up to a size limit, and detects changes of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class FileError(Exception):
 
 
 def fingerprint(path: Path) -> Print:
-    """Identify the file, through links, so that another target of a link is a change; None if there is no file."""
+    """Return the identity of the file behind links, so that a new link target is a change; None if there is none."""
     try:
         status = path.stat()
     except OSError:
@@ -26,7 +26,7 @@ def fingerprint(path: Path) -> Print:
 
 
 class Files:
-    """Reads the web-config file and those it names.
+    """Reader of the web-config file and the files it names.
 
     `seen`: the fingerprint of every file read, taken just before. `fault` is called with a key and a description of the
     fault.
@@ -40,7 +40,7 @@ class Files:
         self._warn = warn
 
     def config(self) -> str:
-        """The web-config file itself. Raises FileError."""
+        """Read the web-config file. Raises FileError."""
         data, _ = self._read(self._config)
         try:
             return data.decode()

@@ -36,7 +36,7 @@ _GPU = ("GPU", "health", "PCI bus ID", "name", "temperature", "power", "utilizat
 
 
 def front_page(document: Mapping[str, Any]) -> str:
-    """An HTML document from the document of `/v1/status`."""
+    """Return the HTML page for a document of `/v1/status`."""
     node, state = escape(str(document["node"])), escape(str(document["status"]))
     may = "may take work" if document["schedulable"] else "may not take work"
     simulated = "<p><strong>These GPUs are simulated.</strong></p>" if document["simulated"] else ""
@@ -51,9 +51,7 @@ def front_page(document: Mapping[str, Any]) -> str:
 
 
 def _findings(findings: Iterable[Mapping[str, Any]]) -> str:
-    """Sections for findings that have an effect, causes before consequences; omits checks in shadow, which have
-    none.
-    """
+    """Return sections for findings, causes before consequences. Checks in shadow are omitted: they have no effect."""
     active = [finding for finding in findings if not finding["shadow"]]
     active.sort(key=lambda finding: (finding["severity"] != "failure", finding["caused_by"] is not None))
     if not active:
@@ -80,7 +78,7 @@ def _finding(finding: Mapping[str, Any]) -> str:
 
 
 def _text(value: object) -> str:
-    """Escape a text, and show what is between backticks as code."""
+    """Escape a text, and format text between backticks as code."""
     return re.sub("`([^`]+)`", r"<code>\1</code>", escape(str(value)))
 
 

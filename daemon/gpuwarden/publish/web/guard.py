@@ -1,6 +1,8 @@
-"""Access control of the web server by the web-config file; it and the files that it names are read again when they
-change. If a changed file has a fault, the old one stays in force and an error is reported. The same applies to a change
-that would remove the protection: a file that is empty for a moment while it is written must not open the server.
+"""Access control of the web server by the web-config file.
+
+The file and the files it names are read again when they change. If a changed file has a fault, the old one stays in
+force and an error is reported. The same applies to a change that removes the protection: a file that is briefly empty
+while it is written must not open the server.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.token_bucket import TokenBucket
 
-if TYPE_CHECKING:  # bcrypt, for those with such a file
+if TYPE_CHECKING:  # imports bcrypt, which is needed only with users
     from gpuwarden.publish.web.auth import Passwords
 
 log = get_logger()
@@ -37,7 +39,7 @@ log = get_logger()
 Result = TypeVar("Result")
 CHECK_EVERY = 2.0
 READ_WITHIN = 10.0
-_CHECKERS_MOST = 8  # states of the file whose checks are under way at once, one of each
+_CHECKERS_MOST = 8  # concurrent checks, at most one for each version of the file
 SESSIONS_MOST = 512
 """OpenSSL keeps up to 20,000 sessions of TLS 1.2 for each context, and Python cannot turn that off."""
 
@@ -58,7 +60,7 @@ LIMITED = Refusal("rate_limit", 429, "more requests than rate_limit allows; try 
 class Guard:
     """Decides which clients are served.
 
-    Without a `path` every client is served, without TLS. `deadline`: maximum seconds for a login.
+    Without a `path` every client is served, without TLS. `deadline`: most seconds for a login.
     """
 
     def __init__(
@@ -106,7 +108,7 @@ class Guard:
             if thread is not None:
                 thread.close(timeout=0.0)
 
-    # --- what holds
+    # --- rules in force
 
     @property
     def tls(self) -> Tls | None:
@@ -117,12 +119,12 @@ class Guard:
         return self._config.headers
 
     def outdated(self, request: web.BaseRequest) -> bool:
-        """True if its connection was accepted under a version of the file that is no longer in force."""
+        """Return True if its connection was accepted under a version of the file that is no longer in force."""
         tls = self._config.tls
         return self._path is not None and request.get_extra_info("sslcontext") is not (tls and tls.context)
 
     async def refusal(self, request: web.BaseRequest) -> Refusal | None:
-        """The reason why this request is refused; None if it is not. The same for all paths and methods."""
+        """Return the reason for which this request is refused, or None. It does not depend on path or method."""
         if self._bucket.wait(asyncio.get_running_loop().time()):
             return LIMITED
         if self._passwords is None:
@@ -135,7 +137,7 @@ class Guard:
         return {"right": None, "wrong": WRONG, "busy": BUSY}[login.value]
 
     def error(self, now: Stamp) -> str:
-        """Fault of the web-config file or its certificate; empty if there is none."""
+        """Return the fault of the web-config file or its certificate; "" if there is none."""
         if self._fault:
             return f"{self._fault}; the configuration before stays in force"
         stalled = 0.0 if self._reader is None else self._reader.stalled_for(now.boottime)
@@ -146,7 +148,7 @@ class Guard:
     # --- reading
 
     async def _done(self, work: Callable[[], Result]) -> Result:
-        """Run `work` in the thread; return what it returns, raise what it raises. Raises TimeoutError after READ_WITHIN seconds."""
+        """Run `work` in the thread and return its result. Raises its exception, or TimeoutError after READ_WITHIN."""
         assert self._reader is not None  # noqa: S101 - opened with the file
         done, job = promised(work)
         self._reader.submit(job)
@@ -159,7 +161,7 @@ class Guard:
             with contextlib.suppress(TimeoutError):  # reported by `error`
                 if await self._done(partial(_changed, self._seen)) or self._crowded():
                     self._consider(await self._done(partial(_tried, path)))
-                elif self._doubt != self._fault:  # seen twice: not only a file in the middle of being replaced
+                elif self._doubt != self._fault:  # seen twice, so the file is not just being replaced
                     self._fault = self._doubt
                     log.error("web configuration rejected; the old one stays in force", reason=self._fault)
 
@@ -187,7 +189,7 @@ class Guard:
             log.warning("web configuration has a warning", warning=warning)
 
     def _logins(self, users: Mapping[str, str]) -> Passwords | None:
-        """Earlier logins are forgotten: they may be invalid now."""
+        """Return a checker without cached logins, which may be invalid now; None without users."""
         if not users:
             return None
         from gpuwarden.publish.web.auth import Passwords  # noqa: PLC0415 - only with users
@@ -215,7 +217,7 @@ def _tried(path: Path) -> WebConfig | WebConfigError:
         return read(path)
     except WebConfigError as error:
         return error
-    except Exception as error:  # noqa: BLE001 - whatever it is, the old file stays in force, and it is reported
+    except Exception as error:  # noqa: BLE001 - after any error the old file stays in force, and it is reported
         return _unusable(path, f"cannot use it: {type(error).__name__}")
 
 
@@ -224,7 +226,7 @@ def _unusable(path: Path, message: str) -> WebConfigError:
 
 
 def expiry(tls: Tls, now: float) -> str:
-    """Message that the certificate has expired, or will within a week (a tenth of its life, if that is less); else empty."""
+    """Return a message if the certificate has expired, or will within a week (or a tenth of its life); else ""."""
     left = tls.ends - now
     if left > min(7 * 86400, tls.life / 10):
         return ""

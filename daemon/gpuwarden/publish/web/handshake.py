@@ -1,4 +1,4 @@
-"""The TLS handshake of one connection, by asyncio's own layer."""
+"""The TLS handshake of one connection, by asyncio's TLS layer."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ NOT_TLS = b"HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: 
 
 
 async def handshake(handler: web.RequestHandler, sock: socket.socket, tls: Tls, within: float) -> str:
-    """Do the TLS handshake; return why it failed, empty if it did not. Raises OSError if the peer has left. `within`: seconds."""
+    """Do the TLS handshake within so many seconds. Return the failure, or "". Raises OSError if the peer has left."""
     loop = asyncio.get_running_loop()
-    with closing(sock.dup()) as again:  # asyncio closes its own at the first byte that is not TLS
+    with closing(sock.dup()) as again:  # asyncio closes its socket at the first byte that is not TLS
         try:
             await loop.connect_accepted_socket(
                 lambda: handler, sock, ssl=tls.context, ssl_handshake_timeout=within, ssl_shutdown_timeout=within
             )
         except ssl.SSLError as error:
-            error.__traceback__ = None  # asyncio's frames hold it and 256 KiB: a cycle, until it is collected
+            error.__traceback__ = None  # asyncio's frames keep it and 256 KiB alive in a cycle
             if error.reason == "HTTP_REQUEST":
                 with suppress(OSError):
                     again.send(NOT_TLS)

@@ -1,6 +1,6 @@
-"""What is used of aiohttp's server. `aiohttp.web` would bring applications, routes, static files and sessions: 1 MiB."""
+"""The parts of aiohttp's server in use. `aiohttp.web` would add applications, routes and static files: 1 MiB."""
 
-import gpuwarden.publish.web.plain_aiohttp  # noqa: F401 - before aiohttp is imported in another way
+import gpuwarden.publish.web.plain_aiohttp  # noqa: F401 - before any other import of aiohttp
 
 # isort: split
 from aiohttp import web_protocol
@@ -10,8 +10,8 @@ from aiohttp.web_response import StreamResponse
 from aiohttp.web_server import Server
 
 web_protocol.MAX_MSG_QUEUE_SIZE = 1
-"""Requests of one connection that are parsed ahead of the one that is being answered. It is no option of the server; by default they are 32 of
-2 KiB, of each client that reads nothing.
+"""Requests of one connection that are parsed ahead of the one being served. Not an option of the server; the default of
+32 costs 64 KiB for each client that reads nothing.
 """
 
 __all__ = ("BaseRequest", "RequestHandler", "Server", "StreamResponse")

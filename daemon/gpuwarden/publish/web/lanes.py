@@ -1,7 +1,8 @@
-"""The order of logins that wait for their check: in lanes, by address and name, which take turns.
+"""Queue of logins that wait for their check: lanes by address and name, served in turn.
 
-A check is the scarce thing (bcrypt), and anybody can ask for one. A crowd with wrong passwords fills its own lane, so that another address, or
-another name at the same address, waits for one check of each lane and not for all of them. Names that nobody has share one lane.
+Checks (bcrypt) are expensive, and any client can request one. Many logins with wrong passwords fill their own lane, so
+that another address, or another name at the same address, waits only for one check of each lane. Unknown names share
+one lane for each address.
 """
 
 from __future__ import annotations
@@ -10,23 +11,23 @@ from collections import Counter, deque
 from typing import Generic, TypeVar
 
 WAITING_MOST = 64
-"""Checks that wait in all lanes; at cost 10 a check takes about 70 ms."""
+"""Most waiting checks in all lanes. At cost 10 a check takes about 70 ms."""
 OF_LANE_MOST = 8
 
 Lane = tuple[str, bytes]
-"""Address and name, as `connections.source_of` and a keyed hash have them; the name is empty for those that nobody has."""
+"""Owner of the address (`connections.source_of`), and keyed hash of the name, empty for an unknown name."""
 Waiting = TypeVar("Waiting")
 
 
 class Lanes(Generic[Waiting]):
     def __init__(self) -> None:
-        self._lanes: dict[Lane, deque[Waiting]] = {}  # the one whose turn is next first
+        self._lanes: dict[Lane, deque[Waiting]] = {}  # next turn first
 
     def __len__(self) -> int:
         return sum(map(len, self._lanes.values()))
 
     def add(self, lane: Lane, login: Waiting) -> list[Waiting]:
-        """Queue it. Returns those that are refused: itself if its lane is full, else one of the address that has most if all places are taken."""
+        """Queue a login. Return refused ones: itself if its lane is full, or one of the busiest address if all are."""
         if len(self._lanes.get(lane, ())) >= OF_LANE_MOST:
             return [login]
         refused = [self._newest_of_most()] if len(self) >= WAITING_MOST else []
@@ -34,7 +35,7 @@ class Lanes(Generic[Waiting]):
         return refused
 
     def next(self) -> Waiting | None:
-        """The login that is to be checked now, or None. Its lane goes behind the others."""
+        """Remove and return the next login to check, or None. Its lane moves behind the others."""
         if not self._lanes:
             return None
         lane = next(iter(self._lanes))

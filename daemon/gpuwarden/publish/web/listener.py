@@ -1,7 +1,7 @@
-"""The listening socket: connections in, requests out; with TLS or without, as the guard has it at that moment.
+"""The listening sockets. The guard decides for each new connection whether it uses TLS.
 
-Any client may connect, jobs on this host included, so that everything is bounded: connections, the TLS handshake, header
-sizes, the time until a request is complete, and, by the kernel, the time a peer may leave what was sent to it unread.
+Any client may connect, including jobs on this host, so everything is bounded: connections, the TLS handshake, header
+sizes, the time until a request is complete, and, by the kernel, the time for which a peer may leave data unread.
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ from gpuwarden.publish.web.rules import WebConfigError
 from gpuwarden.publish.web.trimming import Trimming
 from gpuwarden_collectors.dataclass import dataclass
 
-_ENDS_WITHIN = 1.0  # seconds for requests that are being answered, at the end
+_ENDS_WITHIN = 1.0  # seconds for requests in progress at a stop
 HEADER_LIMIT = 4096  # bytes for the request line and for each header
 SEND_BUFFER = 128 << 10
-"""Bytes, of which the kernel makes twice as many: a page. Else each client that reads nothing is sent megabytes at once (tcp_wmem)."""
+"""Bytes, doubled by the kernel: one page. The default (tcp_wmem) takes megabytes for each client that reads nothing."""
 RECEIVE_BUFFER = 64 << 10
-"""Bytes, of which the kernel makes twice as many: what a client that sends requests ahead can have read before one is answered."""
+"""Bytes, doubled by the kernel: requests that a client can send ahead before one is served."""
 BACKLOG = 128
-"""Connections that the kernel keeps until they are accepted."""
+"""Connections that the kernel queues until they are accepted."""
 Answer = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class ListenError(Exception):
-    """The address cannot be listened on: the configuration or another process is at fault. The message says what to do."""
+    """The address cannot be used, because of the configuration or another process. The message has the remedy."""
 
 
 class GuardError(ListenError):
-    """The web-config file has a fault, so that nobody knows who may be served, and how."""
+    """The web-config file has a fault, so it is unknown which clients may be served, and how."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Limits of the web server.
 
-    `deadline`: seconds for the first request to arrive and for a peer to take what it is sent; `handshake`: seconds for that of TLS.
+    Seconds: `deadline` for the first request to arrive and for a peer to read a response; `handshake` for TLS.
     """
 
     connections: int = 128
-    """With TLS 0.3 MiB each, 40 MiB together (docs/use/serving.md): less than a tenth of the unit's MemoryMax."""
+    """With TLS 0.3 MiB each, 40 MiB in total (docs/use/serving.md): less than a tenth of the unit's MemoryMax."""
     deadline: float = 10.0
     handshake: float = 5.0
     idle: float = 75.0
-    """Seconds between two requests on one connection: above the usual scrape intervals, so that a scrape is no new connection and handshake."""
+    """Seconds between two requests on one connection. Longer than usual scrape intervals, to avoid new handshakes."""
 
 
 class Listener:
@@ -70,14 +70,14 @@ class Listener:
         self._server: Server | None = None
 
     async def start(self, host: str, port: int) -> None:
-        """Listen. Raises ListenError, after which it can be tried again."""
+        """Listen on the address. Raises ListenError, after which it may be called again."""
         silent = logging.Logger("http", logging.CRITICAL)  # noqa: LOG001 - private: garbage from scanners is not logged
         server = self._server = Server(
             self._answer,
             self.connections,
             self._refusals,
             self._limits.deadline,
-            handler_cancellation=True,  # a client that waits for a notice and leaves frees its place at once
+            handler_cancellation=True,  # a client that leaves while it waits for a notice frees its place at once
             access_log=None,
             logger=silent,
             keepalive_timeout=self._limits.idle,
@@ -97,10 +97,10 @@ class Listener:
         self._accepting = [asyncio.create_task(self._accept(listener, server)) for listener in self._listening]
 
     async def _listen(self, host: str, port: int) -> None:
-        """Listen on every address that `host` resolves to and this host has. Raises OSError, also if it has none of them, or OverflowError."""
+        """Listen on all local addresses of `host`. Raises OSError, also if there is none, or OverflowError."""
         if port not in range(1 << 16):
             raise OverflowError("a port is 0 to 65535")
-        # For a name as text Python loads the tables of internationalised names, 0.1 MiB.
+        # For a name as str, Python loads the tables of internationalised names, 0.1 MiB.
         name = host.encode() if host.isascii() else host
         addresses = await asyncio.get_running_loop().getaddrinfo(
             name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -116,7 +116,7 @@ class Listener:
                 continue
             self._listening.append(listener)
             listener.setblocking(False)
-            # what is accepted inherits all three
+            # accepted connections inherit all three
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._limits.deadline * 1000))
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
@@ -136,7 +136,7 @@ class Listener:
         self._listening.clear()
         if self._server is not None:
             server, self._server = self._server, None
-            await asyncio.sleep(0)  # what has arrived is begun before idle connections are closed
+            await asyncio.sleep(0)  # requests that have arrived begin before idle connections are closed
             server.pre_shutdown()
             await server.shutdown(_ENDS_WITHIN)
         self.connections.end()
@@ -146,7 +146,7 @@ class Listener:
     # --- connections
 
     async def _accept(self, listener: socket.socket, server: Server) -> None:
-        """Open each connection in a task of its own: a handshake that takes long keeps nobody else waiting."""
+        """Open each connection in a separate task, so that a slow handshake does not delay others."""
         loop = asyncio.get_running_loop()
         async for sock, peer in accepted(listener):
             task = loop.create_task(self._open(sock, peer, server))
@@ -154,7 +154,7 @@ class Listener:
             task.add_done_callback(self._opening.discard)
 
     async def _open(self, sock: socket.socket, peer: Any, server: Server) -> None:
-        """Hand a connection to aiohttp, after the handshake if there is to be TLS: with the context that holds now."""
+        """Pass a connection to aiohttp, with TLS after a handshake with the current context."""
         handler, tls = server(), self._guard.tls
         self.connections.opened(handler, Connection(sock, tls, source_of(peer)))
         try:

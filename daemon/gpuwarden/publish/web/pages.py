@@ -1,4 +1,4 @@
-"""What is served over HTTP: read-only, GET and HEAD, no bodies. Serves what the holder has; nothing is computed but ages."""
+"""The HTTP pages: read-only, GET and HEAD, no request bodies. They show the holder's snapshot and compute only ages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from gpuwarden_collectors.facts import Stamp
 log = get_logger()
 
 EventsSince = Callable[[float, int], Awaitable[Sequence[Event]]]
-"""(Unix time, at most so many) -> the events since then, oldest first."""
+"""(Unix time, maximum number) -> the events since then, oldest first."""
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -54,7 +54,7 @@ def _quality(parameters: list[str]) -> float:
 
 
 def _accepted(header: str) -> list[tuple[str, list[str], float]]:
-    """The entries of an Accept or Accept-Encoding header: what, its parameters, its quality (0: refused)."""
+    """Parse an Accept or Accept-Encoding header into entries: name, parameters, quality (0: refused)."""
     entries = []
     for entry in header.lower().split(","):
         name, *parameters = entry.replace(" ", "").split(";")
@@ -63,7 +63,7 @@ def _accepted(header: str) -> list[tuple[str, list[str], float]]:
 
 
 def wants_openmetrics(accept: str) -> bool:
-    """OpenMetrics 1.0 is accepted, and no other supported format is preferred."""
+    """Return True if OpenMetrics 1.0 is accepted, and no other supported format is preferred."""
     openmetrics = text = 0.0
     for media_type, parameters, quality in _accepted(accept):
         versions = [p for p in parameters if p.startswith("version=")]
@@ -80,7 +80,7 @@ def wants_gzip(accept_encoding: str) -> bool:
 
 
 def parse_since(text: str) -> float:
-    """Unix time of `since=`: a number, or RFC 3339 (UTC where it names no zone). Raises ValueError with what was expected."""
+    """Return the Unix time of `since=`: a number, or RFC 3339 (UTC without a zone). Raises ValueError."""
     try:
         wall = float(text)
     except ValueError:
@@ -105,9 +105,9 @@ def _error(code: int, message: str) -> Response:
 
 
 class Web:
-    """The web server. `config`: the web-config file, if one is configured; it is checked for changes every `check_every` seconds.
+    """The web server. `config`: the web-config file, if configured; checked for changes every `check_every` seconds.
 
-    The deadline of the limits is also that for the events to be read and for a login to be checked.
+    The deadline of the limits also applies to the reading of events and to the check of a login.
     """
 
     def __init__(
@@ -152,14 +152,13 @@ class Web:
             "/v1/notice": self._notice,
         }
 
-    # --- life
+    # --- start and stop
 
     async def start(self, host: str, port: int, *, or_later: bool = False) -> None:
-        """Listen. Raises ListenError.
+        """Listen on the address. Raises ListenError.
 
-        With `or_later` nothing is raised, and it is tried again and again: a node that nobody judges is worse than one that nobody scrapes. With
-        a faulty web-config file nothing could be served, neither in the clear nor without a login; any process may have the port, and the
-        address may be that of an interface that is down.
+        With `or_later` it retries instead, since a node without a judge is worse than a node without scrapes. Causes
+        are a faulty web-config file, with which nothing may be served, a port in use, or an interface that is down.
         """
         try:
             await self._listener.start(host, port)
@@ -190,13 +189,13 @@ class Web:
         return self._listener.connections.turned_away + self.unsent.turned_away
 
     def error(self, now: Stamp) -> str:
-        """Fault of the web-config file or its certificate; empty if there is none."""
+        """Return the fault of the web-config file or its certificate; "" if there is none."""
         if isinstance(self._failure, GuardError):
             return f"{self._failure}; nothing is served until it is mended"
         return self._guard.error(now)
 
     def port_error(self) -> str:
-        """Why nothing listens at the address; empty if something does, or if a web-config file keeps it closed."""
+        """Return why nothing listens on the address; "" if something does, or if the web-config file is the cause."""
         is_of_file = self._failure is None or isinstance(self._failure, GuardError)
         return "" if is_of_file else f"{self._failure}; nothing is served until then"
 
@@ -226,7 +225,7 @@ class Web:
         return response
 
     async def _send(self, request: web.BaseRequest, response: Response) -> None:
-        """Send the response and wait until the client has taken it: the next request waits that long, which bounds untaken data."""
+        """Send the response and wait until the client has taken it. The next request waits too, which bounds memory."""
         with self.unsent.sending(request.transport, response.body) as sending:
             await response.prepare(request)
             for piece in response.pieces(request.method):
@@ -254,7 +253,7 @@ class Web:
             return _error(500, "internal error; the daemon's log has it")
 
     async def _metrics(self, request: web.BaseRequest) -> Response:
-        """A page that is not renewed is not served: its numbers would look current."""
+        """Serve `/metrics`. A page that is no longer renewed is not served, since its numbers would look current."""
         page = self._holder.page
         age = self._clock().boottime - page.made.boottime
         if age > self._holder.snapshot.service.fresh_for:

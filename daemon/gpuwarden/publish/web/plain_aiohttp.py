@@ -1,7 +1,7 @@
-"""Imports aiohttp, for servers and for requests without TLS: it has none of the certificates that this host trusts.
+"""Imports aiohttp for servers and for requests without TLS, without the trusted certificates of this host.
 
-When it is imported, aiohttp reads them twice, for the TLS of its client: 50 ms and 2 MiB (docs/develop/decisions.md). The daemon uses
-that client for metadata services only, which have no TLS; over TLS it would find that it trusts nobody. To be imported before any thread runs.
+At import aiohttp reads them twice for its client: 50 ms and 2 MiB (docs/develop/decisions.md). The daemon uses that
+client only for metadata services, which have no TLS; with TLS it would trust no server. Import before any thread runs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def _trusting_nobody() -> Iterator[None]:
-    """Have OpenSSL find no certificates meanwhile, by the variables that it has for that."""
+    """Hide the trusted certificates from OpenSSL meanwhile, through its environment variables."""
     places = ("SSL_CERT_FILE", "SSL_CERT_DIR")
     before = {name: os.environ[name] for name in places if name in os.environ}
     os.environ.update(dict.fromkeys(places, os.devnull))
@@ -26,4 +26,4 @@ def _trusting_nobody() -> Iterator[None]:
 
 
 with _trusting_nobody():
-    import aiohttp  # noqa: F401 - for what it does once
+    import aiohttp  # noqa: F401 - for its side effects at the first import

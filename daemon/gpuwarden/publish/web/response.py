@@ -1,4 +1,4 @@
-"""A response that is handed to its connection piece by piece, so that a client that reads nothing holds a piece and not a copy of the page."""
+"""A response written in pieces, so that a client that reads nothing holds one piece and not a copy of the page."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from gpuwarden.publish.web import http as web
 
 PIECE = 32 << 10
-"""Bytes. asyncio keeps a copy of what the kernel does not take: 128 connections then hold 4 MiB, whatever the size of their page."""
+"""Bytes. asyncio copies data that the kernel does not take: at most 4 MiB for 128 connections."""
 
 
 class Response(web.StreamResponse):
-    """A response. Its `body` may be shared with any number of other responses."""
+    """A response whose `body` may be shared with other responses."""
 
     def __init__(
         self, body: bytes, content_type: str, *, status: int = 200, headers: Mapping[str, str] | None = None
@@ -21,7 +21,7 @@ class Response(web.StreamResponse):
         self.content_length = len(body)
 
     def pieces(self, method: str) -> Iterator[memoryview]:
-        """Yields the pieces of the body that a request of this method is sent, none for HEAD."""
+        """Yield the pieces of the body for a request of this method, none for HEAD."""
         whole = memoryview(b"" if method == "HEAD" else self.body)
         for start in range(0, len(whole), PIECE):
             yield whole[start : start + PIECE]

@@ -1,4 +1,4 @@
-"""The rules for a client, from a web-config file (config.py reads it); by default every client is served, in the clear."""
+"""The rules for clients from a web-config file (read by config.py). By default every client is served, without TLS."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpuwarden_collectors.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """A token bucket: `burst` at once, another each `interval` seconds. 0 seconds: no limit."""
+    """A token bucket: `burst` requests at once, one more every `interval` seconds. 0 seconds: no limit."""
 
     interval: float = 0.0
     burst: int = 0
@@ -22,7 +22,7 @@ class RateLimit:
 
 @dataclass(frozen=True, slots=True)
 class WebConfig:
-    """The rules for every connection. `files`: all that it was read from, as they were then."""
+    """The rules for every connection. `files`: fingerprints of all files that were read."""
 
     tls: Tls | None = None
     users: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -32,7 +32,7 @@ class WebConfig:
     warnings: tuple[str, ...] = ()
 
     def opened_by(self, new: WebConfig) -> str:
-        """Protection that `new` would drop; empty if none. A file that is still being written looks like that."""
+        """Return the protection that `new` would drop, or "". A partially written file may appear to drop it."""
         if self.tls is not None and new.tls is None:
             return "TLS"
         if self.users and not new.users:

@@ -1,7 +1,7 @@
-"""TLS as `tls_server_config` of a web-config file configures it: the context for the handshakes, and which clients are accepted.
+"""TLS by `tls_server_config` of a web-config file: the context for handshakes, and the accepted clients.
 
-The values are those of Go's crypto/tls, from which the file's format comes; each is translated for OpenSSL, or refused
-where OpenSSL, as Python has it, cannot do what it means. Never is less protected than the file configures.
+The values are those of Go's crypto/tls, from which the format comes. Each is translated for OpenSSL, or refused if
+Python's OpenSSL cannot implement it. The protection is never weaker than the file configures.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ClientAuth = Literal[
 ]
 Curve = Literal["CurveP256", "CurveP384", "CurveP521", "X25519"]
 AddFault = Callable[[str, str], None]
-"""(key, what is wrong with it)"""
+"""(key, description of the fault)"""
 
 CURVES: Mapping[Curve, str] = {
     "CurveP256": "prime256v1",
@@ -51,12 +51,12 @@ CIPHERS: Mapping[str, str] = {
     "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-ECDSA-CHACHA20-POLY1305",
     "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-RSA-CHACHA20-POLY1305",
 }
-"""Go's names of what its CipherSuites() lists for TLS 1.2, and OpenSSL's. In TLS 1.3 there is no choice, in Go neither."""
+"""Names in Go's CipherSuites() for TLS 1.2, and in OpenSSL. TLS 1.3 ciphers cannot be chosen, as in Go."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsServerConfig:
-    """The section `tls_server_config`, as it is written."""
+    """The section `tls_server_config`, as written."""
 
     cert: str = ""
     key: str = field(default="", repr=False)
@@ -87,7 +87,7 @@ class Tls:
 
     @property
     def verifies(self) -> bool:
-        """True if no client is accepted without a certificate of the authority."""
+        """True if every client needs a certificate of the authority."""
         return self.context.verify_mode == ssl.CERT_REQUIRED
 
     @property
@@ -95,7 +95,7 @@ class Tls:
         return self.ends - self.begins
 
     def refusal(self, certificate: Mapping[str, Any] | None) -> str:
-        """Why a client with this certificate (as `getpeercert` has it) is refused; empty if it is not."""
+        """Return why a client with this certificate (from `getpeercert`) is refused; "" if it is not."""
         if not self.allowed_sans:
             return ""
         names = subject_names(certificate or {})
@@ -115,7 +115,7 @@ def build(settings: TlsServerConfig, files: Files, fault: AddFault, warn: Callab
     context.verify_mode = verify
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as in Go, an intermediate authority may be the anchor
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET
-    context.num_tickets = 0  # a resumed session would outlive the certificate that it was begun with
+    context.num_tickets = 0  # a resumed session could outlive its certificate
     context.set_alpn_protocols(["http/1.1"])
     _versions(context, settings, fault, warn)
     _ciphers(context, settings, fault)
@@ -139,7 +139,7 @@ def _one_of(
     *,
     needed: bool = True,
 ) -> bytes:
-    """The text in the file itself, or in the one that it names; empty after a fault, or if it is not needed."""
+    """Return the inline text, or the content of the named file; empty after a fault, or if absent and not needed."""
     inline: str = getattr(settings, name)
     path: str = getattr(settings, f"{name}_file")
     if inline and path:
@@ -204,7 +204,7 @@ def _ciphers(context: ssl.SSLContext, settings: TlsServerConfig, fault: AddFault
     if chosen:
         try:
             context.set_ciphers(":".join(chosen))
-        except ssl.SSLError:  # a policy of the system, as FIPS, forbids each of them
+        except ssl.SSLError:  # a system policy such as FIPS forbids all of them
             fault(
                 "tls_server_config.cipher_suites",
                 f"OpenSSL allows none of {', '.join(settings.cipher_suites)} on this host",
@@ -216,7 +216,7 @@ def _ciphers(context: ssl.SSLContext, settings: TlsServerConfig, fault: AddFault
 
 
 def _curve(context: ssl.SSLContext, settings: TlsServerConfig, fault: AddFault, warn: Callable[[str], None]) -> None:
-    """Set the first curve of the list that this Python can set: it takes one, and some builds have no X25519 (Debian 12's 3.11.2)."""
+    """Set the first supported curve. Python sets only one, and some builds lack X25519 (Debian 12's 3.11.2)."""
     key, wanted = "tls_server_config.curve_preferences", settings.curve_preferences
     if not wanted:
         return
@@ -262,7 +262,7 @@ def _identity(context: ssl.SSLContext, certificate: bytes, key: bytes, fault: Ad
 
 @contextmanager
 def _as_file(data: bytes) -> Iterator[str]:
-    """A name for bytes, which OpenSSL wants for what it loads; they stay in memory."""
+    """Yield a file name for the data, which OpenSSL requires. The data stays in memory."""
     file = os.memfd_create("pem")
     try:
         os.write(file, data)
@@ -287,17 +287,17 @@ def _reason(error: Exception) -> str:
     return str(error) if type(error) is ValueError else type(error).__name__
 
 
-# --- what is in a certificate
+# --- content of a certificate
 
 
 def subject_names(certificate: Mapping[str, Any]) -> frozenset[str]:
-    """The subject alternative names of all four kinds that the format knows: DNS, IP, e-mail, URI."""
+    """Return the subject alternative names of the four supported kinds: DNS, IP, e-mail, URI."""
     kinds = ("DNS", "IP Address", "email", "URI")
     return frozenset(_name(name) for kind, name in certificate.get("subjectAltName", ()) if kind in kinds)
 
 
 def _name(text: str) -> str:
-    """An address in its canonical form, anything else unchanged."""
+    """Return an address in its canonical form, and other text unchanged."""
     try:
         return str(ipaddress.ip_address(text.strip()))
     except ValueError:
@@ -305,7 +305,7 @@ def _name(text: str) -> str:
 
 
 def _validity(certificate: bytes) -> tuple[float, float]:
-    """Unix times of the first certificate of a PEM file; without an end where that cannot be read."""
+    """Return the validity of the first certificate of a PEM file as Unix times; 0 and infinity if it cannot be read."""
     try:
         der = ssl.PEM_cert_to_DER_cert(_first(certificate.decode("ascii", "ignore")))
         body = _inside(_inside(der))
@@ -329,7 +329,7 @@ def _first(text: str) -> str:
 
 
 def _bounds(der: bytes) -> tuple[int, int]:
-    """Offsets at which the content of the first element begins and ends (X.690, definite lengths)."""
+    """Return the offsets of the content of the first element (X.690, definite lengths)."""
     if der[1] < 0x80:
         return 2, 2 + der[1]
     size = der[1] & 0x7F

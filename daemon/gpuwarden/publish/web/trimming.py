@@ -1,4 +1,4 @@
-"""Memory that an overload took is given back some time after it."""
+"""Returns memory to the system some time after an overload."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import gc
 from contextlib import suppress
 
 TRIM_AFTER = 30.0
-"""Seconds from the first connection that an overload ends. Chosen, not measured: three times the 10 s in which a client must take its response,
-so that nothing of the overload is in use by then.
+"""Seconds after an overload ends its first connection. Own choice: three times the 10 s in which a client must take its
+response, so that nothing of the overload is in use by then.
 """
 
 
@@ -18,13 +18,14 @@ class Trimming:
         self._due: asyncio.TimerHandle | None = None
 
     def later(self) -> None:
-        """Once, `TRIM_AFTER` from now, unless that is due already."""
+        """Schedule a trim in `TRIM_AFTER` seconds, unless one is scheduled already."""
         if self._due is None:
             self._due = asyncio.get_running_loop().call_later(TRIM_AFTER, self._trim)
 
     def _trim(self) -> None:
-        """First what only refers to itself, as requests and their connections do; then the pieces that the allocator keeps between what
-        is in use. Of Python's own arenas those stay in which a pass has put something meanwhile.
+        """Collect reference cycles, such as requests and their connections, then the allocator's free memory.
+
+        Python arenas that a pass has used meanwhile remain.
         """
         self._due = None
         gc.collect()

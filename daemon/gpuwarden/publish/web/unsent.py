@@ -1,6 +1,6 @@
-"""Responses that their clients have not taken yet: their memory is bounded over all connections together.
+"""Bounds the memory of responses that clients have not taken yet, over all connections.
 
-A body that several responses share, as all scrapes of one pass do, counts once; each response counts with the piece that its connection holds.
+A body that responses share, such as all scrapes of one pass, counts once. Each response adds its connection's piece.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from gpuwarden.publish.web.trimming import Trimming
 from gpuwarden_collectors.dataclass import dataclass
 
 UNSENT_MOST = 8 << 20
-"""Bytes: six pages of a node with 48 GPUs, with a piece for each of 20 connections."""
+"""Bytes: six pages of a node with 48 GPUs, and a piece for each of 20 connections."""
 RESPONSES_LEAST = 16
-"""Responses that fit whatever their size, also where each has a body of its own: clients that ask at the same moment have taken nothing yet."""
+"""Responses of any size, even without a shared body, that always fit: simultaneous clients have taken nothing yet."""
 
 
 @dataclass(eq=False, slots=True)
 class Sending:
-    """A response on its way.
+    """A response being sent.
 
-    `left`: bytes in the buffer of its transport when it was last read. `moved`: the turn in which the client last took some.
+    `left`: bytes in the buffer of its transport at the last check. `moved`: turn of the last progress.
     """
 
     transport: asyncio.WriteTransport
@@ -34,14 +34,14 @@ class Sending:
     turns: Unsent
 
     def took(self) -> None:
-        """The client has taken a piece."""
+        """Record that the client has taken a piece."""
         self.left, self.moved = PIECE, self.turns.turn
 
 
 class Unsent:
     """The responses that are not taken yet.
 
-    `turned_away` counts connections that were ended to make room, those that had taken nothing for longest.
+    `turned_away` counts connections that were ended to make room, beginning with the longest inactive one.
     """
 
     def __init__(self, trimming: Trimming, most: int = UNSENT_MOST) -> None:
@@ -54,14 +54,14 @@ class Unsent:
         self._trimming = trimming
 
     def __len__(self) -> int:
-        """The responses that are being sent."""
+        """Return the number of responses being sent."""
         return len(self._sending)
 
     @contextmanager
     def sending(self, transport: asyncio.BaseTransport | None, body: bytes) -> Iterator[Sending | None]:
-        """Counts a response until the client has taken it or its connection has ended; yields None if the client has left.
+        """Count a response until the client has taken it or its connection ends. Yield None if the client has left.
 
-        Room is made by aborting clients that do not read, not slow ones.
+        Make room by aborting clients that do not read, rather than slow ones.
         """
         if not isinstance(transport, asyncio.WriteTransport):
             yield None
@@ -96,5 +96,5 @@ class Unsent:
         if sending in self._sending:
             self._sending.remove(sending)
             self._bodies[id(sending.body)] -= 1
-            self._bodies += Counter()  # drops those that nobody sends any more
+            self._bodies += Counter()  # drops bodies that are no longer sent
             self.bytes -= self._added_by(sending.body)

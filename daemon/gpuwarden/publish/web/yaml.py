@@ -1,6 +1,6 @@
-"""YAML as the web-config file has it: a tree of texts, flags and empty values, with nothing guessed and no key given twice.
+"""Parser for the YAML of a web-config file: texts, flags and empty values, without type guessing or duplicate keys.
 
-Loaded only where there is such a file.
+Loaded only if such a file is configured.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ Tree = dict[str, Any]
 
 
 class YamlError(Exception):
-    """The file is not YAML, or not a table. The message says where, and quotes nothing: it may be a secret."""
+    """The file is not YAML, or not a table. The message has the line but quotes nothing, which may be a secret."""
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain scalars are text unless they are flags or empty; the caller converts them to the type of the key."""
+    """Loader in which plain scalars are text unless flags or empty. The caller converts them to the type of the key."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - the library's interface
 
@@ -41,9 +41,9 @@ _DEPTH_MAX = 3  # tables within tables: the format has two
 
 
 def parse(text: str) -> Tree:
-    """The tables of the file, without what is empty. Raises YamlError."""
+    """Return the tables of the file without empty values. Raises YamlError."""
     try:
-        tree = yaml.load(text, _Loader)  # noqa: S506 - a safe loader, with fewer types still
+        tree = yaml.load(text, _Loader)  # noqa: S506 - a safe loader with even fewer types
     except yaml.MarkedYAMLError as error:
         where = "" if error.problem_mark is None else f" in line {error.problem_mark.line + 1}"
         raise YamlError(f"expected YAML{where}: {_problem(error)}") from None
@@ -62,7 +62,7 @@ def _problem(error: yaml.MarkedYAMLError) -> str:
 
 
 def _without_empty(tree: Tree, depth: int = 1) -> Tree:
-    """A key without a value counts as absent."""
+    """Remove keys without a value, which count as absent."""
     return {
         key: _without_empty(value, depth + 1) if isinstance(value, dict) and depth < _DEPTH_MAX else value
         for key, value in tree.items()
