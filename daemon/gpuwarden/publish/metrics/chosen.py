@@ -1,4 +1,4 @@
-"""Which series the page has, by `publish.series`: those of the default set, all of them, or those that are named."""
+"""Selects the series on the page by `publish.series`: the default set, all series, or named ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SETS = {"default": BY_DEFAULT, "full": ALL}
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The names that are served, and those of them of which only series above 0 are."""
+    """The served names, and those of them whose series with value 0 are omitted."""
 
     names: frozenset[str]
     without_zeros: frozenset[str] = frozenset()
@@ -39,7 +39,7 @@ class Chosen:
 
 
 def chosen_series(series: Iterable[str]) -> Chosen:
-    """`series`: names of metrics, `default` and `full`. A metric that is named has all its series."""
+    """Return the choice for names of metrics, `default` and `full`. A named metric has all its series."""
     words = frozenset(series)
     served = {word: _SETS.get(word, frozenset((word,))) for word in words}
     whole = (names for word, names in served.items() if word != "default")

@@ -1,9 +1,8 @@
-"""GPU telemetry under the names that dcgm-exporter gives it, read through NVML: one row for each name.
+"""GPU telemetry under dcgm-exporter's names, read through NVML: one row for each name.
 
-Names are those of DCGM before 4.6, which dashboards and dcgm-exporter use, without their common start. Types are those of
-dcgm-exporter's list of counters where it names the field, units and truncations DCGM's, since a dashboard drawn for them
-must show the same. A row that gives None has no series: a value that is not supported, not readable or not finite is
-left out, never shown as a number.
+Names are those of DCGM before 4.6, which dashboards and dcgm-exporter use, without their common prefix. Types follow
+dcgm-exporter's list of counters for fields in it; units and truncations follow DCGM, so that existing dashboards show
+the same. A row that returns None has no series: a value that is unsupported, unreadable or not finite is left out.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from gpuwarden_collectors.gpu_readings import GpuReadings
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """Readings of one GPU or MIG instance that the rows are made of.
+    """Input of the rows: readings of one GPU or MIG instance.
 
-    `readings` has the attributes of GpuReadings. `last_xid` is of this boot, `nvlink_mb_per_second` the rate between the last two passes,
-    `memory_unrepairable` what only DCGM can report.
+    `readings` has the attributes of GpuReadings. `last_xid`: of this boot. `nvlink_mb_per_second`: between the last two
+    passes. `memory_unrepairable`: from DCGM.
     """
 
     readings: Any
@@ -37,7 +36,7 @@ Read = Callable[[Telemetry], Number | None]
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One row. `form` is how dcgm-exporter prints the number: `%d` for DCGM's integers, `%f` (6 decimals) for its doubles."""
+    """One row. `form`: dcgm-exporter's number format, `%d` for DCGM's integers, `%f` (6 decimals) for its doubles."""
 
     name: str
     kind: str
@@ -48,14 +47,14 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """NVLink bytes of one GPU as counted at one time: `kib` since driver load, `at` in seconds."""
+    """NVLink traffic counter of one GPU: `kib` since driver load, `at` in seconds."""
 
     kib: int
     at: float
 
 
 def nvlink_mb_per_second(before: Traffic | None, now: Traffic) -> int | None:
-    """DCGM's sum of both directions, in thousands of KiB a second. None for a first sample or a counter that went back."""
+    """Return DCGM's sum of both directions in 1,000 KiB per second. None for a first sample or a decreased counter."""
     if before is None or now.at <= before.at or now.kib < before.kib:
         return None
     return int((now.kib - before.kib) / (now.at - before.at) / 1000)
@@ -82,7 +81,7 @@ def _reading(name: str, convert: Callable[[Number], Number | None]) -> Read:
 
 
 def _celsius(name: str) -> Read:
-    """DCGM drops what is above 200 °C: drivers return that where there is no sensor."""
+    """Return a reader that drops values above 200 °C, as DCGM does: drivers return these if there is no sensor."""
     return _reading(name, lambda value: value if value <= 200 else None)
 
 
@@ -107,7 +106,7 @@ def _mib_per_second(name: str) -> Read:
 
 
 def _bit_error_rate(name: str) -> Read:
-    """Mantissa in bits 8-11, negative decimal exponent in bits 0-7 (nvml.h, NVML_NVLINK_BER_*)."""
+    """Return a reader for a mantissa in bits 8-11 and a negative decimal exponent in bits 0-7 (NVML_NVLINK_BER_*)."""
     return _reading(name, lambda packed: (int(packed) >> 8 & 0xF) * 10.0 ** -(int(packed) & 0xFF))
 
 
@@ -120,7 +119,7 @@ def _memory_used(gpu: Telemetry) -> Number | None:
 
 
 def _fabric_manager_status(gpu: Telemetry) -> Number | None:
-    """DCGM's enumeration: 0 not supported, 1 not started, 2 in progress, 3 registered, 4 registration failed."""
+    """Return DCGM's value: 0 not supported, 1 not started, 2 in progress, 3 registered, 4 registration failed."""
     state = gpu.readings.fabric_state
     return 4 if state == 3 and gpu.readings.fabric_status else state
 
@@ -132,7 +131,7 @@ def _fabric_error(gpu: Telemetry) -> Number | None:
 INT, FLOAT, TINY = "%d", "%f", "%g"  # six decimals would show every bit error rate as zero
 
 XID = Field("DEV_XID_ERRORS", GAUGE, INT, attrgetter("last_xid"), "Number of the last Xid of this boot.")
-"""The only row with labels of its own, as in dcgm-exporter: `err_code` and `err_msg`."""
+"""The only row with additional labels, as in dcgm-exporter: `err_code` and `err_msg`."""
 
 _BEFORE_ECC: tuple[Field, ...] = (
     Field("DEV_SM_CLOCK", GAUGE, INT, _as_is("clock_sm_mhz"), "SM clock (MHz)."),
@@ -237,7 +236,7 @@ _AFTER_ECC: tuple[Field, ...] = (
     Field("DEV_NVLINK_ERROR_DL_CRC", COUNTER, INT, _as_is("nvlink_dl_crc_errors"), "NVLink data link layer CRC errors."),
     Field("DEV_NVLINK_ERROR_DL_RECOVERY", COUNTER, INT, _as_is("nvlink_dl_recovery_errors"), "NVLink data link layer recoveries."),
     Field("DEV_NVLINK_ERROR_DL_REPLAY", COUNTER, INT, _as_is("nvlink_dl_replay_errors"), "NVLink data link layer replays."),
-    # a rate, which dcgm-exporter types as a counter, and so does this table
+    # a rate; typed as a counter, as in dcgm-exporter
     Field("DEV_NVLINK_BANDWIDTH_TOTAL", COUNTER, INT, attrgetter("nvlink_mb_per_second"), "NVLink traffic of all links, both directions (MB/s)."),
     Field("DEV_NVLINK_COUNT_TX_BYTES", COUNTER, INT, _as_is("nvlink5_tx_bytes"), "NVLink bytes sent."),
     Field("DEV_NVLINK_COUNT_RX_BYTES", COUNTER, INT, _as_is("nvlink5_rx_bytes"), "NVLink bytes received."),
@@ -282,7 +281,7 @@ OF_EXPORTER = frozenset(
     DEV_UNCORRECTABLE_REMAPPED_ROWS DEV_CORRECTABLE_REMAPPED_ROWS DEV_ROW_REMAP_FAILURE
     PROF_GR_ENGINE_ACTIVE PROF_PIPE_TENSOR_ACTIVE PROF_DRAM_ACTIVE PROF_PCIE_TX_BYTES PROF_PCIE_RX_BYTES""".split()  # noqa: SIM905 - names read better so
 )
-"""dcgm-exporter's default counters: the only ones with the labels of jobs and pods, each of which makes a new series of every one."""
+"""dcgm-exporter's default counters. Only these have job and pod labels, since each job or pod adds a series."""
 
 OF_DASHBOARDS = frozenset(
     """DEV_GPU_TEMP_LIMIT DEV_SLOWDOWN_TEMP DEV_MEM_MAX_OP_TEMP DEV_ENFORCED_POWER_LIMIT
@@ -293,11 +292,11 @@ OF_DASHBOARDS = frozenset(
     DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL
     DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL""".split()  # noqa: SIM905 - as above
 )
-"""What gpuwarden's own rules and dashboards read beyond them."""
+"""Further fields that gpuwarden's own rules and dashboards read."""
 
 OF_INSTANCES = (OF_EXPORTER - {XID.name}) | frozenset(
-    # what is an instance's own (dcgm: entity level compute or GPU instance), though not a default counter
+    # fields with a value for an instance (dcgm: entity level compute or GPU instance) that are not default counters
     """DEV_FB_TOTAL DEV_FB_USED_PERCENT DEV_BAR1_TOTAL DEV_BAR1_USED DEV_BAR1_FREE
     PROF_SM_ACTIVE PROF_SM_OCCUPANCY""".split()  # noqa: SIM905 - as above
 )
-"""The fields that a GPU instance (MIG) has series of. Of all others there is one series for the GPU."""
+"""Fields with a series for each GPU instance (MIG). All others have one series for the GPU."""

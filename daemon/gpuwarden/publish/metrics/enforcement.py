@@ -1,4 +1,4 @@
-"""Documents and metrics of enforcement: pure functions of its part of the snapshot."""
+"""The status section and metrics of enforcement: pure functions of its part of the snapshot."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OTHERS = (Owner.FOREIGN.value, Flag.MAINTENANCE.value)
 
 
 def document(snapshot: Snapshot) -> Document:
-    """Enforcement in the status document."""
+    """Return the enforcement section of the status document."""
     enforced = snapshot.enforced
     return {
         "schedulers": [_scheduler(name, enforced.node_states.get(name)) for name in enforced.actuators],
@@ -83,9 +83,9 @@ def _wanted(wanted: Wanted) -> Document:
 
 
 def exclusions(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], int]]:
-    """Yields 1 for each actuator and cause in force, else 0.
+    """Yield 1 for each actuator and cause in force, else 0.
 
-    Every pair exists from the start, so that no series first appears with its first exclusion; except maintenance,
+    Every pair exists from the start, so that no series first appears with its first exclusion, except maintenance,
     whose starts no alert counts.
     """
     in_force = set(snapshot.enforced.excluded)
@@ -102,8 +102,8 @@ def _owner(cause: str) -> str:
 
 
 def intents(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], int]]:
-    """Counts by act and result, if there is or was an actuator. Every pair exists from the start, so that no series
-    first appears with its first intent.
+    """Yield counts by act and result, if there is or was an actuator. Every pair exists from the start, so that no
+    series first appears with its first intent.
     """
     counts = snapshot.enforced.counts
     if snapshot.enforced.actuators or any(counts.values()):

@@ -1,8 +1,8 @@
-"""Renders a snapshot as the bytes of `/metrics` at its first scrape; every further scrape of it gets the same bytes.
+"""Renders a snapshot as the bytes of `/metrics` at its first scrape. Later scrapes of the snapshot get the same bytes.
 
-Two formats: Prometheus text 0.0.4 and OpenMetrics 1.0, each plain and compressed. They differ in their headers only, so
-the sample lines are rendered once. The cost is one formatted line per series: label texts, which rarely change, are
-cached between snapshots. A form is made only on request.
+There are two formats, Prometheus text 0.0.4 and OpenMetrics 1.0, each plain and compressed. They differ only in their
+headers, so the sample lines are rendered once. The cost is one formatted line per series; label texts, which rarely
+change, are cached between snapshots. Each form is created only on request.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ from gpuwarden_collectors.facts import Stamp
 log = get_logger()
 
 LABEL_TEXTS = 4096
-"""Maximum number of cached label texts: 16 GPUs have about 1,000 series of gpuwarden's own; the rest is for changing
-findings."""
+"""Maximum number of cached label texts: 16 GPUs have about 1,000 gpuwarden series; the rest is for findings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +78,7 @@ class Page:
 
 
 def _family(head: tuple[bytes, bytes], lines: Sequence[str]) -> _Family:
-    """Replaces unpaired surrogates in names from outside: they have no UTF-8."""
+    """Return the encoded family. Unpaired surrogates in external names are replaced, since they have no UTF-8."""
     return _Family(*head, "".join(lines).encode("utf-8", "replace"), len(lines))
 
 
@@ -88,7 +87,7 @@ _FIELD_HEADS = {field.name: heads(PREFIX + field.name, field.kind, field.help) f
 
 
 class Renderer:
-    """Makes a page of a snapshot. `hostname_label`: dcgm-exporter up to 4.8.2 has `Hostname`, later ones `hostname`.
+    """Renders snapshots as pages. `hostname_label`: dcgm-exporter up to 4.8.2 has `Hostname`, later ones `hostname`.
     `series`: the series on the page. Call `follow` with every snapshot, in order, and `render` for those whose page is
     requested.
     """
@@ -105,9 +104,7 @@ class Renderer:
         self._broken: set[str] = set()
 
     def follow(self, snapshot: Snapshot) -> None:
-        """Keep what later pages need: rates need two passes, and a lost GPU keeps its index. A second call does
-        nothing.
-        """
+        """Keep data for later pages: counters for rates, and the index of a lost GPU. A second call does nothing."""
         before = self._indices
         self._indices = {
             gpu.slot: index
@@ -148,9 +145,7 @@ class Renderer:
             yield _family(_METRIC_HEADS[metric.name], lines)
 
     def _samples(self, metric: Metric, snapshot: Snapshot) -> dict[Labels, Number]:
-        """Return the samples of a row. A row that raises is omitted from the page and logged once; the other rows
-        remain.
-        """
+        """Return the samples of a row. A row that raises is omitted and logged once; the other rows remain."""
         try:
             return dict(metric.samples(snapshot))
         except Exception:
@@ -184,7 +179,7 @@ def _by_order(gpus: Sequence[GpuVerdict]) -> dict[str, int]:
 
 
 def _given(metric: Metric, values: Labels) -> tuple[Labels, Labels]:
-    """Names and values of the labels that the sample has."""
+    """Return names and values of the sample's labels, without omitted ones."""
     if not metric.omitted:
         return metric.labels, values
     pairs = zip(metric.labels, values, strict=True)
@@ -220,10 +215,10 @@ def _xid_lines(series: Sequence[Series]) -> Iterable[str]:
 
 
 class Holder:
-    """The snapshot that is served to readers. It is replaced as a whole, so that no reader sees a partial one.
+    """The snapshot for readers. It is replaced as a whole, so that no reader sees a partial one.
 
-    The web server sets `clients` and `scraped`, which says when `/metrics` was last requested, and by whom. `hpc_jobs`,
-    if that label is configured, returns the jobs last read for it and never waits.
+    The web server sets `clients` and `scraped`: time and client of the last request of `/metrics`. `hpc_jobs`: if the
+    label is configured, returns the jobs last read for it, and never waits.
     """
 
     def __init__(self, renderer: Renderer, snapshot: Snapshot, hpc_jobs: Callable[[], JobLabels] | None = None) -> None:
@@ -248,5 +243,5 @@ class Holder:
         return self._page
 
     def job_labels_error(self) -> str:
-        """Why the job files of the label `hpc_job` cannot be read; empty if they can, and without that label."""
+        """Return why the job files of the label `hpc_job` cannot be read; "" if they can, or without that label."""
         return "" if self.snapshot.hpc_jobs is None else self.snapshot.hpc_jobs.error

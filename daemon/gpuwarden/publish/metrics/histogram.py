@@ -1,6 +1,4 @@
-"""A Prometheus histogram: for each bound, the number of values not above it; and the sum and the number of all
-values.
-"""
+"""A Prometheus histogram: the number of values up to each bound, and the sum and number of all values."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ class Histogram:
         return replace(self, counts=counts, total=self.total + value)
 
     def samples(self) -> Iterator[tuple[tuple[str, ...], float]]:
-        """Samples by the text of label `le`: cumulative counts, then sum and number, which lack that label, under SUM and COUNT."""
+        """Yield cumulative counts by label `le`, then the sum and the number, without that label, as SUM and COUNT."""
         below = 0
         for bound, count in zip((*self.bounds, float("inf")), self.counts, strict=True):
             below += count

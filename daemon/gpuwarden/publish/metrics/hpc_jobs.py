@@ -1,10 +1,9 @@
 """The label `hpc_job`, from the folder of files that dcgm-exporter reads for it (`--hpc-job-mapping-dir`).
 
-A file is named by the index of a GPU, `3`, or index and GPU instance, `3.1`; each of its lines is a job, unchanged.
-Every series of that GPU or instance is exposed once for each job, as dcgm-exporter does. Prologs and epilogs write
-these files, or the daemon itself (`slurm.job_mapping_dir`). dcgm-exporter reads them at each scrape and fails the whole
-page if one cannot be read; here a thread reads them after each pass, for the next page, and a GPU whose file cannot be
-read has no jobs.
+The name of a file is the index of a GPU, `3`, or index and GPU instance, `3.1`. Each line is a job, unchanged. Every
+series of that GPU or instance is exposed once for each job, as by dcgm-exporter. Prologs and epilogs write these files,
+or the daemon (`slurm.job_mapping_dir`). dcgm-exporter reads them at each scrape and fails the whole page if one cannot
+be read. Here a thread reads them after each pass for the next page, and a GPU whose file cannot be read has no jobs.
 """
 
 from __future__ import annotations
@@ -22,14 +21,12 @@ from gpuwarden.publish.snapshot import JobLabels
 FILE_NAME = re.compile(r"\d{1,4}(?:\.\d{1,4})?", re.ASCII)
 FILES_MOST = 256
 JOBS_MOST = 8
-"""Jobs of one GPU or instance: each multiplies its series."""
+"""Most jobs of one GPU or instance, since each multiplies its series."""
 _BYTES_MOST = 4096
 
 
 class HpcJobs:
-    """A call, made for each page, returns what was read since the last page and starts another read of the folder. It
-    never waits.
-    """
+    """A call, made for each page, returns the jobs last read and starts another read of the folder. It never waits."""
 
     def __init__(self, folder: Path, clock: Callable[[], float]) -> None:
         self._folder = folder
@@ -45,7 +42,7 @@ class HpcJobs:
         return await self._reader.flush(timeout)
 
     def close(self, timeout: float) -> bool:
-        """End the thread; False if it hangs. Blocks."""
+        """End the thread; return False if it hangs. Blocks."""
         return self._reader.close(timeout)
 
     def _read(self) -> None:
@@ -68,9 +65,9 @@ def _described(path: Path, error: Exception) -> str:
 
 
 def _names(folder: Path) -> list[str]:
-    """Names of the mapping files, sorted, at most FILES_MOST.
+    """Return the sorted names of the mapping files, at most FILES_MOST.
 
-    A missing folder counts as empty: prologs create it with the first job.
+    A missing folder counts as empty, since prologs create it with the first job.
     """
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
         return sorted(entry.name for entry in entries if FILE_NAME.fullmatch(entry.name))[:FILES_MOST]
@@ -78,7 +75,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def _lines(file: Path) -> tuple[str, ...]:
-    """The jobs of a file, each once: a repeated line would be one series with two values. Empty for anything but a regular file."""
+    """Return the distinct jobs of a regular file. A repeated line would be one series with two values."""
     descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

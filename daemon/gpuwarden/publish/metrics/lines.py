@@ -26,7 +26,7 @@ def number(value: Number) -> str:
 def heads(name: str, kind: str, text: str) -> tuple[bytes, bytes]:
     """Return the headers of 0.0.4 and of OpenMetrics.
 
-    OpenMetrics names a counter without its `_total` and allows no counter without that suffix: such a metric gets type unknown.
+    OpenMetrics names a counter without its `_total`. A counter without that suffix is not allowed: its type is unknown.
     """
     family, open_kind = name, kind
     if kind == COUNTER:

@@ -1,6 +1,4 @@
-"""The labels by which nodes are compared: a property that failing nodes share may be the cause (`gpuwarden fleet
---why`).
-"""
+"""Labels to compare nodes: a property that failing nodes share may be the cause (`gpuwarden fleet --why`)."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ MACHINE_LABELS = (
     "adapter_firmware",
 )
 OF_THE_NODE = frozenset({"__name__", "instance", "job", "node", "boot_id", "replica", "prometheus_replica"})
-"""Labels of its series that identify the node, and are not shared with others."""
+"""Labels of the series that identify the node, which nodes do not share."""
 _LONGEST = 120  # characters
 
 
@@ -37,8 +35,8 @@ def machine_labels(
     kernel: str = "",
     infiniband: InfinibandFacts | None = None,
 ) -> tuple[str, ...]:
-    """The values of `MACHINE_LABELS`; "" if not known, several joined by `+` if GPUs of the node differ. The firmware
-    of adapters is written with the board, because a node may have several boards.
+    """Return the values of `MACHINE_LABELS`; "" if unknown, joined by `+` if GPUs of the node differ. The firmware of
+    adapters includes the board, because a node may have several kinds.
     """
     gpus = () if facts is None else facts.gpus
     of = [gpu.placement for gpu in gpus]
@@ -61,7 +59,7 @@ def machine_labels(
 
 
 def _text(number: int | None) -> str:
-    """The number, which may be 0; "" if it is not known."""
+    """Return the number, which may be 0, as text; "" if it is unknown."""
     return "" if number is None else str(number)
 
 

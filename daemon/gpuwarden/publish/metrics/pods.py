@@ -1,4 +1,4 @@
-"""The pods on the GPUs, and the reason if a pod is missing: the most frequent question about pod labels."""
+"""Metrics and status of the pods on the GPUs, with the reason if pod labels are missing."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def pod_labels(container: PodContainer) -> tuple[str, str, str]:
 
 
 def on_gpus(snapshot: Snapshot, labels_of: Callable[[str], tuple[str, ...]]) -> Iterator[tuple[tuple[str, ...], int]]:
-    """Values of `gpuwarden_gpu_job_info`, without a job of Slurm."""
+    """Yield samples of `gpuwarden_gpu_job_info` for pods, with empty labels of Slurm jobs."""
     if snapshot.pods is not None:
         for gpu in snapshot.verdict.gpus:
             for pod in snapshot.pods.on_gpu(gpu.slot):
@@ -62,7 +62,7 @@ def devices(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], int]]:
 
 
 def document(snapshot: Snapshot) -> dict[str, Any] | None:
-    """Section of the status about pods; None if kubelet is not queried."""
+    """Return the status section about pods; None if kubelet is not queried."""
     status = asked(snapshot)
     if status is None:
         return None
@@ -78,7 +78,7 @@ def document(snapshot: Snapshot) -> dict[str, Any] | None:
 
 
 def asked(snapshot: Snapshot) -> CollectorStatus | None:
-    """The last request to kubelet; None if it is not queried."""
+    """Return the status of the last request to kubelet; None if it is not queried."""
     return next(
         (collector for collector in snapshot.collectors if collector.name == PodsFacts.collector and collector.outcome),
         None,

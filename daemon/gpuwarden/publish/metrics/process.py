@@ -19,9 +19,7 @@ def _of(value: Callable[[ProcessUsage], Number]) -> Callable[[Snapshot], Iterato
 
 
 def _started(snapshot: Snapshot) -> Iterator[Sample]:
-    """Yield the start as Unix time. Both clocks were read at the daemon's start, so that later clock changes do not
-    move it.
-    """
+    """Yield the start as Unix time. Both clocks were read at the start, so later clock changes do not move it."""
     if snapshot.process is not None:
         at = snapshot.service.started
         yield (), at.wall - at.boottime + snapshot.process.started

@@ -1,4 +1,4 @@
-"""The row of a metric: its name, and the function that makes its samples from the snapshot."""
+"""The row of a metric: its name, and the function that returns its samples from the snapshot."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ Sample = tuple[Labels, Number]
 class Metric:
     """One row of the table.
 
-    `samples` yields the values of `labels`, in their order, with the number. Of samples with equal label values the
-    last one counts.
+    `samples` yields the values of `labels`, in order, and the number. Of samples with equal labels the last one counts.
     """
 
     name: str
@@ -35,7 +34,7 @@ class Metric:
 
 
 GPU: Labels = ("gpu", "uuid", "pci_bus_id")
-"""The labels of a metric of GPUs."""
+"""Labels of GPU metrics."""
 
 
 def gpu_labels(gpu: GpuVerdict) -> Labels:

@@ -1,4 +1,4 @@
-"""gpuwarden's own metrics: one row each, followed by those of features. The name of a metric is written nowhere else.
+"""The table of gpuwarden's own metrics, one row each, followed by those of features. Names are defined only here.
 
 GPU labels are `gpu` (NVML index; of a GPU that NVML does not list, see `exposition.py`), `uuid` and `pci_bus_id` (the
 slot, as the kernel writes it). A counter whose increase an alert or a dashboard reads exists from the start with value
@@ -36,17 +36,17 @@ SHADOW = "shadow"
 INFOS_MOST = 32
 """Maximum number of findings that are described, to limit the page of a host with many faults."""
 INCIDENTS_MOST = 16
-"""Maximum number of incidents of several findings that are described, the worst first."""
+"""Maximum number of incidents of several findings that are described, worst first."""
 CONSEQUENCES_LONGEST = 200  # characters
 XIDS_MOST = 32
-"""Maximum number of pairs of GPU and Xid, the latest, that have a time, and a count if it is not 0 from the start."""
+"""Maximum number of pairs of GPU and Xid, latest first, with a time, and a count unless it starts at 0."""
 LEMONS_MOST = 16
-"""Maximum number of pairs of GPU and kind of event, the worst first."""
+"""Maximum number of pairs of GPU and kind of event, worst first."""
 FAILURE_XIDS = tuple(str(row.xid) for row in XIDS.values() if row.klass is XidClass.FAILURE)
 
 
 def _labels_of_slot(snapshot: Snapshot) -> Callable[[str], Labels]:
-    """The GPU labels for a slot; for a slot that is no GPU of this node (a switch) only the address is known."""
+    """Return a function from slot to GPU labels. A slot without a GPU (a switch) has only the address."""
     by_slot = {gpu.slot: gpu_labels(gpu) for gpu in snapshot.verdict.gpus}
     return lambda slot: by_slot.get(slot, ("", "", slot))
 
@@ -99,8 +99,8 @@ def _finding_texts(snapshot: Snapshot) -> Iterator[Sample]:
 def _described(findings: Sequence[Finding]) -> list[Finding]:
     """Return the INFOS_MOST findings to describe, in their order.
 
-    The first finding of each check and GPU precedes any second one, because alerts are raised by check, severity and
-    GPU: 144 links that are down must not hide a missing GPU.
+    The first finding of each check, severity and GPU precedes any second one, because alerts use these labels: 144
+    links that are down must not hide a missing GPU.
     """
     first = {(f.key.code, _severity(f), f.key.subject.slot): f.key for f in reversed(findings)}
     chosen = sorted(findings, key=lambda f: f.key not in first.values())[:INFOS_MOST]

@@ -1,9 +1,9 @@
 """The GPUs and MIG instances that have telemetry series, with the labels and the readings of each.
 
 GPUs with MIG are exposed as by dcgm-exporter's default (`-d f`): a GPU with instances has its default counters once per
-instance, with the instance's own values where they exist and otherwise the GPU's; a sum over all series therefore
-counts the power of such a GPU several times. All other counters, and the last Xid, are exposed once for the GPU,
-without labels of an instance. `MigSeries` changes that.
+instance, with the instance's values if they exist, otherwise the GPU's. A sum over all series therefore counts the
+power of such a GPU several times. All other counters, and the last Xid, are exposed once for the GPU, without labels of
+an instance. `MigSeries` changes that.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from gpuwarden_collectors.gpu_readings import GpuReadings
 from gpuwarden_collectors.kubelet.facts import PodContainer
 
 MigSeries = Literal["instances", "gpus", "both"]
-"""`instances`: instead of their GPU (dcgm-exporter's `-d f`); `gpus`: none (`-d g`); `both`: beside their GPU (`-d g,i`)."""
+"""Series for instances: `instances`: instead of their GPU (dcgm-exporter's `-d f`); `gpus`: none (`-d g`); `both`: in
+addition to their GPU (`-d g,i`)."""
 
 COPIES_MOST = 8
-"""Copies of one series: a GPU may have several jobs and several pods."""
+"""Most copies of one series: a GPU may have several jobs and several pods."""
 LABEL_TEXTS = 1024
 """Maximum number of cached entries: 16 GPUs with 7 instances each have 128."""
 
@@ -40,9 +41,9 @@ _OF_INSTANCE = tuple({f.name for f in fields(MigInstance)} & {f.name for f in fi
 class Series:
     """The series of one GPU or instance.
 
-    `labels` have no braces. Each of `copies`, one per job and pod (one empty copy if there is none), is appended to
-    them. `alone` is appended for series without labels of jobs and pods. `whole`: has the series that only a GPU has;
-    `repeated`: has those that are repeated for each instance.
+    `labels` have no braces. Each of `copies`, one per job and pod (an empty one if there is none), is appended to them.
+    `alone` is appended for series without labels of jobs and pods. `whole`: has the series that only a GPU has.
+    `repeated`: has the series that are repeated for each instance.
     """
 
     labels: str
@@ -54,7 +55,7 @@ class Series:
 
 
 class InstanceReadings:
-    """Readings of an instance: those named in `_OF_INSTANCE` are its own, all others are its GPU's."""
+    """Readings of an instance: those in `_OF_INSTANCE` are the instance's, all others the GPU's."""
 
     def __init__(self, gpu: GpuReadings, instance: MigInstance) -> None:
         self._gpu = gpu
@@ -65,13 +66,13 @@ class InstanceReadings:
 
 
 def dcgm_bus_id(slot: str) -> str:
-    """Write the slot `0000:4e:00.0` as DCGM does: `00000000:4E:00.0`."""
+    """Return the slot `0000:4e:00.0` in DCGM's form: `00000000:4E:00.0`."""
     domain, colon, rest = slot.upper().partition(":")
     return f"{domain:0>8}:{rest}" if colon else slot
 
 
 class Sources:
-    """Keeps the state that rates need between snapshots. `hostname_label`: dcgm-exporter up to 4.8.2 has `Hostname`."""
+    """Source of the series, with the state for rates. `hostname_label`: dcgm-exporter up to 4.8.2 has `Hostname`."""
 
     def __init__(self, hostname_label: str, mig: MigSeries) -> None:
         self._mig = mig
@@ -90,7 +91,7 @@ class Sources:
         self._traffic = {slot: pair for slot, pair in traffic.items() if pair is not None}
 
     def of(self, snapshot: Snapshot) -> tuple[Series, ...]:
-        """Series in the order of the GPUs; of several with the same labels only the last."""
+        """Return the series in the order of the GPUs; of several with the same labels only the last."""
         if snapshot.nvml is None:
             return ()
         gpus = snapshot.nvml.gpus
@@ -126,7 +127,7 @@ class Sources:
             yield Series(labels, copies.of(gpu, instance.gpu_instance), copies.free, own, whole=False)
 
     def _nvlink(self, gpu: GpuFacts, observed: Stamp | None) -> tuple[Traffic, int | None] | None:
-        """The counter and the rate since the previous pass; a further snapshot of the same pass has the same rate."""
+        """Return the counter and the rate since the previous pass. Snapshots of the same pass have the same rate."""
         now = None if observed is None else nvlink_traffic(gpu.readings, observed.boottime)
         if now is None:
             return None
@@ -135,9 +136,7 @@ class Sources:
 
 
 def _instances(gpu: GpuFacts) -> dict[int, MigInstance]:
-    """GPU instances by id, each as its first compute instance sees it (as in DCGM). Omits those without compute
-    instances.
-    """
+    """Return the GPU instances by id, as seen by their first compute instance (as in DCGM), without unused ones."""
     instances: dict[int, MigInstance] = {}
     for mig in gpu.mig:
         instances.setdefault(mig.gpu_instance, mig)
@@ -145,7 +144,7 @@ def _instances(gpu: GpuFacts) -> dict[int, MigInstance]:
 
 
 def _profile(instance: MigInstance) -> str:
-    """Profile of the GPU instance: `3g.40gb` also for its compute instance `1c.3g.40gb`."""
+    """Return the profile of the GPU instance: `3g.40gb` also for its compute instance `1c.3g.40gb`."""
     part, dot, rest = instance.profile.partition(".")
     return rest if dot and part.endswith("c") else instance.profile
 
@@ -156,8 +155,8 @@ def _suffix(names: tuple[str, ...], values: tuple[str, ...]) -> str:
 
 
 class _Copies:
-    """The job and pod labels of a GPU or instance. With several jobs or pods its series are copied, at most
-    `COPIES_MOST` times. The pod labels of a GPU without a pod are empty: otherwise Prometheus with honor_labels would
+    """The job and pod labels of GPUs and instances. With several jobs or pods the series are copied, at most
+    `COPIES_MOST` times. A GPU without a pod has empty pod labels, because otherwise Prometheus with honor_labels would
     set those of gpuwarden's own pod.
     """
 
@@ -179,9 +178,7 @@ def _readings_of_dcgm(snapshot: Snapshot) -> dict[str, DcgmReadings]:
 
 
 def _last_xids(snapshot: Snapshot) -> dict[str, int]:
-    """The last Xid of this boot, by slot. DCGM loses Xids when the driver is unloaded; the ledger also has earlier
-    boots.
-    """
+    """Return the last Xid of this boot by slot. DCGM loses Xids at a driver unload; the ledger spans boots."""
     booted = snapshot.made.wall - snapshot.made.boottime
     recent = sorted(
         (xid.last, xid.slot, xid.xid) for xid in snapshot.xids if xid.last is not None and xid.last >= booted
