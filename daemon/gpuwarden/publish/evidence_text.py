@@ -17,8 +17,8 @@ class Shown(NamedTuple):
     name: str
     """Name for people; for a sentence, the words before it."""
     unit: str = ""
-    """Unit behind the value; or DURATION for seconds, SIZE for bytes, FLAG for 0 and 1, SWITCH for what is off or on, MILLIWATTS, SENTENCE for
-    what needs no name."""
+    """Unit after the value; or DURATION for seconds, SIZE for bytes, FLAG for 0 and 1, SWITCH for off and on,
+    MILLIWATTS, SENTENCE for a text without a name."""
 
 
 NAMES: Mapping[str, Shown] = {
@@ -213,27 +213,27 @@ NAMES: Mapping[str, Shown] = {
     "nvlink_mib": Shown("sent over NVLink", "MiB/s"),
     "rdma_mib": Shown("sent over the network", "MiB/s"),
 }
-"""Names by the key of the evidence in JSON. A key that is missing here is shown as it is, with spaces."""
+"""Names by the key of the evidence in JSON. A key without an entry is shown with spaces instead of underscores."""
 COMPARED: Mapping[str, str] = {
     "_of_siblings": " of siblings",
     "_expected": " expected",
     "_before": " before",
 }
-"""By the end of a key, what stands behind the name of the key without that end: the same value elsewhere, or before."""
+"""Suffix of a key: suffix of the name, for the same value of siblings, as expected, or earlier."""
 COUNTED = re.compile(r"(\w+)_in_(\d+)_min")
-"""A counter of a port, which keeps the name that its driver has for it, and the minutes in which it grew."""
+"""Key of a port counter: the driver's name, and the minutes in which it grew."""
 
 _GIB = 1 << 30
 
 
 def evidence_text(evidence: Mapping[str, Any], *, without: tuple[str, ...] = ()) -> str:
-    """Return the evidence as one line; "" where there is none. `without`: keys that the title already says."""
+    """Return the evidence as one line; "" if there is none. `without`: keys that the title already contains."""
     shown = {k: v for k, v in evidence.items() if k not in without and v not in ("", None)}
     return "; ".join((*_sentences(shown), *_values(shown)))
 
 
 def named(key: str) -> Shown | None:
-    """Return how evidence with this key is shown; None if nobody has named it."""
+    """Return how evidence with this key is shown; None for a key without an entry."""
     if (label := NAMES.get(key)) is not None:
         return label
     for end, words in COMPARED.items():
@@ -273,7 +273,7 @@ def _value(value: object, unit: str) -> str:
 
 
 def _duration(seconds: float) -> str:
-    """Return seconds as `95s`, `12m` or `3h`: whoever reads it at night needs no more."""
+    """Return seconds as `95s`, `12m` or `3h`, which is precise enough for operators."""
     for size, letter in ((3600, "h"), (60, "m")):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f}{letter}"

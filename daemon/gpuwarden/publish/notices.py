@@ -1,7 +1,6 @@
-"""The termination notice as published: a file, a document, and the clients that wait for its next change.
+"""The published termination notice: a file, a document, and the clients that wait for a change.
 
-`act` is true only for an imminent notice, in mode enforce, on real GPUs: readers that act on the document do nothing
-otherwise.
+`act` is true only for an imminent notice, in mode enforce, on real GPUs. Otherwise readers must not act.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ KEYS = (
 
 
 def notice_document(notice: Notice) -> Document:
-    """The document of one notice. Its `id` changes if the same notice is announced again after its end."""
+    """Return the document of one notice. Its `id` changes if the same notice is announced again after its end."""
     return {
         "id": id_of(notice),
         "source": notice.source,
@@ -60,7 +59,7 @@ def act(snapshot: Snapshot) -> bool:
 
 
 def document(snapshot: Snapshot) -> Document:
-    """The keys of the imminent notice beside `act`; all notices under `notices`."""
+    """Return the document: `act`, the keys of the imminent notice, and all notices under `notices`."""
     imminent = snapshot.enforced.notice
     return {
         "act": act(snapshot),
@@ -91,7 +90,7 @@ class Notices:
         self._closed = False
 
     def show(self, body: bytes, *, imminent: bool) -> bool:
-        """False if it is the same as before."""
+        """Replace the document and wake waiting clients. Return False if it is unchanged."""
         if body == self.body:
             return False
         self.body, self.imminent = body, imminent
@@ -105,8 +104,8 @@ class Notices:
         self._wake()
 
     async def wait(self, seconds: float, tag: str = "", *, server: str = "web") -> bool:
-        """Wait until an end is imminent, or, with the `tag` of the client's document, until the document changes. At
-        most `seconds`, and at most WAIT_MOST. False if too many clients already wait at this server.
+        """Wait until a termination is imminent, or, with the `tag` of the client's document, until the document
+        changes, for at most `seconds` and WAIT_MOST. Return False if too many clients already wait at this server.
         """
         if self.waiting[server] >= self._most:
             return False
@@ -127,8 +126,8 @@ class Notices:
 
 
 class NoticeFile(KeptFile):
-    """Keeps `notice.json` in the run directory up to date, in a thread. Receives the document of each pass; writes it
-    if it changed or the last write failed.
+    """Writer of `notice.json` in the run directory, in a thread. Receives the document of each pass, and writes it if
+    it changed or the last write failed.
     """
 
     def __init__(self, run_dir: Path, clock: Clock = host_clock) -> None:
@@ -147,7 +146,7 @@ Sample = tuple[tuple[str, ...], float]
 
 
 def announced(snapshot: Snapshot) -> Iterator[Sample]:
-    """Yields 1 for each source and kind that is announced, else 0. Every possible kind exists from the start, so that
+    """Yield 1 for each source and kind that is announced, else 0. Every possible kind exists from the start, so that
     no series first appears with its first notice.
     """
     for source in snapshot.notice_sources:
@@ -160,7 +159,7 @@ def announced(snapshot: Snapshot) -> Iterator[Sample]:
 
 
 def deadline(snapshot: Snapshot) -> Iterator[Sample]:
-    """Unix time of the earliest deadline of a hard notice, if there is one."""
+    """Yield the Unix time of the earliest deadline of a hard notice, if there is one."""
     hard = [n.deadline for n in snapshot.enforced.notices if n.hard and not n.called_off and n.deadline is not None]
     if hard:
         yield (), min(hard).wall

@@ -1,4 +1,4 @@
-"""When a node that was excluded for a failure is restored; `ends_when` is about the finding only."""
+"""Text on when a node that was excluded for a failure is restored. `ends_when` concerns only the finding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The published state: one immutable value per pass or event. Its readers compute only its age."""
+"""The published state: one immutable value per pass or event. Readers compute only its age."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ class CollectorStatus:
     duration: float | None = None
     """Seconds that the last pass took."""
     last_success: Stamp | None = None
-    """When a pass last observed."""
+    """Time of the last pass that observed."""
     timeouts: int = 0
     """Passes that missed their deadline, since the daemon started."""
     error: str = ""
-    """Why the last pass failed; empty if it did not."""
+    """Error of the last pass; empty if it did not fail."""
     worker: WorkerReport | None = None
-    """The worker, of collectors with a process of their own."""
+    """The worker, for collectors with a separate process."""
 
 
 NVML_PASSES = Histogram.of(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-"""Durations of passes over the GPUs, in seconds: some hundredths for 8 idle GPUs, whole seconds with a slow driver."""
+"""Durations of passes over the GPUs in seconds: some hundredths for 8 idle GPUs, several seconds with a slow driver."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """Facts about the daemon that do not change while it runs."""
+    """Properties of the daemon that do not change while it runs."""
 
     node: str
     boot_id: str
@@ -60,9 +60,9 @@ class Service:
     fresh_for: float
     """Seconds for which an observation is current."""
     publish_jobs: bool = False
-    """Whether names of users and jobs may be published."""
+    """Names of users and jobs may be published."""
     runbooks: str = RUNBOOKS
-    """Address of the folder with the runbooks."""
+    """URL of the folder with the runbooks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ class Wanted:
 
     intent: Intent
     text: str
-    """Why it is not done yet."""
+    """Reason for which it is not done yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,11 +93,11 @@ class ReceiverState:
     target: str
     """`webhook.NAME` or `exec.NAME`."""
     queued: int = 0
-    """Messages that wait."""
+    """Waiting messages."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """Messages by result since the daemon started."""
     error: str = ""
-    """Why the last attempt failed; empty if it did not."""
+    """Error of the last attempt; empty if it did not fail."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,7 @@ class Enforced:
     """Enforcement: the state intended for the schedulers, and the state that they report."""
 
     actuators: tuple[str, ...] = ()
-    """Names of all that are configured."""
+    """Names of all configured actuators."""
     excluded: tuple[tuple[str, str], ...] = ()
     """Pairs of actuator and owner."""
     node_states: Mapping[str, NodeState] = field(default_factory=dict)
@@ -115,24 +115,24 @@ class Enforced:
     would: tuple[Wanted, ...] = ()
     """Intents that mode observe does not carry out."""
     blocked: Mapping[str, str] = field(default_factory=dict)
-    """Why its intent is not carried out, by actuator."""
+    """By actuator: reason for which its intent is not carried out."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """Outcomes of intents, such as `exclude_done`, since the start of the ledger; for retry and refused, attempts of
     this process."""
     breaker: str = ""
-    """Why the breaker is open; empty if it is not."""
+    """Reason for which the breaker is open; empty if it is closed."""
     person: tuple[str, ...] = ()
     """Findings after which only an operator restores the node."""
     person_why: tuple[str, ...] = ()
-    """The reason, for those whose kind does not imply it."""
+    """Reasons, for findings whose kind does not imply one."""
     order: str = ""
     """The text of an operator's exclusion."""
     overridden: tuple[str, ...] = ()
     """Active failures that an operator overrode, so that they do not exclude the node."""
     override: Override | None = None
-    """The override of that operator."""
+    """The override by that operator."""
     notice: Notice | None = None
-    """The imminent one of `notices`."""
+    """The imminent notice among `notices`."""
     notices: tuple[Notice, ...] = ()
     """All termination notices in force."""
 
@@ -145,9 +145,9 @@ class NoticeSource:
     up: bool
     """True if it answers."""
     kinds: tuple[str, ...] = ()
-    """The kinds of notices that it may announce."""
+    """Kinds of notices that it may announce."""
     error: str = ""
-    """Why it does not answer; empty if it does."""
+    """Reason for which it does not answer; empty if it does."""
     last: Stamp | None = None
     """Its last valid answer."""
 
@@ -159,7 +159,7 @@ class Clients:
     turned_away: int = 0
     """Connections closed to make room for new ones."""
     refused: Mapping[str, int] = field(default_factory=dict)
-    """Requests refused, by reason."""
+    """Refused requests, by reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +173,7 @@ class JobLabels:
 
 
 _NEXT = 0.001
-"""Seconds beyond the limit at which a page is renewed, so that its age is certainly above the limit."""
+"""Seconds after the limit at which a page is renewed, so that its age is certainly above the limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,12 +184,12 @@ class Snapshot:
     sequence: int
     """Increases only with a GPU pass that observed."""
     made: Stamp
-    """When this snapshot was made."""
+    """Time of this snapshot."""
     observed: Stamp | None
-    """When a GPU pass last observed."""
+    """Time of the last GPU pass that observed."""
     verdict: Verdict
     nvml: NvmlFacts | None = None
-    """None if not fresh; so are the next three."""
+    """None if not fresh, like the next three."""
     dcgm: DcgmFacts | None = None
     jobs: JobsFacts | None = None
     infiniband: InfinibandFacts | None = None
@@ -200,7 +200,7 @@ class Snapshot:
     collectors: tuple[CollectorStatus, ...] = ()
     xids: tuple[XidCount, ...] = ()
     site_failures: tuple[str, ...] = ()
-    """Numbers of the Xids that the site's configuration makes failures."""
+    """Numbers of Xids that are failures by the site's configuration."""
     ready: bool = False
     """The first full pass is done."""
     enforced: Enforced = field(default_factory=Enforced)
@@ -210,24 +210,24 @@ class Snapshot:
     """The published data of each feature."""
     notice_sources: tuple[NoticeSource, ...] = ()
     errors: Mapping[str, str] = field(default_factory=dict)
-    """Why a component of the daemon does not work, by component."""
+    """By component of the daemon: its error."""
     process: ProcessUsage | None = None
-    """Resources used by the daemon's own process; None if they cannot be read, and without a daemon."""
+    """Resource usage of the daemon's process; None if it cannot be read, or without a daemon."""
     nvml_passes: Histogram = NVML_PASSES
     """Durations of all passes over the GPUs since the start, in seconds."""
     feature_errors: Mapping[str, int] = field(default_factory=dict)
-    """Number of exceptions raised, by feature."""
+    """Number of exceptions, by feature."""
     dropped: Mapping[str, int] = field(default_factory=dict)
-    """Writes dropped, by kind: "log", "ledger", "files"."""
+    """Dropped writes, by kind: "log", "ledger", "files"."""
     log_gaps: int = 0
-    """Times that records of the kernel log were overwritten before they were read."""
+    """Number of times that kernel log records were overwritten before they were read."""
     log_lost: int = 0
-    """Records lost through that."""
+    """Records lost in these gaps."""
     disbelieved: Mapping[str, int] = field(default_factory=dict)
-    """Lines of the kernel log that are ignored, by reason."""
+    """Ignored lines of the kernel log, by reason."""
     clients: Clients = field(default_factory=Clients)
     hpc_jobs: JobLabels | None = None
-    """Jobs of that label; None if it is not configured."""
+    """Jobs of the label `hpc_job`; None if it is not configured."""
 
     @property
     def excluded_by(self) -> tuple[str, ...]:
@@ -235,7 +235,7 @@ class Snapshot:
         return tuple(f"{actuator}:{owner}" if actuator else owner for actuator, owner in self.enforced.excluded)
 
     def age(self, now: Stamp) -> float | None:
-        """Seconds since the last real observation; None before the first."""
+        """Return the seconds since the last observation; None before the first."""
         return None if self.observed is None else max(0.0, now.boottime - self.observed.boottime)
 
     def fresh(self, now: Stamp) -> bool:
@@ -243,14 +243,12 @@ class Snapshot:
         return age is not None and age <= self.service.fresh_for
 
     def lasts(self, now: Stamp) -> float:
-        """Seconds for which the GPU readings may still be shown; at most 0 if they are too old, infinite if there are
-        none.
-        """
+        """Return the seconds for which GPU readings may still be shown; infinite if there are none."""
         age = self.age(now)
         return math.inf if self.nvml is None or age is None else self.service.fresh_for - age + _NEXT
 
     def health(self, now: Stamp) -> Health:
-        """The health at `now`: if the observation is not fresh, everything but a failure is unknown."""
+        """Return the health at `now`: if the observation is not fresh, unknown unless it is a failure."""
         if self.verdict.health is Health.FAILURE:
             return Health.FAILURE
         return self.verdict.health if self.fresh(now) else Health.UNKNOWN

@@ -1,5 +1,5 @@
-"""The documents that tools read: heartbeat, status, GPUs, findings, events. Pure functions of a snapshot and `now`.
-Names of keys are a contract: keys may be added, but not renamed. Times are RFC 3339 in UTC. Unknown values are null.
+"""The documents for tools: heartbeat, status, GPUs, findings, events. Pure functions of a snapshot and `now`.
+Keys are a contract: they may be added, but not renamed. Times are RFC 3339 in UTC. Unknown values are null.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ MAIN_READINGS = (
     "gsp_mode",
     "recovery_action",
 )
-"""The readings of `GpuReadings` that are shown with the health of a GPU."""
+"""Readings of `GpuReadings` that are shown with the health of a GPU."""
 
 ENDS_WHEN = {
     Latch.NONE: "it is no longer seen",
@@ -83,13 +83,13 @@ def _age(since: Stamp | None, now: Stamp) -> float | None:
 
 
 def _reasons(snapshot: Snapshot, now: Stamp) -> list[str]:
-    """The verdict's reasons; an outdated verdict is an additional reason."""
+    """Return the verdict's reasons. An outdated verdict is an additional reason."""
     grew_old = snapshot.observed is not None and not snapshot.fresh(now)
     return [*snapshot.verdict.reasons, *(["observation_too_old"] if grew_old else [])]
 
 
 def heartbeat(snapshot: Snapshot, now: Stamp) -> tuple[int, Document]:
-    """The HTTP status (200 while the node may take work, else 503) and the document."""
+    """Return the HTTP status (200 while the node may take work, else 503) and the document."""
     service, imminent = snapshot.service, snapshot.enforced.notice
     schedulable = snapshot.schedulable(now)
     document = {
@@ -139,7 +139,7 @@ def status(snapshot: Snapshot, now: Stamp) -> Document:
 
 
 def _of_features(snapshot: Snapshot) -> tuple[Document, list[str]]:
-    """Return the keys of features, and the features that failed: only their keys are missing from the document."""
+    """Return the keys of features, and the errors of failed features, whose keys are missing from the document."""
     keys: Document = {}
     failed = []
     for name, feature in _FEATURES.items():
@@ -151,7 +151,7 @@ def _of_features(snapshot: Snapshot) -> tuple[Document, list[str]]:
 
 
 def _unknown_because(snapshot: Snapshot, now: Stamp) -> Iterable[Document]:
-    """Reasons why the health is unknown, with remedies; omits those that a finding states already."""
+    """Yield the reasons for unknown health, with remedies, except those that a finding states already."""
     codes = {finding.key.code for finding in snapshot.verdict.findings}
     for code in dict.fromkeys((*snapshot.verdict.unknown, *_reasons(snapshot, now))):
         if code in UNKNOWN_REASONS and code not in codes:
@@ -160,7 +160,7 @@ def _unknown_because(snapshot: Snapshot, now: Stamp) -> Iterable[Document]:
 
 
 def scraped(last: tuple[Stamp, str] | None, now: Stamp) -> Document | None:
-    """The last request for the metrics. The client's name is not verified."""
+    """Return the last request for the metrics. The client's name is not verified."""
     if last is None:
         return None
     at, by = last
@@ -192,7 +192,7 @@ def events(snapshot: Snapshot, recorded: Iterable[Event]) -> Document:
 
 
 def public_events(snapshot: Snapshot, recorded: Iterable[Event]) -> Document:
-    """Return events for every client: names of users and jobs only if they may be published."""
+    """Return events for any client, with names of users and jobs only if they may be published."""
     return events(snapshot, recorded if snapshot.service.publish_jobs else map(_nameless, recorded))
 
 
@@ -214,7 +214,7 @@ def event(entry: Event) -> Document:
 
 
 def _gpu(gpu: GpuVerdict, facts: GpuFacts | None, *, fresh: bool) -> Document:
-    """Status of one GPU. If the observation is outdated, a health other than a failure becomes unknown."""
+    """Return the status of one GPU. If the observation is outdated, a health other than a failure becomes unknown."""
     readings = {} if facts is None else {name: getattr(facts.readings, name) for name in MAIN_READINGS}
     health = gpu.health if fresh or gpu.health is Health.FAILURE else Health.UNKNOWN
     return {
@@ -232,7 +232,7 @@ def _gpu(gpu: GpuVerdict, facts: GpuFacts | None, *, fresh: bool) -> Document:
 
 
 def lemons(snapshot: Snapshot) -> list[Document]:
-    """Days, of the last 28, on which each recurring event occurred; `pci_bus_id` is null for the node as a whole."""
+    """Return the number of the last 28 days with each kind of event; `pci_bus_id` is null for the node as a whole."""
     rows = snapshot.verdict.lemons
     return [{"pci_bus_id": row.slot or None, "what": row.what, "days": row.days} for row in rows]
 
@@ -266,7 +266,7 @@ def _finding(snapshot: Snapshot, finding: Finding) -> Document:
 
 
 def detail(finding: Finding) -> str:
-    """Return the part that distinguishes findings of one check on one GPU or node: the number of the Xid, the link, the mount."""
+    """Return what distinguishes findings of one check on one GPU or node: the Xid, the link, the mount."""
     subject = finding.key.subject
     return finding.key.detail or (f"{subject.kind} {subject.part}" if subject.part else "")
 
@@ -282,7 +282,7 @@ def _ends_when(finding: Finding) -> str:
 
 
 def _collector(collector: CollectorStatus, now: Stamp) -> Document:
-    """Status of one collector. `age_seconds` is the time since a pass last observed."""
+    """Return the status of one collector. `age_seconds`: time since the last pass that observed."""
     worker = None
     if collector.worker is not None:
         worker = asdict(collector.worker) | {"silent_since": when(collector.worker.silent_since)}
@@ -301,14 +301,14 @@ DISBELIEVED = {
     PACKET_FILTER: "from the log rule of a packet filter",
     UNKNOWN_SLOT: "about a slot that holds no GPU and no switch",
 }
-"""Text for people: why a line of the kernel log is ignored."""
+"""Reasons for which a kernel log line is ignored, for people."""
 _SAYS_SO = ("gpu_missing", "gpu_unresponsive", "gpu_reset_required")
 """Conditions of a GPU that imply that calls on it fail."""
-_SHOWN = 3  # calls that failed, of one GPU
+_SHOWN = 3  # failed calls of one GPU
 
 
 def _errors(snapshot: Snapshot) -> Iterable[str]:
-    """Errors of the daemon itself, as text for people."""
+    """Yield errors of the daemon, as text for people."""
     named = set()
     for collector in snapshot.collectors:
         if collector.outcome in (PassOutcome.FAILED, PassOutcome.TIMED_OUT):
@@ -318,7 +318,7 @@ def _errors(snapshot: Snapshot) -> Iterable[str]:
             yield f"{collector.name}: a reader process could not be ended and was left behind: the host may need a reboot"
     yield from _failing_gpus(snapshot)
     for component, text in snapshot.errors.items():
-        if component not in named:  # the kernel log is a collector, too
+        if component not in named:  # the kernel log is a collector too
             yield f"{component.replace('_', ' ')}: {text}"
     for destination, count in snapshot.dropped.items():
         if count:

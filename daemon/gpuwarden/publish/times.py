@@ -1,4 +1,4 @@
-"""How times are published: RFC 3339 in UTC."""
+"""Format of published times: RFC 3339 in UTC."""
 
 from __future__ import annotations
 

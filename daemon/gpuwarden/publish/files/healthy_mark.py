@@ -1,8 +1,8 @@
-"""A name in the run directory by which root's health check knows that this node is healthy, where that folder is another user's.
+"""A name in the run directory that marks the node as healthy for root's health check, if another user owns the folder.
 
-`.healthy.BOOT.N`, a link that leads to the verdict: healthy until the end of the N-th eight seconds of this boot, BOOT being the first
-eight digits of its id. A script that finds the name needs to open nothing, so that no pipe, link or endless file can hold it up,
-and starts no process. Without a name that counts it reads the verdict.
+`.healthy.BOOT.N` is a link to the verdict. It means healthy until the end of the N-th period of eight seconds of this
+boot; BOOT is the first eight characters of the boot id. A script that finds the name opens no file, so no pipe, link or
+endless file can block it, and starts no process. Without a valid name it reads the verdict.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from gpuwarden.publish.snapshot import Snapshot
 from gpuwarden_collectors.facts import Stamp
 
 PERIOD = 8
-"""Seconds. The health check accepts the name of the present period and that of the next: a name counts for 16 s at most, and never for
-longer than the verdict. By default a verdict is fresh for 15 s and renewed every 5 s: each name then counts for 7 s at least, until the
-next one is there. Where `fresh_for` is shorter there may be none."""
+"""Seconds. The health check accepts the names of the current and the next period, so a name is valid for 16 s at most,
+and never longer than the verdict. By default a verdict is fresh for 15 s and renewed every 5 s, so each name is valid
+for at least 7 s, until the next one exists. With a shorter `fresh_for` there may be none."""
 _PREFIX = ".healthy."
 _BOOT = 8  # characters
 
 
 def mark_name(snapshot: Snapshot, now: Stamp) -> str:
-    """Empty where the node is not healthy, or the verdict not fresh to the end of this period."""
+    """Return the name, or "" if the node is not healthy or the verdict not fresh until the end of this period."""
     service = snapshot.service
     if snapshot.observed is None or service.simulated or snapshot.health(now) is not Health.HEALTHY:
         return ""
@@ -33,11 +33,11 @@ def mark_name(snapshot: Snapshot, now: Stamp) -> str:
 
 
 class HealthyMark:
-    """Never raises: where the name cannot be made or removed the verdict is read, or an old name counts for 16 s at most."""
+    """The mark in the run directory. Never raises: without a valid name the verdict is read, and old names expire."""
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
-        self._name: str | None = None  # not known before the first `show`: an earlier daemon may have left some
+        self._name: str | None = None  # unknown before the first `show`: an earlier daemon may have left marks
 
     def show(self, name: str) -> None:
         """Make `name` the only mark in the run directory; if it is empty, remove every mark."""

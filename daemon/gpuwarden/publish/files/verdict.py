@@ -1,10 +1,10 @@
-"""The verdict file: what a shell script reads to know whether this node may take work. Format 1, design: one `key=value` a line.
+"""The verdict file, which tells shell scripts whether this node may take work. Format 1: one `key=value` per line.
 
-`stamp` and `fresh_for` are whole seconds; `stamp` is CLOCK_BOOTTIME, which /proc/uptime shows too, so that a script distinguishes a
-fresh verdict from a stale one without starting a process. It is 0 before the first observation. `state` is the node's health,
-`node_state` the worst finding that is not about one GPU or its links. `schedulable`, `excluded` and `breaker` are 0 or 1,
-`excluded_by` is where and for what, `reason` the first reasons, both with spaces between. `gres.N` is the health of the GPU
-that Slurm counts as N (IDX, SLURM_JOB_GPUS), which stays in the list when it is lost; `gpu.N` that of NVML's index.
+`stamp` and `fresh_for` are whole seconds. `stamp` is CLOCK_BOOTTIME, as in /proc/uptime, so that a script detects a
+stale verdict without starting a process; it is 0 before the first observation. `state` is the node's health,
+`node_state` the worst finding that is not about one GPU or its links. `schedulable`, `excluded` and `breaker` are 0 or
+1. `excluded_by` has actuators and causes, `reason` the first reasons, both separated by spaces. `gres.N` is the health
+of the GPU with Slurm's index N (IDX, SLURM_JOB_GPUS), also when it is lost; `gpu.N` is that of NVML's index.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _VALUE_MAX = 200  # characters
 
 
 def verdict_text(snapshot: Snapshot, now: Stamp) -> str:
-    """The whole file as it is true at `now`."""
+    """Return the content of the file at `now`."""
     return "".join(f"{key}={_value(value)}\n" for key, value in _fields(snapshot, now))
 
 
@@ -75,9 +75,9 @@ def _value(value: object) -> str:
 
 
 class VerdictFile(KeptFile):
-    """Keeps `verdict` in the run directory up to date, in a thread, and the mark of a healthy node beside it.
+    """Writer of `verdict` in the run directory, in a thread, and of the mark of a healthy node.
 
-    A failure is urgent: a file with `healthy` must be replaced.
+    A failure is urgent, since a file with `healthy` must be replaced.
     """
 
     def __init__(self, run_dir: Path, clock: Clock = host_clock) -> None:
@@ -90,7 +90,7 @@ class VerdictFile(KeptFile):
         self.write(lambda: self._text(snapshot), urgent=urgent)
 
     def _text(self, snapshot: Snapshot) -> str:
-        """Called right before it is written: the mark goes first, which a full folder does not keep from going."""
+        """Return the content, right before the write. Updates the mark first, which can be removed on a full disk."""
         now = self._clock()
         self._mark.show(mark_name(snapshot, now))
         return verdict_text(snapshot, now)

@@ -1,4 +1,4 @@
-"""Files that others read, kept up to date by a thread: each whole at every moment, with the reason where that fails."""
+"""Files for other readers, kept up to date by a thread and replaced atomically. Errors are reported."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _STALLED = 5.0  # seconds after which a write that hangs is reported
 
 
 class Kept:
-    """A file or folder, kept up to date by a thread: of several states that wait, the newest is written."""
+    """A file or folder, kept up to date by a thread. Of several pending states only the newest is written."""
 
     def __init__(self, path: Path, clock: Clock, *, remedy: str, name: str = "", verb: str = "write") -> None:
-        """Start the thread, called `name`. `remedy`: what an operator can do where it cannot `verb` the file."""
+        """Start the thread `name`. `remedy`: advice for operators if the daemon cannot `verb` the file."""
         self._path = path
         self._remedy, self._verb = remedy, verb
         self._error = ""  # of the last write
@@ -27,7 +27,7 @@ class Kept:
         )
 
     def error(self, now: Stamp) -> str:
-        """Why it is not up to date, or may not be after the next change; empty if all is well."""
+        """Return why the file is not up to date, or may not be after the next change; "" if there is no error."""
         stalled = self._writer.stalled_for(now.boottime)
         if stalled > _STALLED:
             return f"cannot {self._verb} {self._path}: no response for {stalled:.0f} s; is its filesystem frozen?"
@@ -37,7 +37,7 @@ class Kept:
         return await self._writer.flush(timeout)
 
     def close(self, timeout: float) -> bool:
-        """End the thread; False if it hangs. Blocks: after `flush`, or where no loop runs."""
+        """End the thread; return False if it hangs. Blocks: call it after `flush`, or without a loop."""
         return self._writer.close(timeout)
 
     def _failed(self, error: Exception) -> None:
@@ -46,16 +46,16 @@ class Kept:
 
 
 class KeptFile(Kept):
-    """A file that everybody may read."""
+    """A file that every user may read."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
         super().__init__(path, clock, remedy="check that the directory is writable and has room")
 
     def write(self, text: Callable[[], str], *, urgent: bool = False) -> None:
-        """Have the file written; `text` is called when that is done.
+        """Have the file written. `text` is called right before the write.
 
-        `urgent`: where there is no room beside the text before, the new text replaces it; a reader may find no file for a moment, or none
-        at all if that fails too.
+        `urgent`: if there is no room for a second file, remove the old one first. A reader may briefly find no file, or
+        none at all if the second attempt fails too.
         """
         self._writer.submit(lambda: self._write(text(), urgent=urgent))
 
@@ -66,7 +66,7 @@ class KeptFile(Kept):
         except OSError:
             if urgent:
                 with contextlib.suppress(OSError):
-                    self._path.unlink(missing_ok=True)  # a full file system removes, and has room then
+                    self._path.unlink(missing_ok=True)  # possible on a full file system, and frees space
                     replace_file(self._path, text, mode=0o644)
             raise
         self._error = ""

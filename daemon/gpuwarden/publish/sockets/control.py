@@ -1,5 +1,5 @@
-"""The Unix socket for operator verbs. Permission is decided by the peer's credentials, which the kernel recorded when the
-peer connected: root, the user of this daemon, and members of the configured group. The protocol: unix_socket.py.
+"""The Unix socket for operator verbs. The peer's credentials, which the kernel recorded at the connection, decide on
+the permission: root, the user of this daemon, and members of the configured group. The protocol is in unix_socket.py.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ LINE_LIMIT = 256 * 1024
 RETRY = 5.0
 """Seconds between two attempts to create the socket or to find its group."""
 GROUP_WITHIN = 1.0
-"""Seconds for which the start waits for the group; a directory server that is asked for it may not respond."""
+"""Seconds for which the start waits for the group, since a directory server may not respond."""
 NAME = "control.sock"
 NEW_NAME = "control.new"
 
@@ -58,11 +58,11 @@ Verb = Callable[[dict[str, Any], Peer], Awaitable[Any]]
 
 
 class Control:
-    """The control socket. `deadline` in seconds: for a line to arrive, for a verb to be done, for the response to be
+    """The control socket. `deadline`: seconds each for a line to arrive, a verb to finish, and the response to be
     taken.
 
-    If the socket cannot be created in its folder, `error` reports it and the daemon tries again; meanwhile it serves
-    over TCP. If the group cannot be found, it also tries again; meanwhile only root is served.
+    If the socket cannot be created in its folder, `error` reports it and the daemon retries; meanwhile it serves only
+    over TCP. If the group cannot be found, it retries too; meanwhile only root is served.
     """
 
     def __init__(
@@ -89,12 +89,10 @@ class Control:
         self._retrying: asyncio.Task[None] | None = None
         self._error = ""
 
-    # --- life
+    # --- start and stop
 
     async def start(self) -> None:
-        """Listen, if possible already. Replaces a socket that no process listens on. Raises ControlError if one
-        does.
-        """
+        """Listen, if possible. Replaces a socket that no process listens on. Raises ControlError if one does."""
         if self._group is not None and not await self._is_found(self._group, GROUP_WITHIN):
             log.error("group of the control socket not found: root alone is served", error=self._group_error)
             self._seeking = asyncio.create_task(self._seek(self._group))
@@ -106,13 +104,11 @@ class Control:
             self._retrying = asyncio.create_task(self._retry())
 
     def error(self, _: Stamp) -> str:
-        """Why no operator can reach it; empty if they can."""
+        """Return why operators cannot use the socket; "" if they can."""
         return "; ".join(filter(None, (self._error, self._group_error)))
 
     async def _is_found(self, group: str, within: float) -> bool:
-        """Look the group up in a thread, because a directory server may be asked. True if found within `within`
-        seconds.
-        """
+        """Look the group up in a thread, as it may need a directory server. Return True if found `within` seconds."""
         if self._looking is None:
             self._looking = detached("group", lambda: grp.getgrnam(group).gr_gid)
         await asyncio.wait((self._looking,), timeout=within)
@@ -138,7 +134,7 @@ class Control:
         self._give()
 
     def _give(self) -> None:
-        """Set the group of the socket when both exist. Without permission for that, only root is served."""
+        """Set the group of the socket once both exist. Without permission for that, only root is served."""
         if self._server is None or self._gid is None:
             return
         try:

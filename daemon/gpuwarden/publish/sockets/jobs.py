@@ -1,17 +1,16 @@
-"""The Unix socket for jobs, which read whether this node may take work and when it ends. Features add verbs such as
+"""The Unix socket for jobs: they read whether the node may take work, and its termination. Features add verbs such as
 `acknowledge`.
 
     {"verb": "status"}                        ->  {"ok": true, "result": {the public part of status}}
     {"verb": "notice", "wait": S, "tag": T}   ->  {"ok": true, "result": {"tag": T, "notice": {as notice.json}}}
 
-With `wait` the response is sent when an end is imminent, or, with the tag of the last response, when the document has
-changed; after S seconds at the latest. Errors are those of the control socket.
+With `wait` the response is sent when a termination is imminent, or, with the tag of the last response, when the
+document has changed; after S seconds at the latest. Errors are those of the control socket.
 
 Every user of the host may connect, so everything is bounded: a line (4 KiB), the time until it arrives (4 s), clients
 (128, and 16 per user), and the clients that wait. Idle clients are disconnected for new ones: above the limit of a
-user, the client of that user that has been idle longest; above the total limit, that of the user with the most clients.
-Clients are accepted one at a time, a millisecond apart: if all ranks of a node acknowledge at once, few are served at a
-time.
+user, the longest idle client of that user; above the total limit, that of the user with the most clients. Clients are
+accepted a millisecond apart, so that few are served at a time if all ranks of a node acknowledge at once.
 """
 
 from __future__ import annotations
@@ -42,16 +41,14 @@ NAME = "job.sock"
 NEW_NAME = "job.new"
 LINE_LIMIT = 4096
 BACKLOG = 512
-"""Clients that wait in the kernel: a client that finds the queue full is refused at once and writes a file instead."""
+"""Clients queued in the kernel. A client that finds the queue full is refused at once and writes a file instead."""
 _WAITERS_OF_USER = 8
-_CHECK = 1.0  # seconds between two checks whether a waiting client is still connected
+_CHECK = 1.0  # seconds between two checks that a waiting client is still connected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """The process that connected. `pid` 0: its PID namespace is not visible from here. `started`: ticks since boot;
-    None if it had already exited.
-    """
+    """The process that connected. `pid` 0: its namespace is hidden. `started`: ticks since boot; None if exited."""
 
     pid: int
     started: int | None
@@ -78,9 +75,8 @@ class JobSocket:
     """The socket for jobs.
 
     `status` returns the document for the verb `status`, without names of users and jobs; called on the loop. `notices`:
-    the document for jobs and the clients that wait for it. `verbs`: the verbs besides `status` and `notice`.
-    `check_every`: seconds between two checks that the socket exists. `passed`: the socket, if systemd already listens
-    on it.
+    the document for jobs and its waiting clients. `verbs`: those other than `status` and `notice`. `check_every`:
+    seconds between two checks that the socket exists. `passed`: the socket, if systemd already listens on it.
     """
 
     def __init__(
@@ -111,22 +107,22 @@ class JobSocket:
         )
         self.path = file.path
 
-    # --- life
+    # --- start and stop
 
     async def start(self) -> None:
-        """Listen, if possible already; otherwise `error` returns the reason. Raises nothing; takes at most 4 s."""
+        """Listen, if possible; otherwise `error` returns the reason. Raises nothing; takes at most `deadline`."""
         await self._listener.check()
 
     async def run(self) -> None:
-        """Check until cancelled that the socket exists, and create it again if it was removed."""
+        """Check periodically, until cancelled, that the socket exists, and create it again if it was removed."""
         await self._listener.run()
 
     def error(self, now: Stamp) -> str:
-        """Why jobs cannot reach it; empty if they can."""
+        """Return why jobs cannot use the socket; "" if they can."""
         return self._listener.error(now)
 
     async def stop(self) -> None:
-        """End every connection and remove the socket if it is still this daemon's. Takes at most a few seconds."""
+        """End all connections, and remove the socket if it is still this daemon's. Takes at most a few seconds."""
         await self._listener.close()
         tasks = [client.task for client in self._clients if client.task is not None]
         for task in tasks:
@@ -136,7 +132,7 @@ class JobSocket:
     # --- clients
 
     def _accepted(self, sock: socket.socket) -> None:
-        """Return the accepted client. Raises OSError if it has disconnected."""
+        """Serve an accepted client, or refuse it if there is no room. Raises OSError if it has disconnected."""
         peer = peer_of(sock)
         stat = process_stat("/proc", peer.pid) if peer.pid > 0 else None
         caller = Caller(pid=peer.pid, started=None if stat is None else stat.started, uid=peer.uid)
@@ -152,7 +148,7 @@ class JobSocket:
         client.task.add_done_callback(lambda _: self._left(client))
 
     def _room(self, uid: int) -> bool:
-        """Return True if one more client of this user is possible, perhaps after another one was disconnected."""
+        """Return True if there is room for a client of this user. Disconnects an idle client if needed."""
         counts = Counter(client.caller.uid for client in self._clients)
         if counts[uid] >= self._clients_of_user:
             user = uid
@@ -209,7 +205,7 @@ class JobSocket:
         return {"tag": self._notices.tag, "notice": json.loads(self._notices.body)}
 
     async def _wait(self, client: _Client, seconds: float, tag: str) -> None:
-        """Raises VerbError if too many clients wait."""
+        """Wait for a change of the notice while the client is connected. Raises VerbError if too many clients wait."""
         others = [other for other in self._clients if other.waits and other.caller.uid == client.caller.uid]
         if len(others) >= _WAITERS_OF_USER:
             raise VerbError(f"{_WAITERS_OF_USER} clients of this user wait already; try again", TRY_AGAIN)
@@ -236,7 +232,7 @@ def _seconds(value: object) -> float:
 
 
 def _hung_up(sock: socket.socket) -> bool:
-    """True if the client closed both directions; a client that closed only its sending side has not hung up."""
+    """Return True if the client closed both directions, not only its sending side."""
     if sock.fileno() < 0:
         return True
     poll = select.poll()

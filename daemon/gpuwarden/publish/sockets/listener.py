@@ -1,6 +1,6 @@
-"""A listening Unix socket for any user: created, kept at its path, its clients accepted one by one. A thread manages
-the file, the loop the socket. Clients are accepted a millisecond apart, so that each gets its response before many more
-are connected: the others wait in the kernel.
+"""A listening Unix socket for any user. A thread creates and maintains the file; the loop accepts the clients.
+
+Clients are accepted a millisecond apart, so that each gets its response before many more are connected.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ _STALLED = 5.0
 
 
 class SocketListener:
-    """Keeps a socket at its path and accepts its clients.
+    """A socket that is kept at its path, and the acceptance of its clients.
 
-    The loop calls `welcome` with each client; an exception from it disconnects that client. `backlog`: maximum number
-    of clients that wait in the kernel. In seconds: `check_every` between two checks of the file, `deadline` for the
-    file system.
+    The loop calls `welcome` with each client; an exception from it disconnects that client. `backlog`: most clients
+    that wait in the kernel. In seconds: `check_every` between two checks of the file, `deadline` for the file system.
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class SocketListener:
         loop = asyncio.get_running_loop()
         self._files.submit(lambda: self._make(loop))
         await self._files.flush(self._deadline)
-        await asyncio.sleep(0)  # what the thread has passed to the loop
+        await asyncio.sleep(0)  # run the calls that the thread has passed to the loop
 
     def error(self, now: Stamp) -> str:
         stalled = self._files.stalled_for(now.boottime)
@@ -82,9 +81,7 @@ class SocketListener:
     # --- in the thread
 
     def _make(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Create the socket again if its file is no longer this daemon's. Raises SocketError or OSError if that
-        fails.
-        """
+        """Create the socket again if its file is no longer this daemon's. Raises SocketError or OSError on failure."""
         if not self._file.is_current():
             listener = self._file.make(self._backlog)
             try:
@@ -115,7 +112,7 @@ class SocketListener:
         if self._accepting is None or self._listener is None:
             return
         self._accepting.cancel()
-        asyncio.get_running_loop().remove_reader(self._listener)  # its number may be another file's at once
+        asyncio.get_running_loop().remove_reader(self._listener)  # its descriptor may be reused at once
         self._listener.close()
         self._accepting = self._listener = None
 
@@ -123,7 +120,7 @@ class SocketListener:
         async for sock, _ in accepted(listener):
             try:
                 self._welcome(sock)
-            except OSError:  # it is gone already
+            except OSError:  # it has already disconnected
                 sock.close()
             except Exception as error:  # one client must not end the listener
                 log.exception("accepting a client failed", error=str(error))

@@ -1,4 +1,4 @@
-"""Common to the daemon's Unix sockets: the file, the peer's credentials, and one JSON object a line in and out.
+"""Common parts of the daemon's Unix sockets: the file, the verbs, and one JSON object per line in and out.
 
     {"verb": "status", …arguments}  ->  {"ok": true, "result": …}
                                         {"ok": false, "error": "…", "code": 64}
@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
-if TYPE_CHECKING:  # structlog is for gpuwarden.base.log to import, which keeps it small
+if TYPE_CHECKING:  # structlog is imported only by gpuwarden.base.log, which keeps it small
     from structlog.typing import FilteringBoundLogger
 
 USAGE, INTERNAL, TRY_AGAIN, NOT_ALLOWED = 64, 70, 75, 77
@@ -45,9 +45,10 @@ class SocketUnavailable(SocketError):  # noqa: N818 - a state of the folder
 
 
 class SocketFile:
-    """The file of a listening socket. Its calls block only as long as the file system does. `new`: another name in the
-    same folder, which no client uses. `passed`: a socket at `path` on which systemd listens for the daemon, also while
-    the daemon does not run. It is used while its file exists; systemd removes the file.
+    """The file of a listening socket. Its calls block only as long as the file system does.
+
+    `new`: another name in the same folder, which no client uses. `passed`: a socket at `path` on which systemd listens,
+    also while the daemon does not run. It is used while its file exists; systemd removes the file.
     """
 
     def __init__(self, path: Path, new: str, mode: int, passed: socket.socket | None = None) -> None:
@@ -59,8 +60,8 @@ class SocketFile:
         self._systemds = False
 
     def make(self, backlog: int) -> socket.socket:
-        """Return a listening socket; replaces one that no process listens on. Raises SocketError; SocketUnavailable if
-        a retry may help.
+        """Return a listening socket. Replaces one that no process listens on. Raises SocketError, or SocketUnavailable
+        if a retry may help.
         """
         passed, self._passed = self._passed, None
         try:
@@ -106,7 +107,7 @@ class SocketFile:
         raise SocketError(f"another gpuwarden answers on {self.path}; stop it, or give this one another --run-dir")
 
     def _bind(self, backlog: int) -> socket.socket:
-        """Bind under another name first, so that no client connects before the mode is right. Raises OSError."""
+        """Bind under another name first, so that no client connects before the mode is set. Raises OSError."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             self._new.unlink(missing_ok=True)
@@ -137,7 +138,7 @@ class Verbs(Generic[Who]):
         self._patience = patience or {}
 
     async def respond(self, line: bytes, who: Who) -> Response:
-        """Return the response to a line. A failed verb also has a response: only a cancellation is raised."""
+        """Return the response to a line. A failed verb has a response too; only a cancellation is raised."""
         limit = self._deadline
         try:
             name, arguments = self._parse(line)
@@ -168,7 +169,7 @@ class Verbs(Generic[Who]):
 class LineConnection:
     """A connection that carries lines.
 
-    `deadline` in seconds: for a line to arrive, and for a response to be taken. `limit`: bytes of a line.
+    `deadline`: seconds for a line to arrive, and for a response to be taken. `limit`: most bytes of a line.
     """
 
     def __init__(
@@ -187,7 +188,7 @@ class LineConnection:
         self._limit = limit
 
     async def line(self) -> bytes | None:
-        """The next line; None at the end of input or if it is longer than `limit`. Raises OSError, TimeoutError."""
+        """Return the next line; None at the end of input or if it exceeds `limit`. Raises OSError, TimeoutError."""
         try:
             async with asyncio.timeout(self._deadline):
                 line = await self._reader.readline()
@@ -197,7 +198,7 @@ class LineConnection:
         return line if line.endswith(b"\n") else None
 
     async def send(self, response: Response) -> None:
-        """Send the response as a line. Raises OSError if the peer is gone, TimeoutError if it does not take it in time."""
+        """Send the response as a line. Raises OSError if the peer is gone, TimeoutError if it does not read in time."""
         try:
             line = json.dumps(response, separators=(",", ":"), allow_nan=False).encode()
         except (TypeError, ValueError) as error:
