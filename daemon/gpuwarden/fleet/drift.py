@@ -14,10 +14,10 @@ ITEMS = ("driver", "vbios", "inforom", "adapter_firmware", "kernel")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """An item in whose value the nodes of a group differ. `domain`: the group is an NVLink domain.
+    """An item whose value differs among the nodes of a group. `domain`: the group is an NVLink domain.
 
-    `nodes`: nodes that report the item. `most`: the commonest value, which `having` nodes have.
-    `others`: the other nodes by value, the rarest value last.
+    `nodes`: number of nodes that report the item. `most`: the commonest value, which `having` nodes have.
+    `others`: the other nodes by value, rarest value last.
     """
 
     group: str

@@ -1,4 +1,4 @@
-"""The fleet as values: one row for each node."""
+"""Values of the fleet: one row for each node."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""The instant queries to Prometheus, one a row. `docs/use/fleet.md` shows them."""
+"""The instant queries to Prometheus, one per row. `docs/use/fleet.md` shows them."""
 
 from __future__ import annotations
 
 SEEN = "gpuwarden:node:last_seen_timestamp_seconds"
 NODE_STATE = "gpuwarden:node:exclusion"
-"""Recorded by the rules in grafana/prometheus, which keep both for 24 h after a target has gone."""
+"""Recorded by the rules in grafana/prometheus, which keep both for 24 h after a target has disappeared."""
 HEARTBEAT_WINDOW = "20m"
 """How far back heartbeats are queried: 80 samples per node at a scrape interval of 15 s."""
 

@@ -2,7 +2,7 @@
 
 The labels are those of `gpuwarden_machine_info`: the daemon's (driver, NVLink domain, chassis, slot, machine type) and
 the site's, such as the rack. Each value that at least two nodes have, but not all, is one test; p is multiplied by the
-number of tests (Bonferroni). Tests of a label leave out nodes without it. Labels of the same nodes are one cause.
+number of tests (Bonferroni). Tests of a label exclude nodes without it. Labels of the same nodes are one cause.
 """
 
 from __future__ import annotations

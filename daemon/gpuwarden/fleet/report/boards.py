@@ -1,4 +1,4 @@
-"""The boards of nodes that came or went within the period, by which a renamed node is recognized."""
+"""The boards of nodes that appeared or disappeared within the period, to recognise a renamed node."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from gpuwarden.prometheus.access import Access
 from gpuwarden.prometheus.client import PrometheusError, Sample, query
 
 NODES_MOST = 2000
-"""Nodes of which boards are read. Of a fleet that scales by itself no node is renamed."""
+"""Most nodes for which boards are read. An autoscaled fleet has more, and no node of it is renamed."""
 BATCH = 100
-"""Queries that have one deadline together."""
+"""Queries that share one deadline."""
 
 
 def boards_of(access: Access, nodes: Sequence[Node], timeout: float) -> tuple[dict[Place, frozenset[str]], list[str]]:
-    """Return the UUIDs of GPUs by node, as last known, and notes about what cannot be compared. `timeout`: of each batch of queries."""
+    """Return the last known GPU UUIDs by node, and notes on what is unknown. `timeout`: for each batch of queries."""
     if len(nodes) < 2:
         return {}, []
     if len(nodes) > NODES_MOST:
@@ -50,7 +50,7 @@ def _query(node: Node) -> str:
     of = ",".join(
         f"{name}={json.dumps(value)}" for name, value in (("cluster", cluster), ("job", job), ("instance", instance))
     )
-    first, end = node.seen  # not from before: another node may have had the address
+    first, end = node.seen  # not before that: another node may have had the address
     within = f"{max(1, min(3600, int(end - first)))}s"
     last = f'last_over_time(gpuwarden_gpu_health{{uuid!="",{of}}}[{within}] @ {end:.3f})'
     return f"group by (cluster, job, instance, uuid) ({last})"

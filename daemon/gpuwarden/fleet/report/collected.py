@@ -1,4 +1,4 @@
-"""From the answers of Prometheus to spans: what comes is kept as spans at once, so that memory is bounded by what changed."""
+"""Converts Prometheus' answers to spans as they arrive, so that memory is bounded by the number of changes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ LABELS: Mapping[str, tuple[str, ...]] = {
     "findings": (*NODE, "check", "uuid", "detail"),
     "lemons": NODE,
 }
-"""The labels by which each set is kept."""
+"""Labels that identify the series of each set."""
 BEGAN, CEASED = "began", "ceased"
-"""The names of the queries for the changes of what is known."""
+"""Names of the queries for nodes that appear and disappear."""
 
 
 class Collected:
-    """`step`: seconds that each sample stands for."""
+    """The spans of a period. `step`: seconds that each sample covers."""
 
     def __init__(self, step: int) -> None:
         self.warnings: list[str] = []
@@ -53,7 +53,7 @@ class Collected:
             spans.append((start, at))
 
     def sets(self, end: float) -> dict[str, Set]:
-        """Return the spans by name and labels, without what never held. `end`: of the period."""
+        """Return the spans by name and labels, without empty ones. `end`: end of the period."""
         known_spans: dict[Labels, list[Span]] = defaultdict(list)
         for labels, changes in self._changes.items():
             known_spans[tuple((name, dict(labels).get(name, "")) for name in NAMED)] += toggled(sorted(changes), end)

@@ -1,4 +1,4 @@
-"""From stories to figures: availability, failures, time to repair and hours lost, of a fleet or of a part of it."""
+"""Computes figures from stories: availability, failures, time to repair and hours lost, of a fleet or a part of it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gpuwarden_collectors.dataclass import dataclass
 
 HOUR = 3600.0
 LEAST = 2
-"""The number of values from which on there is a mean: one value has no spread."""
+"""Least number of values for a mean and a median."""
 _Z = 1.6449
 """The 95th percentile of the normal distribution: an interval of 90 %."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """Durations in seconds. Without values all is None, and of one value there is no mean and no median."""
+    """Durations in seconds. Without values all are None; with one value, mean and median are None."""
 
     count: int
     mean: float | None = None
@@ -43,11 +43,11 @@ def spread(values: Sequence[float]) -> Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Hours are of nodes, but for those of GPUs. `availability`: None where nothing is known.
+    """Figures of a set of nodes. Hours are node hours, except GPU hours. `availability`: None if nothing is known.
 
-    `availability_least`: if all that is unknown had been down. `mtbf_hours`: available hours of a node for each failure, None for fewer
-    than two; `mtbf_low` and `mtbf_high`: its interval of 90 %, if failures are independent. `failures`: those that began in the period.
-    `still_out`: of all outages. `gone`: nodes last seen before the end of the period.
+    `availability_least`: if all unknown time had been downtime. `mtbf_hours`: available node hours per failure, None
+    for fewer than two; `mtbf_low`, `mtbf_high`: its 90 % interval, if failures are independent. `failures`: those that
+    began in the period. `still_out`: outages that have not ended. `gone`: nodes last seen before the end of the period.
     """
 
     nodes: int
@@ -69,7 +69,7 @@ class Figures:
 
 
 def figures(stories: Iterable[Story], end: float) -> Figures:
-    """Compute the figures. A time to repair is of a failure that began and ended in the period."""
+    """Compute the figures. The time to repair covers failures that began and ended in the period."""
     stories = list(stories)
     known_hours = sum(total(story.node.known) for story in stories) / HOUR
     unknown = sum(total(story.unknown) for story in stories) / HOUR
@@ -98,7 +98,7 @@ def figures(stories: Iterable[Story], end: float) -> Figures:
 
 
 def interval(count: int) -> tuple[float, float]:
-    """Return the interval of 90 % for the number of failures to expect where `count` were seen: Poisson, by Wilson and Hilferty."""
+    """Return the 90 % interval for the expected number of failures if `count` were seen (Poisson, Wilson-Hilferty)."""
     return (_chi_square(2 * count, -_Z) / 2 if count else 0.0), _chi_square(2 * count + 2, _Z) / 2
 
 

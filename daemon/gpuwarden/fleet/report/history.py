@@ -1,4 +1,4 @@
-"""From sets of series to nodes: what is known of each over the period, under all the names that it had."""
+"""Builds the history of each node over the period from sets of series, under all names that it had."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from gpuwarden_collectors.dataclass import dataclass
 
 K = TypeVar("K")
 Place = tuple[Key, str]
-"""A target of Prometheus and a name that its node had."""
+"""A Prometheus target, and a name of its node."""
 Cause = tuple[str, str, str]
 """Check, detail and the UUID of the GPU; the last two may be empty."""
 LATE = 600.0
-"""Seconds by which the last samples may be missing: a step, and what remote storage takes to show them."""
+"""Seconds for which the last samples may be missing: a step, and the delay of remote storage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One machine. `names` and `keys`: the last one first. `excluded`: by actuator and cause."""
+    """One machine. `names`, `keys`: latest first. `excluded`: by actuator and cause."""
 
     names: tuple[str, ...]
     keys: tuple[Key, ...]
@@ -52,13 +52,13 @@ class Node:
         return self.known[0][0], self.known[-1][1]
 
     def gone(self, end: float) -> bool:
-        """True if the node was last seen before the end of the period. What was written last may come late."""
+        """Return True if the node was last seen before the end of the period. The last samples may arrive late."""
         return self.seen[1] < end - LATE
 
 
 def nodes_of(reading: Reading) -> list[Node]:
-    """Make one node of each key: of each target of Prometheus that had a daemon. Of names that it had one after the other each is a
-    node, since an address may be given to another machine; `joined` makes one of those with the same boards.
+    """Return a node for each Prometheus target that had a daemon. Successive names of a target are separate nodes,
+    since an address may be reassigned to another machine; `joined` joins those with the same boards.
     """
     names: dict[Key, dict[str, Spans]] = defaultdict(dict)
     for labels, spans in reading.sets["known"].items():
@@ -89,8 +89,8 @@ def nodes_of(reading: Reading) -> list[Node]:
 
 
 def _turns(of_names: Mapping[str, Spans], step: float) -> Iterator[tuple[tuple[str, ...], Spans]]:
-    """Yield names, the last one first, and when they were known: each name by itself, unless two of them come by turns or at once. A
-    step in which one follows another has both.
+    """Yield names, latest first, and their spans: each name separately, unless names alternate or overlap by more than
+    a step, in which one name may follow another.
     """
     order = sorted(of_names.items(), key=lambda item: item[1][0])
     follows = [later[1][0][0] for later in order[1:]]
@@ -115,7 +115,7 @@ def _key(labels: Labels) -> Key:
 
 
 def _causes(findings: Iterable[tuple[Mapping[str, str], Spans]]) -> dict[Cause, list[Spans]]:
-    """Group findings by cause. The detail counts for an Xid only: of other checks it names a link or a mount."""
+    """Group findings by cause. The detail counts only for Xids; for other checks it is a link or a mount."""
     causes: dict[Cause, list[Spans]] = defaultdict(list)
     for of, spans in findings:
         causes[of["check"], of["detail"] if of["check"] == "xid" else "", of["uuid"]].append(spans)
@@ -127,16 +127,16 @@ def _spans(labelled: Iterable[tuple[object, Spans]]) -> Spans:
 
 
 def partial(nodes: Iterable[Node], reading: Reading) -> list[Node]:
-    """Return the nodes that came or went within the period: one of them may be another of them under a new name."""
+    """Return nodes that appeared or disappeared within the period: one may be another under a new name."""
     start, end = reading.period
     return [node for node in nodes if node.seen[0] > start or node.gone(end)]
 
 
 def joined(nodes: Sequence[Node], boards: Mapping[Place, frozenset[str]]) -> list[Node]:
-    """Join what is one machine: the same name at another address, or the same boards under another name, one after the other.
+    """Join successive nodes that are one machine: the same name at another address, or the same boards.
 
-    `boards`: UUIDs of GPUs. Half of the boards of both must be the same, since boards are replaced. Nodes that were known at the
-    same time are two.
+    `boards`: GPU UUIDs. At least half of the boards must be the same, since boards are replaced. Nodes that were known
+    at the same time are never joined.
     """
     machines: list[Node] = []
     alike: dict[tuple[str, ...], list[int]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""From a node's history to what happened: outages for failures with their causes, exclusions, and the time lost to each."""
+"""Derives outages with their causes, exclusions, and the lost time from the history of a node."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ BY: Mapping[str, str] = {
     "foreign": "another party",
     "maintenance": "a maintenance reservation",
 }
-"""Who keeps a node out without a failure that gpuwarden found, by the cause in `gpuwarden_excluded`."""
+"""Party that excludes a node without a failure, by the cause in `gpuwarden_excluded`."""
 OTHER = "not schedulable for another reason"
-"""No recent reading of its GPUs, health unknown, or an imminent termination."""
+"""No recent GPU reading, unknown health, or an imminent termination."""
 BY_GPUWARDEN = "gpuwarden, for a failure"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that a node had for a time. `began`, `ended`: False if that was before the node was first seen in the period, or is yet to come."""
+    """A condition of a node for a time. `began`, `ended`: False if outside the time for which the node was seen."""
 
     node: str
     start: float
@@ -40,7 +40,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outage(Event):
-    """A failure, from its first finding to the return of the node. Hours of all GPUs of the node are lost."""
+    """A failure, from its first finding to the return of the node. The hours of all its GPUs count as lost."""
 
     cause: str
     boards: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class Outage(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exclusion(Event):
-    """A node kept out of scheduling. `actuators`: where; none where there is no scheduler."""
+    """An exclusion of a node. `actuators`: the schedulers, empty without one."""
 
     by: str
     actuators: tuple[str, ...]
@@ -57,7 +57,7 @@ class Exclusion(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Story:
-    """A node and what happened to it. `lost`: the spans lost to each cause, disjoint; their sum is the time known and not available."""
+    """A node with its outages and exclusions. `lost`: disjoint spans by cause, in sum the known unavailable time."""
 
     node: Node
     outages: tuple[Outage, ...]
@@ -109,7 +109,7 @@ def _event(node: Node, span: Span) -> dict[str, Any]:
 
 
 def _cause(node: Node, outage: Span, step: float) -> tuple[str, tuple[str, ...]]:
-    """Return the check that was first, and the boards that it names. Of several the one from which the others follow."""
+    """Return the first check, or of several the one that causes the others, and its boards."""
     within = {of: held[0][0] for of, spans in node.findings.items() if (held := common(spans, (outage,)))}
     if not within:
         return "no finding", ()

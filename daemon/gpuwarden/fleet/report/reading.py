@@ -1,8 +1,8 @@
-"""What Prometheus has of a period, read in chunks of steps: when each thing held.
+"""Reads a period from Prometheus, in chunks of steps.
 
-A step stands for the time since the step before it. Windows of one step are read, so that neither a marker of staleness nor
-Prometheus' lookback counts: without a sample in its step a series is absent. Nothing is sent of a node that is known, healthy and
-in service: of the first only changes are read, of all others only what holds.
+A step covers the time since the previous step. Windows of one step are read, so that neither staleness markers nor
+Prometheus' lookback matter: a series without a sample in the step is absent. A known, healthy node in service transfers
+no data: for known nodes only changes are read, for all other sets only active series.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from gpuwarden.prometheus.client import PrometheusError, Results, Sample, Times,
 from gpuwarden_collectors.dataclass import dataclass
 
 Progress = Callable[[float], None]
-"""It is called with the time from which on the next chunk is read."""
+"""Called with the start time of the next chunk."""
 
 _NOW = "last_over_time(gpuwarden_node_info[{step}s])"
 _BEFORE = "last_over_time(gpuwarden_node_info[{step}s] offset {step}s)"
 CHANGES: Mapping[str, str] = {BEGAN: f"{_NOW} unless {_BEFORE}", CEASED: f"{_BEFORE} unless {_NOW}"}
-"""What is known and was not in the step before, and the reverse."""
+"""Nodes that are known now but not in the previous step, and the reverse."""
 SETS: Mapping[str, str] = {
     "failed": 'last_over_time(gpuwarden_node_health{{state="failure"}}[{step}s]) == 1',
     "unschedulable": "last_over_time(gpuwarden_schedulable[{step}s]) == 0",
@@ -32,26 +32,26 @@ SETS: Mapping[str, str] = {
     "findings": 'last_over_time(gpuwarden_finding_info{{severity="failure"}}[{step}s])',
     "lemons": 'last_over_time(gpuwarden_finding_info{{check="lemon_node"}}[{step}s])',
 }
-"""Aggregations would take most of Prometheus' time: they are made here."""
+"""Sets of series. They are aggregated here, since aggregation would take most of Prometheus' time."""
 SLOW: Mapping[str, str] = {
     "machines": "last_over_time(gpuwarden_machine_info[{step}s])",
     "gpus": "max by (cluster, job, instance) (max_over_time(gpuwarden_gpus_expected[{step}s]))",
 }
-"""What changes rarely: read once a day."""
+"""Data that rarely changes: read once a day."""
 DAY = 86_400
 FINEST = 60
 STEPS = (1, 2, 5, 10, 15, 30, 60)
 NODE_STEPS_MOST = 100_000_000
-"""Nodes times steps of a period: 2,000 nodes and 30 days have steps of one minute, 10,000 nodes of five."""
+"""Nodes times steps of a period: over 30 days 2,000 nodes have steps of one minute, 10,000 nodes of five."""
 POINTS_MOST = 1_000_000
-"""Nodes times steps of one query. Prometheus holds ten times as many samples for it; its limit is 50 million by default."""
+"""Nodes times steps of one query. Prometheus loads ten times as many samples; its default limit is 50 million."""
 STEPS_MOST = 10_000
 """Steps of one query. Prometheus' limit is 11,000."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A period as Prometheus has it. `step`: seconds."""
+    """The data of a period. `step`: seconds."""
 
     period: Span
     step: int
@@ -61,7 +61,7 @@ class Reading:
 
 
 def read(access: Access, until: float | None, seconds: float, timeout: float, progress: Progress) -> Reading:
-    """Read the `seconds` before `until`, else before now. `timeout`: of one query. Raises PrometheusError, as `_Chunks`."""
+    """Read the `seconds` before `until`, or before now. `timeout`: for one query. Raises PrometheusError."""
     until, nodes, interval = _size(access, until, seconds, timeout)
     step = _step(nodes, interval, seconds)
     end = until // step * step
@@ -83,8 +83,9 @@ def read(access: Access, until: float | None, seconds: float, timeout: float, pr
 
 
 def _size(access: Access, until: float | None, seconds: float, timeout: float) -> tuple[float, int, float]:
-    """Return the end, the most nodes of a day and the longest interval between scrapes, of any job that did not just begin. Raises
-    PrometheusError.
+    """Return the end, the most nodes of a sample, and the longest scrape interval of the jobs that did not just begin.
+
+    Raises PrometheusError.
     """
     now = query(access, {"now": "vector(time())"}, timeout).samples["now"][0].value
     until = now if until is None else min(now, until)
@@ -107,7 +108,7 @@ def _size(access: Access, until: float | None, seconds: float, timeout: float) -
 
 
 def _step(nodes: int, interval: float, seconds: float) -> int:
-    """Return the finest step in which each node is scraped at least twice, and that keeps the number of steps bounded."""
+    """Return the finest step with at least two scrapes of each node that keeps the number of steps bounded."""
     least = FINEST if interval <= FINEST / 2 else math.ceil(2 * interval / FINEST) * FINEST
     return next(
         (least * times for times in STEPS if nodes * seconds / (least * times) <= NODE_STEPS_MOST), least * STEPS[-1]
@@ -115,14 +116,14 @@ def _step(nodes: int, interval: float, seconds: float) -> int:
 
 
 class _Chunks:
-    """Reads steps in chunks. One that Prometheus refuses as too large, or does not answer in time, is halved, and so are the later ones."""
+    """Reader of steps in chunks. A chunk that Prometheus refuses as too large or too slow is halved, as are later ones."""
 
     def __init__(self, access: Access, nodes: int, timeout: float, progress: Progress) -> None:
         self._access, self._timeout, self._progress = access, timeout, progress
         self._most = max(1, min(STEPS_MOST, POINTS_MOST // max(1, nodes)))
 
     def results(self, queries: Mapping[str, str], times: Times) -> Iterator[Results]:
-        """Yield the results of each chunk, in order. Raises PrometheusError, and of it TooLargeError where one step is too large."""
+        """Yield the results of each chunk in order. Raises PrometheusError; TooLargeError if one step is too large."""
         at = times.start
         while at <= times.end:
             self._progress(at)

@@ -1,4 +1,4 @@
-"""The report: everything that text, JSON and HTML show, computed once."""
+"""The report: all data for text, JSON and HTML, computed once."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from gpuwarden_collectors.dataclass import dataclass
 
 NOT_KNOWN = "(not known)"
 LEMON = "lemon"
-"""The group of nodes that had the finding lemon_node, and that of the others."""
+"""Label that groups nodes by whether they had the finding lemon_node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CauseRow:
-    """A cause of lost time. `planned`: an operator's exclusion or a termination."""
+    """A cause of lost time. `nodes`: number of nodes that lost time to it."""
 
     cause: str
     outages: int
@@ -32,7 +32,7 @@ class CauseRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoardRow:
-    """A GPU that findings of failures named. `nodes`: where it was then."""
+    """A GPU with findings of failures. `nodes`: its nodes at those times."""
 
     uuid: str
     nodes: tuple[str, ...]
@@ -43,7 +43,7 @@ class BoardRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExclusionRow:
-    """Exclusions by one party. `lasted`: of those that began and ended in the period."""
+    """Exclusions by one party. `lasted`: durations of those that began and ended in the period."""
 
     by: str
     exclusions: int
@@ -54,17 +54,17 @@ class ExclusionRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DayRow:
-    """A day of the period, or a part of one. `availability`: None where nothing is known."""
+    """A day of the period, or a part of one. `availability`: None if nothing is known."""
 
     start: float
     availability: float | None
     known: float
-    """Fraction of the time between the first and the last sight of each node."""
+    """Fraction of the time between the first and the last sample of each node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """All parts, the worst first. `groups`: by label (`model`, `lemon`, and those that were asked for)."""
+    """All parts, worst first. `groups`: by label (`model`, `lemon`, and requested ones)."""
 
     start: float
     end: float
@@ -93,7 +93,7 @@ class Report:
 
 
 def report(nodes: Iterable[Node], reading: Reading, labels: Sequence[str], notes: Sequence[str]) -> Report:
-    """Compute the report. `labels`: those by which nodes are grouped, beside the model."""
+    """Compute the report. `labels`: labels by which nodes are grouped, in addition to the model."""
     start, end = reading.period
     stories = sorted(
         (story(node, reading.step) for node in nodes),
@@ -116,7 +116,7 @@ def report(nodes: Iterable[Node], reading: Reading, labels: Sequence[str], notes
 
 
 def _limits(stories: Iterable[Story], period: Span) -> Iterator[str]:
-    """Yield a note where Prometheus has no data at the start or at the end of the period."""
+    """Yield a note if Prometheus has no data at the start or at the end of the period."""
     seen = [story.node.seen for story in stories]
     first, last = min(start for start, _ in seen), max(end for _, end in seen)
     if first > period[0] + HOUR:

@@ -1,4 +1,4 @@
-"""Arithmetic of time spans: what every figure of the report is made of."""
+"""Arithmetic of time spans, on which every figure of the report is based."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Spans = tuple[Span, ...]
 
 
 def union(*of: Iterable[Span]) -> Spans:
-    """Return the time that is in any of them."""
+    """Return the time that is in any of the spans."""
     merged: list[Span] = []
     for start, end in sorted(span for spans in of for span in spans):
         if end <= start:
@@ -24,7 +24,7 @@ def union(*of: Iterable[Span]) -> Spans:
 
 
 def common(first: Spans, second: Spans) -> Spans:
-    """Return the time that is in both."""
+    """Return the time that is in both sets of spans."""
     return tuple(_common(first, second))
 
 
@@ -55,7 +55,7 @@ def total(spans: Spans) -> float:
 
 
 def bridged(spans: Spans, known_spans: Spans) -> Spans:
-    """Extend spans over gaps: what held when a gap began lasts until something else is known."""
+    """Extend spans over gaps in the known time: a state at the start of a gap lasts until its end."""
     return union((start, _resumed(end, known_spans)) for start, end in spans)
 
 
@@ -64,7 +64,7 @@ def _resumed(end: float, known_spans: Spans) -> float:
 
 
 def toggled(changes: Iterable[tuple[float, bool]], end: float) -> Spans:
-    """Return the spans in which something held. `changes`: when it began (True) and ceased (False) to hold, in order."""
+    """Return the spans in which a condition held. `changes`: times of its start (True) and end (False), in order."""
     spans: list[Span] = []
     since: float | None = None
     for at, holds in changes:
