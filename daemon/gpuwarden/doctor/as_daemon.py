@@ -1,4 +1,4 @@
-"""Switches a doctor run by root to the daemon's user and capabilities: root's rights say nothing about the daemon."""
+"""Switches a doctor run by root to the daemon's user and capabilities, since root's rights differ from the daemon's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _EFFECTIVE = re.compile(r"^CapEff:\s*([0-9a-f]+)$", re.MULTILINE)
 
 
 def become_daemon(pid: int, uid: int, proc: Path = Path("/proc")) -> None:
-    """Switch this process for good to the daemon's user, groups and capabilities.
+    """Switch this process permanently to the daemon's user, groups and capabilities.
 
     Does nothing unless this process runs as root and the daemon does not. Raises OSError if the switch fails.
     """
@@ -32,7 +32,7 @@ def become_daemon(pid: int, uid: int, proc: Path = Path("/proc")) -> None:
 
 
 def become_user_of_unit(properties: Mapping[str, str]) -> None:
-    """Do as `become_daemon` if no daemon runs: its unit names the user. Raises KeyError if it does not exist."""
+    """Switch like `become_daemon` if no daemon runs, to the user of its unit. Raises KeyError if it does not exist."""
     name = properties.get("User", "")
     if os.geteuid() != 0 or name in ("", "root", "0"):
         return

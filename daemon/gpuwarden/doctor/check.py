@@ -16,7 +16,7 @@ Asking = Callable[[Running, Config], Awaitable[list[Row]]]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check: the function that makes its rows, its deadline in seconds, and the area of its rows."""
+    """A check: the function that returns its rows, its deadline in seconds, and the area of its rows."""
 
     rows: Asking
     within: float = HOST_WITHIN

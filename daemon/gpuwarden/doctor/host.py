@@ -32,7 +32,7 @@ DCGM = "libdcgm.so"
 RESPONSE_WITHIN = 30.0
 """Seconds for the single pass of a reader."""
 _ROOM = 64 << 20  # bytes; a ledger takes a few MB
-_MAPS = 1 << 20  # bytes that are read of /proc/PID/maps
+_MAPS = 1 << 20  # most bytes read of /proc/PID/maps
 _VERSION = re.compile(r"\b\d{3}\.\d+(?:\.\d+)?\b")
 _TO_DO: dict[NvmlProblem, str] = {
     NvmlProblem.DRIVER_NOT_LOADED: "load the driver: modprobe nvidia; see dmesg if it fails",

@@ -1,4 +1,4 @@
-"""Check of what jobs need on this host: a socket that they can connect to."""
+"""Check of the job socket, to which jobs on this host must be able to connect."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _status(path: Path) -> str:
 
 
 def _reached(path: Path, health: str) -> Row:
-    """Check that users of jobs may enter the folder of the socket: that root can connect does not show it."""
+    """Check that users of jobs may enter the folder of the socket, which a connection by root does not prove."""
     if not path.parent.stat().st_mode & stat.S_IXOTH:
         state = f"{path} answers, but users of jobs may not enter {path.parent}"
         return warn("job socket", state, f"chmod o+x {path.parent}")

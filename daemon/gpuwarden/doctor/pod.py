@@ -1,4 +1,4 @@
-"""What gpuwarden lacks in a pod, with the chart value that provides it. Outside a pod these checks yield no rows."""
+"""Checks of gpuwarden's environment in a pod, with the chart value for each deficit. No rows outside a pod."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def pod(config: Config) -> Iterator[Row]:
 
 
 def _node(config: Config) -> Iterator[Row]:
-    """Check that the node's name is configured: the kernel's host name is the host's only with the host's network."""
+    """Check that the node's name is configured: the kernel's host name is the node's only with the host's network."""
     configured = config.origins is not None and ("node",) in config.origins
     if configured:
         yield ok("pod", f"in a pod of node {config.node}")
@@ -82,7 +82,7 @@ def _below(root: Path, collector: StorageCollector, expected: tuple[str, ...]) -
 
 
 def _signals(config: Config) -> Iterator[Row]:
-    """Check the capabilities for signals. Without, root in a container can only signal root's processes, not jobs."""
+    """Check the capabilities for signals. Without them, root in a container can only signal root's processes."""
     missing = names(lacking(FOR_SIGNALS))
     if not missing:
         yield ok("signals", "processes of other users can be signalled before the machine ends")

@@ -1,4 +1,4 @@
-"""Checks that the Prometheus that the breaker queries responds and has series of this node."""
+"""Checks that the breaker's Prometheus responds and has series of this node."""
 
 from __future__ import annotations
 

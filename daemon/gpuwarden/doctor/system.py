@@ -26,7 +26,7 @@ _SYSTEMCTL = ("systemctl", "--version")
 
 
 def versions(_: Config) -> Iterator[Row]:
-    """Yield the row with the versions. Those of the driver, NVML, DCGM and Slurm are in rows of their own."""
+    """Yield the row with the versions. Driver, NVML, DCGM and Slurm have separate rows."""
     texts = [
         f"gpuwarden {__version__}",
         f"Python {platform.python_version()}",
@@ -59,7 +59,7 @@ def _systemd() -> str:
 ERROR_MOST = 1.0
 """Tolerated clock error in seconds, by the kernel's estimate (maxerror): Slurm's drain times have whole seconds."""
 _UNSYNCHRONISED = 5  # TIME_ERROR of adjtimex(2)
-_BORN = 1_750_000_000.0  # gpuwarden did not exist before
+_BORN = 1_750_000_000.0  # gpuwarden did not exist before this time
 
 
 class _Timex(ctypes.Structure):

@@ -1,7 +1,7 @@
 """Checks that gpuwarden would detect the machine's termination, and how long a shutdown would be delayed. Reads only.
 
 No inhibitor lock is taken, since it would delay a shutdown. Azure's Scheduled Events are not requested, since the first
-request enables them: only the machine's name is read there, as the daemon does first.
+request enables them. Only the machine's name is read there, which the daemon does first too.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ async def shutdown_budget(config: Config, within: float = LOGIND_WITHIN) -> list
 
 
 def _budget(delay: float, hold: float) -> Row:
-    """Return the row about the delay: the shorter of logind's and ours. Whether this user may delay is not tested."""
+    """Return the row about the delay: the shorter of logind's and ours. The permission to delay is not tested."""
     if os.geteuid() != 0:
         right = (
             "; this command is not root: polkit decides whether it may delay a shutdown (login1.inhibit-delay-shutdown)"
@@ -79,7 +79,7 @@ def _not_enabled(delay: float, config: Config) -> Row:
 
 
 def _shown(delay: float) -> str:
-    """Return the delay as text, "for ever" above a day: logind reports `infinity` as the largest integer."""
+    """Return the delay as text; "for ever" above a day, since logind reports `infinity` as the largest integer."""
     return format_duration(delay) if delay <= _LONGEST else "for ever"
 
 

@@ -1,4 +1,4 @@
-"""Checks of the systemd unit: is it installed and enabled, its profile, and whether it stops before the network."""
+"""Checks of the systemd unit: installation, profile, and whether it stops before the network."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def identity(run: Path = Path("/run"), command: tuple[str, ...] = ("systemctl",)
 
 
 def _shown(command: tuple[str, ...]) -> dict[str, str]:
-    """Return the unit's properties as systemctl shows them. Raises OSError if it fails, TimeoutExpired if it does not answer."""
+    """Return the unit's properties from systemctl. Raises OSError if it fails, TimeoutExpired without an answer."""
     done = subprocess.run(  # noqa: S603 - no shell, and all arguments are constants
         (*command, "show", f"--property={','.join(_PROPERTIES)}", "--", NAME),
         stdin=subprocess.DEVNULL,

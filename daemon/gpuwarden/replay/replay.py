@@ -1,7 +1,7 @@
-"""Replay of a trace: the same judge, at full speed, with the verdicts that a daemon would have given.
+"""Replays a trace with the same judge, at full speed, and returns the verdicts that a daemon would have given.
 
-A step is made wherever the daemon's loop makes one: after each GPU pass, after a changed pass of another collector,
-after host events, and during silence. A restart keeps only what a daemon keeps: the events in its ledger.
+Steps are made as in the daemon's loop: after each GPU pass, after a changed pass of another collector, after host
+events, and during silence. A restart keeps only the events in the ledger, like a daemon.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 
 SILENT_STEP = 5.0
-"""Seconds between the steps that the daemon makes by itself while nothing comes in."""
+"""Seconds between the steps of the daemon while there is no input."""
 SILENCE = 1.5 * SILENT_STEP
-"""Seconds without a step that count as silence, rather than as a slow pass."""
+"""Seconds without a step that count as silence rather than as a slow pass."""
 SILENT_STEPS_MOST = 120
-"""Most steps in one gap, which cover ten minutes: by then silence has had its full effect on a verdict."""
+"""Most steps in one gap. They cover ten minutes, after which silence has had its full effect on a verdict."""
 SILENT_STEPS_OVERALL = 20_000
-"""Most such steps in a whole trace: 28 hours of silence, which take ten seconds. Beyond that, each gap between two
-records is judged by one step, at its end."""
+"""Most such steps in a trace: 28 hours of silence, judged in ten seconds. Beyond that, each gap between two records is
+judged by one step at its end."""
 EVENTS_KEPT = 4096
 """Most events kept for a restart; a checkpoint replaces more, as in the ledger."""
 
@@ -49,7 +49,7 @@ class Replay:
         self._rules = rules
         self._events: list[Event] = []
         self._ordered: tuple[Event, ...] = ()
-        """The events of an operator's order or of an active test, which no step makes."""
+        """Events of an operator's order or of an active test, which come from no step."""
         self._now = Stamp(0.0, 0.0)
         self._silent_steps = 0
         self.engine = Engine("", rules or Rules())
@@ -60,9 +60,7 @@ class Replay:
         return self._silent_steps > SILENT_STEPS_OVERALL
 
     def take(self, record: Record) -> list[Step]:
-        """Return the judge's steps for the silence before this record, and for the record, with the events that the
-        record itself makes.
-        """
+        """Return the judge's steps for the silence before this record, and for the record with its own events."""
         if isinstance(record, Began):
             return [self._begin(record)]
         steps = list(self._silence(record.at))
@@ -81,7 +79,7 @@ class Replay:
         return self._step(record.at)
 
     def _arrives(self, record: Record) -> bool:
-        """Pass the record to the engine. Returns True if it requires a step."""
+        """Pass the record to the engine. Return True if it requires a step."""
         match record:
             case Passed(observation):
                 differs = self.engine.observed(observation)
@@ -117,9 +115,7 @@ class Replay:
             yield self._step(Stamp(ahead, ahead + (self._now.wall - self._now.boottime)))
 
     def _step(self, at: Stamp) -> Step:
-        """Make a step. Its time is never earlier than the last one's, although collectors finish passes
-        out of order.
-        """
+        """Make a step, never earlier than the last one, although collectors finish passes out of order."""
         self._now = max(at, self._now)
         step = self.engine.step(self._now)
         self._events += step.events
@@ -130,7 +126,7 @@ class Replay:
 
 @dataclass(slots=True)
 class Tally:
-    """The result of a replay. `seconds`: by health, the time for which it was published. `wanted`: intents of policy."""
+    """The result of a replay. `seconds`: time for which each health was published. `wanted`: intents of policy."""
 
     passes: int = 0
     host_events: int = 0

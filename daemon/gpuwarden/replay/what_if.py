@@ -1,7 +1,7 @@
-"""What policy would have requested of a scheduler during a trace: it decides on every step, and nothing is carried out.
+"""Shows what policy would have requested of a scheduler during a trace: it decides on every step without acting.
 
-The scheduler is assumed to have no exclusion, and the pool to be this node alone, since a trace shows no other nodes.
-So the decisions are those of mode observe, and the breaker depends only on its configuration.
+The scheduler is assumed to have no exclusion, and the pool to be only this node, since a trace contains no others.
+The decisions are those of mode observe, and the breaker depends only on its configuration.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SCHEDULER = "scheduler"
 
 
 class Rehearsal:
-    """Follows a replay record by record."""
+    """Policy that follows a replay record by record."""
 
     def __init__(self, settings: Settings, budget: Budget) -> None:
         self._settings = replace(settings, enforce=False)
@@ -39,9 +39,7 @@ class Rehearsal:
             yield tuple(self._wanted(step, engine))
 
     def _begin(self, record: Began) -> None:
-        """Handle a start of the daemon: short-lived fields are reset, and the ledger's events, if recorded, replace the
-        state.
-        """
+        """Handle a start of the daemon: reset short-lived fields, or rebuild the state from recorded ledger events."""
         if record.memory is None:
             self._state = replace(self._state, clean=0, sequence=0, unknown_since=None)
         else:
@@ -69,9 +67,7 @@ class Rehearsal:
         return (self._refused(event) for event in decision.events)
 
     def _refused(self, event: Event) -> Event:
-        """Add to an exclusion for a failure why the breaker would have deferred it; return any other
-        event unchanged.
-        """
+        """Return the event; an exclusion for a failure gets the reason for which the breaker would have deferred it."""
         out = event.data.get("intent") == Act.EXCLUDE.value and event.data.get("why") == Why.FAILURE.value
         if event.kind == EventKind.INTENDED and out and self._refusal:
             return replace(event, data={**event.data, "breaker": self._refusal})

@@ -14,9 +14,9 @@ OTHERS_MOST = 1024
 """Most items of any other list in the facts of one pass: ports, mounts, incidents, processes."""
 LINK_MOST = 63
 SLOTS_MOST = 1024
-"""Most PCI addresses in one trace, whatever its number of passes."""
+"""Most PCI addresses in one trace."""
 MEMORY_MOST = 16_384
-"""Most events that a trace begins with: 4,096 records, and the rest of a checkpoint."""
+"""Most events at the start of a trace: 4,096 records, and the rest of a checkpoint."""
 
 
 def bounded(change: Any, name: str = "") -> None:
@@ -37,7 +37,7 @@ def bounded(change: Any, name: str = "") -> None:
 
 
 class Slots:
-    """The PCI addresses that a trace has named so far."""
+    """The PCI addresses in a trace so far."""
 
     def __init__(self) -> None:
         self._known: set[str] = set()

@@ -31,9 +31,7 @@ _WORDS = "text"
 
 
 class Pseudonyms:
-    """Replaces names: called with the JSON of a line, it returns the JSON to write instead. `hosts`: names of this
-    machine.
-    """
+    """A function from the JSON of a line to the JSON with pseudonyms. `hosts`: names of this machine."""
 
     def __init__(self, hosts: Iterable[str], key: bytes | None = None) -> None:
         self._key = key or secrets.token_bytes(32)
@@ -79,9 +77,7 @@ class Pseudonyms:
         return content
 
     def _identified(self, content: Any) -> Any:
-        """Replace names in facts of jobs, containers and workloads, whose `id` and `name` are the names that other
-        lines use.
-        """
+        """Replace names in facts of jobs, containers and workloads, whose `id` and `name` appear in other lines too."""
         match content:
             case dict():
                 pairs = ((name, value, isinstance(value, dict | list)) for name, value in content.items())
@@ -125,9 +121,7 @@ class Pseudonyms:
         return "-".join((digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:32]))
 
     def _address(self, text: str) -> str:
-        """Replace an IP address, but neither text that only looks like one (a PCI address) nor loopback and unspecified
-        addresses.
-        """
+        """Replace an IP address, except loopback and unspecified ones, and text that only looks like one (PCI)."""
         try:
             address = ipaddress.ip_address(text.rstrip(".:") if not text.endswith("::") else text)
         except ValueError:
@@ -155,7 +149,7 @@ class Pseudonyms:
         return head + container + (str(self._pid(int(number))) if is_pid else self._pseudonym(number))
 
     def _pids(self, text: str) -> str:
-        """Replace the pids of the workers of an active test."""
+        """Replace the PIDs of the workers of an active test."""
         return " ".join(str(self._pid(int(word))) for word in text.split() if word.isdecimal())
 
     def _pods(self, text: str) -> str:
@@ -174,9 +168,7 @@ class Pseudonyms:
         return name if name.startswith("nvidia") else self._pseudonym(name)
 
     def _source(self, name: str) -> str:
-        """Replace the source of a mount, which names a server, but not the source of an Xid, which is one of
-        gpuwarden's.
-        """
+        """Replace the source of a mount, which may name a server, but not the source of an Xid."""
         return name if name in _OUR_SOURCES else self._pseudonym(name)
 
     def _digest(self, name: str) -> bytes:

@@ -1,6 +1,4 @@
-"""Reading a trace: lines become records. Only one line and the newest facts of each collector are in
-memory at a time.
-"""
+"""Reads a trace into records. Only one line and the newest facts of each collector are in memory at a time."""
 
 from __future__ import annotations
 
@@ -41,14 +39,14 @@ from gpuwarden_collectors.pci_facts import PciFacts
 LINE_MAX = 4 << 20
 """Most bytes of a line. Complete facts of 16 GPUs are 60 KB, ten thousand host events in one line 2 MB."""
 BOOTTIME_MAX, WALL_MAX = 1e10, 2e11
-"""Seconds: three hundred years of uptime, and a date that has four digits."""
+"""Seconds: three hundred years of uptime, and a year with four digits."""
 _DIGITS_MAX = 20  # of 2^64 - 1
 
 Line = dict[str, Any]
 
 
 class TraceError(Exception):
-    """The trace cannot be read beyond `line`. The message names file, line and problem, and what to do."""
+    """The trace cannot be read beyond `line`. The message has file, line, problem and remedy."""
 
     def __init__(self, name: str, line: int, problem: str) -> None:
         super().__init__(f"{name}, line {line}: {problem}")
@@ -65,8 +63,8 @@ class TraceReader:
     """An open trace; iterating yields its records, and raises TraceError at the first line that cannot be read.
 
     The constructor raises OSError, and TraceError for a file that is not a trace or has a newer format. Several traces
-    in one file are read as one. `version`: that of the gpuwarden that wrote the first. `skipped`: number of lines so
-    far of kinds that this version does not know. `box`: the description in the first line of a frozen black box.
+    in one file are read as one. `version`: of the gpuwarden that wrote the first. `skipped`: number of lines of unknown
+    kinds so far. `box`: the description in the first line of a frozen black box.
     """
 
     def __init__(self, path: Path) -> None:
@@ -116,16 +114,12 @@ class TraceReader:
         self._whole()
 
     def _goes_on(self, began: Began) -> bool:
-        """True if the record begins the next part of the same recording. Later differences refer to the facts of its
-        passes.
-        """
+        """Return True if the record begins the next part of the same recording. Later differences are based on it."""
         before, self._part = self._part, (began.life, began.part)
         return bool(began.life) and before == (began.life, began.part - 1)
 
     def _whole(self) -> None:
-        """Raise TraceError if a black box ends before the time it was frozen: a file cut between two flushes has a
-        valid end.
-        """
+        """Raise TraceError if a black box ends before it was frozen: a file cut between flushes has a valid end."""
         frozen = None if self.box is None else self.box.get("ends")
         if frozen is not None and not (isinstance(frozen, float | int) and abs(self._until - frozen) < 0.001):
             raise self._error("the black box ends before the time at which it was frozen: its copy was cut short")
@@ -290,7 +284,7 @@ _KINDS: Mapping[str, Callable[[Line, Stamp], Record]] = {
 
 
 def _event(line: object) -> Event:
-    """Parse what `writer._event_line` wrote. Raises CodecError."""
+    """Parse an event that `writer._event_line` wrote. Raises CodecError."""
     event = _object(line)
     at = [from_wire(float, clock) for clock in _list(event.get("at"))]
     if len(at) != 2:

@@ -1,6 +1,6 @@
-"""Recording a trace while the daemon works: records are queued, and a separate thread writes them.
+"""Records a trace while the daemon works: records are queued, and a separate thread writes them.
 
-That thread computes differences from what it has written, so a dropped record does not affect later ones. If the
+The thread computes differences from the records it has written, so a dropped record does not affect later ones. If the
 process is killed, records since the last flush are lost.
 """
 
@@ -44,7 +44,7 @@ class Recording:
             self._writer.submit(partial(self._write, record))
 
     async def flush(self, timeout: float) -> bool:  # noqa: ASYNC109 - returns False at the deadline, which is no error here
-        """Wait until everything handed over so far is written; False if `timeout` seconds were not enough."""
+        """Wait until all records so far are written; return False if `timeout` seconds were not enough."""
         return await self._writer.flush(timeout)
 
     def close(self, timeout: float) -> bool:
@@ -83,8 +83,9 @@ class Recorder(Recording):
 
 
 def new_trace(path: Path) -> tuple[BufferedIOBase, gzip.GzipFile]:
-    """Create the file, readable by its owner only since it shows what runs here, and a gzip stream into it. Raises
-    OSError, also if the file exists.
+    """Create the file and a gzip stream into it. Only its owner may read it, since it shows what runs here.
+
+    Raises OSError, also if the file exists.
     """
     file = os.fdopen(os.open(path, _NEW, 0o600), "wb")
     return file, gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0)

@@ -41,10 +41,10 @@ FACTS: Mapping[str, Any] = {name: facts | None for name, facts in COLLECTORS.ite
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Began:
-    """A daemon starts."""
+    """A start of a daemon."""
 
     at: Stamp
-    """When."""
+    """Time of the start."""
     boot_id: str
     """The boot."""
     rules: Rules = field(default_factory=Rules)
@@ -55,18 +55,17 @@ class Began:
     """If the recording began while the daemon was running: the newest pass of each collector, after the pass of its
     facts."""
     life: str = ""
-    """The name of a recording that is made in parts, the same for all parts; otherwise empty."""
+    """Name of a recording in parts, the same for all parts; otherwise empty."""
     part: int = 0
-    """The number of this part. A reader that has just read the part before skips this record, since no
-    daemon started."""
+    """Number of this part. A reader that has just read the previous part skips this record: no daemon started."""
 
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """A collector finished a pass."""
+    """A completed pass of a collector."""
 
     observation: Observation[Any]
-    """The pass; facts as the collector gave them."""
+    """The pass, with the facts from the collector."""
 
     @property
     def at(self) -> Stamp:
@@ -75,10 +74,10 @@ class Passed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostEventsSeen:
-    """Events of the host, as from the kernel log."""
+    """Events of the host, for example from the kernel log."""
 
     at: Stamp
-    """When they were taken."""
+    """Time at which they were read."""
     events: tuple[HostEvent, ...]
     """Events in the order of the sources."""
 
@@ -88,49 +87,49 @@ class ErrorsChanged:
     """The errors of the daemon's own components, in force until the next such record."""
 
     at: Stamp
-    """When they came into force."""
+    """Time from which they apply."""
     errors: Mapping[str, str]
-    """Error by component, as in the judge's view; empty when all work."""
+    """Error by component, as in the judge's view; empty if all work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RulesChanged:
-    """The configuration was read again: other rules are in force."""
+    """New rules after a reload of the configuration."""
 
     at: Stamp
-    """When they came into force."""
+    """Time from which they apply."""
     rules: Rules
     """The new rules."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acknowledged:
-    """An operator acknowledged a finding."""
+    """An acknowledgement of a finding by an operator."""
 
     at: Stamp
-    """When."""
+    """Time of the acknowledgement."""
     finding: str
-    """Its id, as `xid.79@gpu/0000:4e:00.0`."""
+    """Id of the finding, such as `xid.79@gpu/0000:4e:00.0`."""
     by: str = ""
-    """The operator; empty if not known."""
+    """The operator; empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
-    """An operator accepted the inventory as it is."""
+    """An operator's acceptance of the present inventory."""
 
     at: Stamp
-    """When."""
+    """Time of the acceptance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActiveTested:
-    """An announcement or result of an active test, as given to the daemon."""
+    """An announcement or result of an active test, as received by the daemon."""
 
     at: Stamp
-    """When."""
+    """Time at which it was received."""
     events: tuple[Event, ...]
-    """Events as they are in the ledger."""
+    """Events as in the ledger."""
 
 
 Record = Began | Passed | HostEventsSeen | ErrorsChanged | RulesChanged | Acknowledged | Accepted | ActiveTested

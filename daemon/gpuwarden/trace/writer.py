@@ -1,4 +1,4 @@
-"""Writing a trace: records become lines."""
+"""Writes the records of a trace as lines."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from gpuwarden_collectors.facts import GpuFacts, MigInstance, NvmlFacts
 from gpuwarden_collectors.gpu_readings import GpuReadings
 
 TELEMETRY_EVERY, JUDGED_EVERY = 60.0, 15.0
-"""Seconds between two writes of TELEMETRY, and of JUDGED, which a minute then has four times."""
+"""Seconds between two writes of TELEMETRY, and of JUDGED, which is written four times a minute."""
 _TELEMETRY_OF = (
     "power_usage",
     "power_instant",
@@ -58,8 +58,8 @@ _TELEMETRY_OF = (
     "gpm_",
 )
 TELEMETRY = tuple(name for name in GpuReadings.__dataclass_fields__ if name.startswith(_TELEMETRY_OF))
-"""Readings that change with every pass, and that no condition uses at a resolution below minutes. If every pass were
-written with them, they would be nine tenths of a trace."""
+"""Readings that change with every pass, and that no condition uses at a resolution below minutes. Written with every
+pass they would be nine tenths of a trace."""
 JUDGED = (
     "power_usage_mw",
     "clock_sm_mhz",
@@ -82,16 +82,16 @@ Reading = TypeVar("Reading", GpuReadings, MigInstance)
 
 @dataclass(frozen=True, slots=True)
 class _Last:
-    """What the trace has from a collector."""
+    """The state of a collector in the trace."""
 
     facts: Any = None
-    """The facts of its newest pass. The TELEMETRY in the trace is that of `seldom` and `judged`."""
+    """Facts of its newest pass. The TELEMETRY in the trace is that of `seldom` and `judged`."""
     worker: WorkerReport | None = None
     seldom: Any = None
-    """The facts whose TELEMETRY, except JUDGED, is in the trace."""
+    """Facts whose TELEMETRY, except JUDGED, is in the trace."""
     seldom_at: float = float("-inf")
     judged: Any = None
-    """The facts whose JUDGED readings are in the trace."""
+    """Facts whose JUDGED readings are in the trace."""
     judged_at: float = float("-inf")
 
 
@@ -197,9 +197,7 @@ def _with_times_of_counters(facts: Any) -> Any:
 
 
 def _alike(old: Any, new: Any) -> bool:
-    """Return True if both have the same GPUs and instances, with the same answers: TELEMETRY may be left
-    out only then.
-    """
+    """Return True if both have the same GPUs, instances and answers: only then TELEMETRY may be omitted."""
     return isinstance(old, NvmlFacts) and isinstance(new, NvmlFacts) and _all(old) == _all(new)
 
 
