@@ -11,7 +11,7 @@ from gpuwarden.prometheus.client import Sample
 from gpuwarden.publish.metrics.machine import OF_THE_NODE
 
 LEAST = 4
-"""Least number of nodes of one type for which GPU counts are compared."""
+"""Minimum number of nodes of one type for which GPU counts are compared."""
 AGREE = 0.75
 """Fraction of the group that must have the same number of GPUs."""
 

@@ -25,7 +25,7 @@ OF_LINES = frozenset({"xid", "sxid", "pcie_aer_fatal"}) | LINE_CODES
 
 
 def remembered(state: State, live: State) -> Unconfirmed:
-    """Return findings raised in `state`, the fold of the ledger, but not raised and confirmed in the state `live`."""
+    """Return the raised findings of `state`, the fold of the ledger, except those confirmed in `live`."""
     raised_live = {key for key, track in live.tracks.items() if track.raised and key not in live.moments.unconfirmed}
     return {key: None for key, track in state.tracks.items() if track.raised and key not in raised_live}
 

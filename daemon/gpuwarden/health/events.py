@@ -21,7 +21,7 @@ class Raised:
     """RISING and RAISED. `severity`, `advice` and `latch` are None for values that this version does not know."""
 
     evidence: Evidence = field(metadata=OTHER_KEYS)
-    """What was seen, by name."""
+    """Observed values, by name."""
     count: int = field(metadata=otherwise(1))
     """Number of events it stands for."""
     severity: Severity | None

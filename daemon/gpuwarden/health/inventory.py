@@ -4,12 +4,13 @@ A GPU that was ever seen here, on the PCI bus or by NVML, is *pinned* by its slo
 operator removes one (`gpuwarden inventory accept`), or the move or exchange of a board. A slot that was given up is
 pinned again once NVML lists a GPU there. Each pass compares pins, PCI and NVML:
 
-NVML lists it, and PCI answers or cannot be read       present not on PCI, or its configuration space reads 0xFFFFFFFF
-gone: at once, or after two passes while NVML still answers not on PCI, while another slot has a GPU with an
-unseen until NVML lists GPUs: a card that was added renumbers unknown board                                          the
-buses at boot, and NVML follows a minute after the bus NVML does not list it (or reports it as lost), and     unlisted:
-a driver reload, a reset or a MIG change looks like PCI answers or cannot be read                          this for up
-to 30 s; missing after that, if two passes saw it neither could be read                                  unseen
+    NVML lists it, and PCI answers or cannot be read    present
+    not on PCI, or configuration space 0xFFFFFFFF       gone: at once, or after two passes while NVML still answers
+    not on PCI, while another slot has a GPU with an    unseen until NVML lists GPUs: a card that was added renumbers
+    unknown board                                       the buses at boot, and NVML follows a minute after the bus
+    NVML does not list it (or reports it as lost), and  unlisted: a driver reload, a reset or a MIG change looks like
+    PCI answers or cannot be read                       this for up to 30 s; missing after that, if two passes saw it
+    neither could be read                               unseen
 
 If all GPUs are unlisted together, the driver is at fault: see `driver_not_loaded`. The same holds for an unknown error
 of all GPUs: see `nvml_unavailable`.

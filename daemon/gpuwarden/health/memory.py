@@ -147,7 +147,7 @@ class LinksSeen(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moments:
-    """What the judge derives from readings of this boot rather than from events; empty after a restart or a reboot."""
+    """State derived from readings of this boot rather than from events; empty after a restart or a reboot."""
 
     news: frozenset[Key] = frozenset()
     """Keys of the records of this step."""

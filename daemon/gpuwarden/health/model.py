@@ -227,7 +227,7 @@ class EventKind(StrEnum):
     MACHINE_CHANGED = "machine_changed"
     LEDGER_MOVED = "ledger_moved"  # a corrupt ledger was moved aside
     LEDGER_LOST = "ledger_lost"  # events at its end, through a damaged log or a power cut
-    EXCLUDED = "excluded"  # this node was taken out of scheduling
+    EXCLUDED = "excluded"  # this node was excluded from scheduling
     RESTORED = "restored"
     INTENDED = "intended"  # policy decided on an action of an actuator
     OUTCOME = "outcome"  # the result of an intent

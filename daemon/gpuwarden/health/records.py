@@ -146,7 +146,7 @@ def _is_of_feature(state: State, event: XidEvent) -> tuple[State, bool]:
         try:
             if feature.is_own(state, event):
                 return state, True
-        except Exception as error:  # noqa: BLE001 - whatever a feature raises
+        except Exception as error:  # noqa: BLE001 - any exception of a feature
             state = with_error(state, name, error)
     return state, False
 

@@ -290,7 +290,7 @@ def _by_features(state: State, event: Event) -> State:
             before = state.features.get(name, memory.EMPTY)
             try:
                 after = memory.fold(before, event, state)
-            except Exception as error:  # noqa: BLE001 - whatever a feature raises
+            except Exception as error:  # noqa: BLE001 - any exception of a feature
                 state = with_error(state, name, error)
                 continue
             if after is not before:

@@ -25,7 +25,7 @@ class Seen(Generic[Facts]):
     """One collector: its newest pass and its newest facts."""
 
     latest: Observation[Facts] | None = None
-    """The newest pass, whatever its outcome; None before the first."""
+    """The newest pass with any outcome; None before the first."""
     facts: Facts | None = None
     """The newest facts; None before the first, and while the source is absent."""
     at: Stamp | None = None

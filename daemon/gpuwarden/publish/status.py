@@ -145,7 +145,7 @@ def _of_features(snapshot: Snapshot) -> tuple[Document, list[str]]:
     for name, feature in _FEATURES.items():
         try:
             keys |= feature.document(snapshot)
-        except Exception as error:  # noqa: BLE001 - whatever a feature raises
+        except Exception as error:  # noqa: BLE001 - any exception of a feature
             failed.append(f"feature: {name}: its part of the status failed: {type(error).__name__}: {error}"[:300])
     return keys, failed
 

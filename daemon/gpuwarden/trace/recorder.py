@@ -57,7 +57,7 @@ class Recording:
             self._trace.write(record)
 
     def _end(self) -> None:
-        """Hook for subclasses, called in the thread after the last record."""
+        """Close the output. Hook for subclasses, called in the thread after the last record."""
 
     def _failed(self, error: Exception) -> None:
         self.error = str(error)

@@ -12,7 +12,7 @@ from gpuwarden_collectors.dataclass import dataclass
 
 HOUR = 3600.0
 LEAST = 2
-"""Least number of values for a mean and a median."""
+"""Minimum number of values for a mean and a median."""
 _Z = 1.6449
 """The 95th percentile of the normal distribution: an interval of 90 %."""
 

@@ -116,7 +116,7 @@ def _step(nodes: int, interval: float, seconds: float) -> int:
 
 
 class _Chunks:
-    """Reader of steps in chunks. A chunk that Prometheus refuses as too large or too slow is halved, as are later ones."""
+    """Reader of steps in chunks. If a chunk is too large or too slow for Prometheus, it and later ones are halved."""
 
     def __init__(self, access: Access, nodes: int, timeout: float, progress: Progress) -> None:
         self._access, self._timeout, self._progress = access, timeout, progress

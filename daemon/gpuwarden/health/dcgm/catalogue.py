@@ -62,7 +62,7 @@ MONITOR, ISOLATE, UNKNOWN, TRIAGE, CONFIG, RESET = "monitor", "isolate", "unknow
 HEALTHY, WARNING, FAILURE = Health.HEALTHY, Health.WARNING, Health.FAILURE
 A = Advice
 
-# The vendor's next step in short, its text in short, and gpuwarden's advice where a code has no decision of its own.
+# The vendor's next step in short, its text in short, and gpuwarden's advice for codes without a specific one.
 _ACTIONS: dict[str, tuple[str, Advice]] = {
     "": ("", A.OBSERVE),
     "field diagnostic": ("run the field diagnostic on the GPU", A.INSPECT_HARDWARE),

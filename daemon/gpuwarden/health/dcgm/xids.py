@@ -19,7 +19,7 @@ from gpuwarden_collectors.event_facts import Source, XidEvent
 from gpuwarden_collectors.facts import Stamp
 
 HISTORY_AFTER = 600.0
-"""Seconds. An older Xid of a GPU that DCGM has not reported before is history, like an old kernel log line."""
+"""Seconds. An older Xid of a GPU that DCGM did not watch at the previous reading is history, like an old log line."""
 _NOTED_WITHIN = 5.0
 _REPORTED_WITHIN = 60.0
 """Seconds by which DCGM may be later than the driver: to record an Xid (`_NOTED_WITHIN`), and to report an incident

@@ -16,7 +16,7 @@ from gpuwarden_collectors.facts import GpuFacts
 STORM_WINDOW, STORM_WINDOWS, STORM_IN = 600.0, 3, 2
 """Seconds of a window, number of windows, and how many must exceed the rate: a counter jump fills one."""
 STORM_LASTS = 900.0
-"""Least seconds from the first to the last error: a burst of minutes can span the border of two windows."""
+"""Minimum seconds from the first to the last error: a burst of minutes can span the border of two windows."""
 STORM = 1_000_000 / 3600 * STORM_WINDOW
 """Corrected errors in a window. Own choice: 64 times below the one known GPU (NVSentinel#1748: 17,700 per second),
 1,000 times above the rate that warns."""

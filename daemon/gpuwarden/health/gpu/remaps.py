@@ -16,7 +16,7 @@ from gpuwarden_collectors.facts import Stamp
 
 WINDOW = 7 * 86_400.0
 SPACING = 600.0
-"""Least seconds between two kept counts of one board."""
+"""Minimum seconds between two kept counts of one board."""
 KEPT, BOARDS_KEPT = 32, 256
 BOARD = "board"
 """Kind of subject of the events."""

@@ -40,7 +40,7 @@ SINCE_LOAD = (
 )
 """Counters that restart when the driver initialises a GPU (nvml.h: "since the driver was last loaded")."""
 ENOUGH = 2
-"""Least counters that must have restarted, since one could be misread."""
+"""Minimum counters that must have restarted, since one could be misread."""
 ASKS_FOR_RESET = (1, 4)
 """Recovery actions that a reset completes: reset, drain and reset (nvmlDeviceGpuRecoveryAction_t)."""
 

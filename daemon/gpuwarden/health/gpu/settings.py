@@ -52,7 +52,7 @@ SETTINGS = (
     Setting(name="clock_memory", of="readings.clock_memory_application_mhz", by_jobs=True),
 )
 FEWEST, ODD_SHARE = 4, 4
-"""Least GPUs of one model for a majority, and how many of them allow one odd: one of four, two of eight."""
+"""Minimum GPUs of one model for a majority, and how many of them allow one odd: one of four, two of eight."""
 FORGOTTEN = 86_400.0
 """Seconds without a job on the GPU."""
 SET_BY_JOBS = "set_by_jobs"

@@ -27,7 +27,7 @@ IDLE, CLOCKS_SET, POWER_CAP, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 
 BUSY = 94
 """Per cent. 94 instead of 95 for a GPU whose reading varies between 94 and 96 (report of GB10 at 650 of 3003 MHz)."""
 SIBLINGS = 2
-"""Least number of busy GPUs of the same name for a comparison. With fewer, the GPU's own maximum is used."""
+"""Minimum number of busy GPUs of the same name for a comparison. With fewer, the GPU's own maximum is used."""
 HALF = 0.5
 """Share of the (upper) median of the siblings, or of the maximum. Training on power-capped GPUs stays above it."""
 HOT_OF_SIBLINGS, HOT_OF_MAXIMUM = 0.8, 0.6

@@ -1,4 +1,4 @@
-"""What the judge learns about the host other than its GPUs: events that change its memory, and counter windows."""
+"""Learns about the host other than its GPUs: events that change the judge's memory, and counter windows."""
 
 from __future__ import annotations
 

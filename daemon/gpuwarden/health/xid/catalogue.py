@@ -57,7 +57,7 @@ _APP = "the application's fault unless it comes back under other applications"
 _REPEAT = "a warning when it repeats on one GPU and on no other"
 _PLACE = "the application's, if it comes from several places or GPUs; from one place of one GPU among several in job after job, the GPU's: run the extended diagnostic"
 
-# Numbers ({n} counts along them, from 0), meaning, class, the vendor's immediate action, our advice, note.
+# Numbers ({n}: their index, from 0), meaning, class, the vendor's immediate action, our advice, note.
 _ROWS: tuple[tuple[str, str, XidClass, str, Advice, str], ...] = (
     ("8", "GPU stopped processing: idle timeout", W, "RESTART_APP", A.RESTART_APP, "if it comes back, the vendor wants to know"),
     ("11 25 32", "Invalid or corrupted push buffer stream", I, "RESTART_APP", A.RESTART_APP, _APP),
@@ -178,7 +178,7 @@ _UNUSED: tuple[tuple[str, str], ...] = (
 )
 _UNUSED_NOTES = {122: "A100 fleets do see it: in more than four of five cases Xid 31 follows at once"}
 
-# What fleets are known to do: who, what, with which numbers.
+# Known practice of fleets: who, what, with which numbers.
 _FLEETS: tuple[tuple[str, str], ...] = (
     ("Azure healthagent: a warning", "13 31 43 63 66 94 154"),
     ("Meta GCM: not critical", "13 31 43 45 63 68 92 109"),
@@ -194,10 +194,10 @@ _OUR_DECISION = "14 45 74 144-150 154 156 168 171-176"  # class and action do no
 _OF_DRIVER = "174-176"
 _DRIVER = "NVIDIA open kernel modules 595.45.04 (nverror.h, kernel_gsp.c); not in the Xid catalogue"
 
-# The class of what keeps coming back.
+# Class of recurring errors.
 _REPEATED: dict[XidClass, str] = {W: "13 31 39-41 60 68-72 75-77 80 82-86 88 89 96-105 126-135 139 144-150", F: "74"}
 
-# What to do when it comes back though the advice was followed; all others: open a case with the vendor.
+# Advice if the error recurs after the advice was followed. All others: open a case with the vendor.
 _ESCALATIONS: dict[Advice, str] = {
     A.NONE: "11 14 25 32 37 43 45 63 69 80 94 106-108 137 142 154 156 162 165",
     A.UPDATE_SOFTWARE: "60 66 110 119 120 155 160 161",
@@ -206,7 +206,7 @@ _ESCALATIONS: dict[Advice, str] = {
 
 
 def _numbers(text: str) -> Iterator[int]:
-    """Numbers of a text: 1, 2, 3, 7 from "1-3 7"."""
+    """Yield the numbers of a text: 1, 2, 3, 7 from "1-3 7"."""
     for item in text.split():
         first, _, last = item.partition("-")
         yield from range(int(first), int(last or first) + 1)

@@ -100,7 +100,7 @@ class Control:
             await self._serve(self._made())
         except SocketUnavailable as error:
             self._error = str(error)
-            log.error("control socket not available: served over TCP alone", error=self._error)  # noqa: TRY400 - it says it all
+            log.error("control socket not available: served over TCP alone", error=self._error)  # noqa: TRY400 - the message suffices
             self._retrying = asyncio.create_task(self._retry())
 
     def error(self, _: Stamp) -> str:

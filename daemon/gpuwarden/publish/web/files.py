@@ -13,7 +13,7 @@ Print = tuple[int, ...] | None
 
 
 class FileError(Exception):
-    """A file cannot be read. The message says why."""
+    """A file cannot be read. The message has the reason."""
 
 
 def fingerprint(path: Path) -> Print:

@@ -14,7 +14,7 @@ NOT_TLS = b"HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: 
 
 
 async def handshake(handler: web.RequestHandler, sock: socket.socket, tls: Tls, within: float) -> str:
-    """Do the TLS handshake within so many seconds. Return the failure, or "". Raises OSError if the peer has left."""
+    """Do the TLS handshake; `within`: seconds. Return the failure, or "". Raises OSError if the peer has left."""
     loop = asyncio.get_running_loop()
     with closing(sock.dup()) as again:  # asyncio closes its socket at the first byte that is not TLS
         try:
