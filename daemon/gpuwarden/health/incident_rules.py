@@ -87,7 +87,7 @@ RULES: tuple[Rule, ...] = (
         GPU_WITHIN,
     ),
     *_each(("xid.63",), ("row_remap_pending",), Where.SAME_SLOT, GPU_WITHIN),
-    # The GPU's own processor stopped.
+    # The GPU system processor (GSP) stopped.
     *_each(GSP, (*SILENT, "xid.45"), Where.SAME_SLOT, GPU_WITHIN),
     *_each(GSP, ("driver_unresponsive",), Where.NODE, GPU_WITHIN),
     *_each(("xid",), ASKS, Where.SAME_SLOT, LOST_WITHIN),

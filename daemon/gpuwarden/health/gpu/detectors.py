@@ -26,10 +26,8 @@ def flag(code: str, reading: str) -> Detector:
 
 
 def _contained(state: State, facts: GpuFacts) -> bool | None:
-    """True if the driver contained it: Xid 94 since boot or reset whose line asks for no reset, no 48, 95 or 140, none in SRAM, rows are
-    remapped at reset.
-
-    None: nothing is against it but that there is no 94.
+    """Return True if the driver contained the error: Xid 94 since boot or reset whose line asks for no reset, no 48, 95
+    or 140, no SRAM error, and rows can be remapped at a reset. None if only the 94 is missing.
     """
     records = (state.records.get(Key("xid", gpu(facts.slot), number)) for number in ("94", "48", "95", "140"))
     counted = [record for record in records if record is not None and counts(state, record)]

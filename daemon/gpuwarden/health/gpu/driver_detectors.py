@@ -179,7 +179,7 @@ GSP_XIDS = ("119", "120", "175")
 
 
 def driver_unresponsive(state: State, sight: Sight) -> Detection:
-    """NVML does not answer: two deadlines missed and 20 s of silence, or one with an Xid of the GSP or a worker in D state."""
+    """Detect a silent NVML: two missed deadlines and 20 s (the defaults), or one with an Xid of the GSP or a stuck worker."""
     latest = sight.view.nvml.latest
     if latest is None or latest.worker is None:
         return NOTHING
@@ -204,7 +204,7 @@ def driver_unresponsive(state: State, sight: Sight) -> Detection:
 
 
 def _gsp_error(state: State, silent_since: float) -> bool:
-    """True if an Xid of the GSP of this boot came shortly before the silence, or later."""
+    """Return True if an Xid of the GSP of this boot came at most a minute before the silence, or later."""
     return any(
         r.key.code == "xid" and r.key.detail in GSP_XIDS and counts(state, r) and r.last.boottime > silent_since - 60.0
         for r in state.records.values()

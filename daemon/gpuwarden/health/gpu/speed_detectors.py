@@ -1,9 +1,9 @@
 """Detects GPUs that are slower under load than their siblings, or than their own maximum, without a valid reason.
 
-What explains a low clock: a clock that was set (reason bit 0x2), the hardware's slowdowns for heat and for the power brake (0x40,
-0x80), which have conditions of their own, and power capping (0x4) at the GPU's own limit. Software thermal slowdown (0x20) explains a
-little less speed, not much less. Hardware slowdown (0x8) without 0x40 and 0x80 explains nothing: it is the protection against too much
-power, which no other condition has (nvml.h, nvmlClocksThrottleReasonHwSlowdown).
+Valid reasons for a low clock are: configured clocks (reason bit 0x2), hardware slowdown for heat and by the power brake
+(0x40, 0x80), which have other conditions, and power capping (0x4) at the GPU's own limit. Software thermal slowdown
+(0x20) explains a small loss of speed only. Hardware slowdown (0x8) without 0x40 and 0x80 is no valid reason: it protects
+against a power draw that is too high, for which there is no other condition (nvml.h, nvmlClocksThrottleReasonHwSlowdown).
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@
 | Xid | sign |
 |---|---|
 | 13 | where: `GPC 7 TPC 3` |
-| 31 | where: `GPC 2 T1_3`, or without the GPC, which older drivers do not print |
-| 45 | `after 31`, if the line names what it followed; else `process`, if it names one; else `unnamed` |
+| 31 | where: `GPC 2 T1_3`, without the GPC for older drivers, which do not print it |
+| 45 | `after 31` if the line names the Xid that caused it; else `process` if it names a process; else `unnamed` |
 | 94 | `reset`, if the driver says that the GPU must be reset, though the error was contained (`RST: Yes`) |
 | 160 | `reboot`, if the repair needs a reboot of the node |
-| 144 to 150 | unit, its severity, the bits that decide (`nvlink5.py`) |
+| 144 to 150 | unit, severity, and the bits that the rules compare (`nvlink5.py`) |
 | 154 | `to 2`: the new recovery action, as NVML numbers them |
 
 Only the kernel log has these details. NVML and DCGM report the bare number, whose sign is "". A line of 144 to 150 or

@@ -9,10 +9,10 @@
 | 63, 94, 171, 172 | within seconds of a 48 of the same GPU: details of it |
 | 94 | a failure, if the driver says in the line that the GPU must be reset |
 | 160 | advises a reboot, if the line says that the repair needs one |
-| 74 | the second burst of a day: a failure |
-| 144 to 150 | the vendor's decode sheet (`nvlink5.py`); what it does not describe is a warning |
-| 154 | `gpu_recovery_action` is made of it (`recovery.py`); an unreadable one is a warning |
-| 163 | nothing any more after a 162 |
+| 74 | the second burst within a day: a failure |
+| 144 to 150 | by the vendor's decode sheet (`nvlink5.py`); a line that it does not describe is a warning |
+| 154 | the source of `gpu_recovery_action` (`recovery.py`); an unreadable line is a warning |
+| 163 | ended by a 162 |
 
 The site's rule for a number takes precedence. Rulings depend only on records, current facts and the time.
 """

@@ -10,11 +10,11 @@ can be forged, and DCGM forwards values that its users inject, so both are check
 
 | Xid 79 | is |
 |---|---|
-| reported by NVML itself | a failure at once |
-| one witness shows the GPU gone, also before the line | a failure at once |
-| both have it: a readable configuration space, and an answer, each read after the line | a warning, `contradicted`; sighted, and so judged again, for a minute |
-| a witness has not ended a pass that began after the line | undecided, however slow the pass is |
-| one cannot answer: that pass hung or failed, or there was none within `ANSWERED_WITHIN` | a failure |
+| reported by NVML | a failure at once |
+| one witness shows the GPU gone, even before the line | a failure at once |
+| both show it: a readable configuration space, and an answer, each read after the line | a warning, `contradicted`; re-evaluated for a minute |
+| a witness has not finished a pass that began after the line | undecided, for at most `ANSWERED_WITHIN` |
+| a witness cannot answer: that pass hung or failed, or there was none within `ANSWERED_WITHIN` | a failure |
 | a daemon that has just started has no pass yet, and the line was `contradicted` before | a warning as before |
 
 A failure never becomes milder.

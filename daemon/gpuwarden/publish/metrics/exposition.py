@@ -118,8 +118,8 @@ class Renderer:
         return Page(snapshot.made, [*self._own(self._with_last_index(snapshot)), *self._telemetry(snapshot)])
 
     def _with_last_index(self, snapshot: Snapshot) -> Snapshot:
-        """A GPU that NVML does not list keeps its last index: the labels of its series must not change when it is
-        lost, nor when the daemon is restarted afterwards.
+        """Give GPUs that NVML does not list their last index, so that the labels of their series do not change, also not
+        after a restart of the daemon.
         """
         gpus = snapshot.verdict.gpus
         if all(gpu.index is not None for gpu in gpus):
@@ -166,10 +166,10 @@ class Renderer:
 
 
 def _by_order(gpus: Sequence[GpuVerdict]) -> dict[str, int]:
-    """The index that each GPU has while none is missing, as far as NVML numbers them in the order of their slots.
+    """Return the index of each GPU while none is missing, if NVML numbers them in the order of their slots; else nothing.
 
-    A daemon that has just started knows no index of a GPU that is missing, and none while the driver hangs. Alerts are
-    told apart by this label: a restart would end one and raise another.
+    A daemon that has just started knows no index of a GPU that is missing, and none while the driver hangs. The label is
+    part of an alert's identity: without it a restart would end the alert and raise another.
     """
     listed = sorted((gpu.slot, gpu.index) for gpu in gpus if gpu.index is not None)
     indices = [index for _, index in listed]

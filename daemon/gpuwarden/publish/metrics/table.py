@@ -1,8 +1,8 @@
 """The table of gpuwarden's own metrics, one row each, followed by those of features. Names are defined only here.
 
 GPU labels are `gpu` (NVML index; of a GPU that NVML does not list, see `exposition.py`), `uuid` and `pci_bus_id` (the
-slot, as the kernel writes it). A counter whose increase an alert or a dashboard reads exists from the start with value
-0: the increase of a series that first appears with value 1 is not seen.
+slot in the kernel's form). A counter whose increase an alert or a dashboard reads exists from the start with value 0,
+since Prometheus misses the increase of a series that first appears with value 1.
 """
 
 from __future__ import annotations
