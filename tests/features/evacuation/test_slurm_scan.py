@@ -32,7 +32,7 @@ async def scan(slurm: Slurm, commands: HangingCommands, tmp_path: Path) -> Async
 async def test_the_jobs_are_known_while_the_configuration_waits_for_a_backup_controller(
     slurm: Slurm, commands: HangingCommands, scan: SlurmJobScan
 ) -> None:
-    """That command pings each controller, for as long as MessageTimeout, which may be all the time that is left."""
+    """The command `scontrol show config` pings each controller and may wait for all the time that is left."""
     job = slurm.submit("sleep 300", "-w", "n1")
     slurm.wait(lambda: slurm.job_state(job) == "RUNNING", "the job to run")
     commands.hold("show config")

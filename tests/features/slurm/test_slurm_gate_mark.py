@@ -90,7 +90,7 @@ def test_a_daemon_that_ends_between_its_two_counts_takes_its_mark_back(slurm: Sl
 
 
 def test_a_mark_that_slurm_could_not_end_is_ended_once_it_answers(slurm: Slurm) -> None:
-    """Until then no other node would be repaired, for an hour by default."""
+    """A mark without an end keeps all other nodes from a repair for an hour by default."""
 
     async def refused(_: Commands, __: str) -> str:
         return ""
