@@ -3,8 +3,8 @@
 The sighting of gpuwarden's own detector is the finding, and DCGM's report is quoted as evidence. A fault that only DCGM
 reports and that has a gpuwarden condition is a sighting of that condition, with `source` dcgm in its evidence. If NVML
 was read and does not show the fault, DCGM must report it for the time in the table of codes, and in two passes. If NVML
-has no such reading, two passes suffice, unless the code is about counter growth, for which one error is enough. A
-finding that DCGM alone raised ends when DCGM's check covers the subject and no longer reports it (see silence.py).
+has no such reading, two passes suffice, unless the table requires more than a minute: a single error can cause a report
+of counter growth. A finding that only DCGM raised ends when its check covers the subject without it (see silence.py).
 """
 
 from __future__ import annotations
