@@ -166,7 +166,9 @@ async def test_what_another_configuration_left_on_the_node_is_named(server: ApiS
         at=host_clock(),
     )
     await acts.apply(failed, await acts.read())
-    await acts.api.patch_status("n1", {"status": {"conditions": [{"type": OSMO_TYPE, "status": "True"}]}})
+    await acts.api.patch_status(
+        "n1", {"status": {"conditions": [{"type": OSMO_TYPE, "status": "True", "reason": "xid"}]}}
+    )
     await acts.close()
     row = (await rows(server, tmp_path))["leftovers"]
     assert (row.grade, "taint old.io/out:NoSchedule" in row.found, OSMO_TYPE in row.found) == (Grade.WARN, True, True)

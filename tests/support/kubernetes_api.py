@@ -286,15 +286,20 @@ def merged(target: Any, patch: Any) -> Any:
 
 
 def _disown(old: Json, new: Json, writer: str | None) -> None:
-    """Take the conditions that this writer changed from the managed fields of all others."""
-    statuses = {entry["type"]: entry["status"] for entry in old["status"]["conditions"]}
+    """Take the fields of conditions that this writer changed from the managed fields of all others."""
+    old_entries = {entry["type"]: entry for entry in old["status"]["conditions"]}
     for entry in new["status"]["conditions"]:
-        if statuses.get(entry["type"]) not in (None, entry["status"]):
-            for fields in new["metadata"].get("managedFields") or ():
-                if fields["manager"] != writer and "fieldsV1" in fields:
-                    fields["fieldsV1"]["f:status"]["f:conditions"].pop(
-                        f"k:{json.dumps({'type': entry['type']}, separators=(',', ':'))}", None
-                    )
+        before = old_entries.get(entry["type"], entry)
+        for fields in new["metadata"].get("managedFields") or ():
+            if fields["manager"] != writer and "fieldsV1" in fields:
+                own = fields["fieldsV1"]["f:status"]["f:conditions"].get(_field(entry), {})
+                for key in entry:
+                    if before.get(key) != entry[key]:
+                        own.pop(f"f:{key}", None)
+
+
+def _field(condition: Json) -> str:
+    return f"k:{json.dumps({'type': condition['type']}, separators=(',', ':'))}"
 
 
 def _owned(old: Json, new: Json, before: Json) -> Json:
@@ -302,7 +307,7 @@ def _owned(old: Json, new: Json, before: Json) -> Json:
     old_entries = {entry["type"]: entry for entry in old["status"]["conditions"]}
     own: Json = {}
     for entry in new["status"]["conditions"]:
-        name = f"k:{json.dumps({'type': entry['type']}, separators=(',', ':'))}"
+        name = _field(entry)
         earlier = before.get("f:status", {}).get("f:conditions", {}).get(name)
         changed: Json = {f"f:{key}": {} for key in entry if old_entries.get(entry["type"], {}).get(key) != entry[key]}
         if earlier or changed:

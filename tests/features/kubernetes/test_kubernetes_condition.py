@@ -48,7 +48,11 @@ def shown(health: Health, *reasons: str) -> Snapshot:
 
 
 def condition(server: ApiServer, kind: str = TYPE) -> Json:
-    matching = [c for c in server.nodes["n1"]["status"]["conditions"] if c["type"] == kind]
+    return condition_in(server.nodes["n1"], kind)
+
+
+def condition_in(live: Json, kind: str) -> Json:
+    matching = [c for c in live["status"]["conditions"] if c["type"] == kind]
     return matching[0] if matching else {}
 
 
@@ -265,6 +269,23 @@ async def test_a_condition_for_repair_that_another_program_keeps_is_left_to_it(t
         async with keeper(server, tmp_path) as keeps:
             keeps.publish(shown(Health.HEALTHY))
             await until(functools.partial(_has_types, server, ["Ready", theirs["type"], TYPE, OSMO_TYPE]))
+
+
+async def test_a_second_writer_of_a_condition_for_repair_is_known_while_both_write_the_same_status(
+    tmp_path: Path,
+) -> None:
+    """The agent of EKS writes its own status at each heartbeat. Found out at the first repair, it would have undone it."""
+    kind = "AcceleratedHardwareReady"
+    theirs = {"status": "True", "reason": "NvidiaGPUIsReady", "lastHeartbeatTime": "2026-01-02T03:04:05Z"}
+    async with ApiServer(node("n1")) as server, keeper(server, tmp_path, 0.05, conditions=REPAIRS) as keeps:
+        keeps.publish(shown(Health.HEALTHY))
+        await until(lambda: condition(server, kind))
+        assert not keeps.error
+        server.edit("n1", lambda live: condition_in(live, kind).update(theirs))
+        await until(lambda: f"{kind}: choose another type" in keeps.error)
+        keeps.publish(replace(out(Advice.CONTACT_SUPPORT), observed=host_clock()))
+        await until(lambda: condition(server)["status"] == "False")
+        assert condition(server, kind).items() >= theirs.items()
 
 
 async def _settled(server: ApiServer) -> int:

@@ -7,6 +7,11 @@ from collections.abc import Container
 
 from gpuwarden.features.kubernetes.api import CONDITION_MANAGER, Json, mapping, objects
 
+_LAST_WRITER = frozenset({"f:status", "f:reason"})
+"""Fields that show the last writer: each program has reasons of its own, also while all write the same status. The time
+does not show it: a program that patches the whole list puts back the times that it read a moment before.
+"""
+
 
 def left_conditions(node: Json, types: Container[str]) -> list[str]:
     """Return the node's conditions that gpuwarden wrote under another configuration."""
@@ -22,7 +27,9 @@ def own_conditions(node: Json) -> set[str]:
         if (entry.get("manager"), entry.get("subresource")) == (CONDITION_MANAGER, "status"):
             status = mapping(mapping(entry.get("fieldsV1")).get("f:status"))
             fields |= mapping(status.get("f:conditions"))
-    return {kind for name, written in fields.items() if "f:status" in mapping(written) and (kind := _kind(name))}
+    return {
+        kind for name, written in fields.items() if mapping(written).keys() >= _LAST_WRITER and (kind := _kind(name))
+    }
 
 
 def _kind(field: str) -> str:
