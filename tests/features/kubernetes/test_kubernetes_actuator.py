@@ -13,10 +13,11 @@ import pytest
 from aiohttp import web
 
 from gpuwarden.actuators.base import ActuatorError, ActuatorRefused, ActuatorUnavailable
+from gpuwarden.config.model import Config
 from gpuwarden.features.kubernetes import node_actuator as module
 from gpuwarden.features.kubernetes.node import ANNOTATION
 from gpuwarden.features.kubernetes.node_actuator import KubernetesActuator
-from gpuwarden.features.kubernetes.options import KubernetesOptions
+from gpuwarden.features.kubernetes.options import KubernetesOptions, misfits
 from gpuwarden.policy.model import Act, Intent, Owner, Why
 from gpuwarden.policy.preconditions import answer, stands
 from gpuwarden_collectors.base import host_clock
@@ -538,3 +539,19 @@ async def test_a_write_that_timed_out_may_still_take_effect_and_the_next_read_sh
     assert (await acts.read()).owner is Owner.OURS
     assert ANNOTATION in server.nodes["n1"]["metadata"]["annotations"]
     await acts.close()
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        (KEY, ""),
+        ("failure", "expected prefix/name as of a label"),
+        ("node.kubernetes.io/failure", "expected a prefix of your own"),
+        ("status-taint.cluster-autoscaler.kubernetes.io/gpuwarden", ""),
+        ("startup-taint.cluster-autoscaler.kubernetes.io/gpuwarden", "expected a prefix of your own"),
+    ],
+)
+def test_a_key_has_a_prefix_of_the_site_or_that_of_the_cluster_autoscaler_for_a_state(key: str, message: str) -> None:
+    """The autoscaler takes a node as the model of a new one: with any other taint it makes no node for a waiting pod."""
+    faults = [text for _, text in misfits(Config(kubernetes=KubernetesOptions(key=key)))]  # type: ignore[call-arg]
+    assert [text.partition(",")[0] for text in faults] == ([message] if message else [])

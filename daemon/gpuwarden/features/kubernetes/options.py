@@ -56,7 +56,7 @@ class KubernetesOptions:
     service_account: Path = Path("/var/run/secrets/kubernetes.io/serviceaccount")
     """The folder of the pod's service account."""
     key: str = "gpuwarden.io/failure"
-    """The key of the taint and of the label: `prefix/name`."""
+    """The key of the taint and of the label: `prefix/name`. Where the cluster autoscaler runs: [kubernetes.md](../use/kubernetes.md#autoscalers-and-deschedulers)."""
     effect: Literal["NoSchedule", "PreferNoSchedule"] = "NoSchedule"
     """The effect of the taint."""
     cordon: bool = False
@@ -99,6 +99,8 @@ _KEPT = frozenset(
     }
 )
 """Types of conditions of kubelet, of the cloud's controller, and of gpuwarden itself."""
+_STATUS_TAINT = "status-taint.cluster-autoscaler.kubernetes.io"
+"""The cluster autoscaler expects no taint with this prefix on a new node. It is for any program's own taints."""
 _SELECTOR_MOST = 500
 
 
@@ -112,7 +114,8 @@ def misfits(config: Config) -> Iterator[Misfit]:
         yield ("kubernetes.node",), f"expected the name of a Node, found {options.node[:60]!r}"
     if not _KEY.fullmatch(options.key):
         yield ("kubernetes.key",), f"expected prefix/name as of a label, found {options.key[:60]!r}"
-    if f".{options.key.split('/')[0]}".endswith((".kubernetes.io", ".k8s.io")):
+    prefix = options.key.split("/")[0]
+    if f".{prefix}".endswith((".kubernetes.io", ".k8s.io")) and prefix != _STATUS_TAINT:
         yield ("kubernetes.key",), f"expected a prefix of your own, found {options.key[:60]!r}: that is Kubernetes' own"
     yield from _condition_misfits(options)
     if options.slinky and not options.cordon:
