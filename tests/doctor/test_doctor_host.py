@@ -284,6 +284,7 @@ def test_the_unit_that_is_installed_stops_in_an_order_that_is_as_it_should_be() 
         ({"LoadState": "masked"}, "unit", Grade.WARN, "systemctl unmask gpuwarden.service"),
         ({"LoadState": "bad-setting"}, "unit", Grade.WARN, "systemctl status gpuwarden.service"),
         ({"ActiveState": "failed", "Result": "watchdog"}, "unit", Grade.FAIL, "journalctl"),
+        ({"ActiveState": "inactive", "SubState": "dead"}, "unit", Grade.WARN, "a mount that it needs may have failed"),
         ({"UnitFileState": "disabled"}, "unit", Grade.WARN, "systemctl enable --now"),
         ({"NeedDaemonReload": "yes"}, "unit", Grade.WARN, "daemon-reload"),
         ({"NRestarts": "7"}, "unit", Grade.WARN, "journalctl"),
@@ -296,6 +297,26 @@ def test_the_unit_that_is_installed_stops_in_an_order_that_is_as_it_should_be() 
 def test_faults_of_the_unit_are_reported(change: dict[str, str], check: str, grade: Grade, phrase: str) -> None:
     row = next(row for row in unit.unit_rows({**UNIT, **change}, SLURM) if row.check == check)
     assert (row.grade, phrase in row.to_do) == (grade, True), row
+
+
+STRICT = {**UNIT, "ProtectSystem": "strict", "StateDirectory": "gpuwarden gpuwarden-slurm"}
+
+
+@pytest.mark.parametrize(
+    ("folder", "writes", "missed"),
+    [
+        ("/var/lib/gpuwarden", "", []),
+        ("/scratch/gpuwarden", "", ["state.dir = /scratch/gpuwarden is read-only for the daemon, by ProtectSystem of the unit"]),
+        ("/scratch/gpuwarden", "-/scratch/gpuwarden -/scratch/gpuwarden-slurm", []),
+        ("/scratch/gpuwarden", "/scratch", []),
+    ],
+)  # fmt: skip
+def test_a_folder_that_the_sandbox_makes_read_only_is_reported(folder: str, writes: str, missed: list[str]) -> None:
+    """The row of the state directory, which is read outside the sandbox, finds that it can be written."""
+    config = replace(SLURM, state=replace(SLURM.state, dir=Path(folder)))
+    rows = list(unit.unit_rows({**STRICT, "ReadWritePaths": writes}, config))
+    assert [row.found for row in rows if row.grade is Grade.FAIL] == missed
+    assert all("ReadWritePaths=-/scratch/gpuwarden" in row.to_do for row in rows if row.grade is Grade.FAIL)
 
 
 def test_a_systemctl_that_fails_or_is_not_needed_is_reported(tmp_path: Path) -> None:

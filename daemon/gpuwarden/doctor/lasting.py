@@ -22,6 +22,5 @@ def after_a_boot(config: Config, folder: Path) -> Iterator[Row]:
         yield ok("state after a boot", state)
         return
     state = f"{state}, and a GPU that is gone after it makes no failure"
-    yield warn(
-        "state after a boot", state, "set inventory.expected_gpus, or state.dir to a folder on a disk of this node"
-    )
+    to_do = "set inventory.expected_gpus, or keep the state on a disk of this node (docs/use/systemd.md#state-on-another-disk)"
+    yield warn("state after a boot", state, to_do)

@@ -26,6 +26,9 @@ _PROPERTIES = (
     "KillMode",
     "SupplementaryGroups",
     "AmbientCapabilities",
+    "ProtectSystem",
+    "ReadWritePaths",
+    "StateDirectory",
 )
 _NETWORK = "network.target"
 _TO_DO = {"not-found": "install the unit (docs/use/systemd.md)", "masked": f"systemctl unmask {NAME}"}
@@ -80,6 +83,7 @@ def unit_rows(properties: Mapping[str, str], config: Config) -> Iterator[Row]:
     yield _state(properties)
     yield _profile(properties, config)
     yield _shutdown(properties)
+    yield from _sandbox(properties, config)
 
 
 def _state(properties: Mapping[str, str]) -> Row:
@@ -92,6 +96,9 @@ def _state(properties: Mapping[str, str]) -> Row:
         return warn("unit", f"{state}; its files have changed since", "systemctl daemon-reload")
     if enabled not in ("enabled", "enabled-runtime", "static", "generated"):
         return warn("unit", state, f"systemctl enable --now {NAME}: otherwise it does not start after a reboot")
+    if active == "inactive":
+        to_do = f"systemctl start {NAME}; if that fails, see journalctl -u {NAME} -n 50: a mount that it needs may have failed"
+        return warn("unit", state, to_do)
     if restarts.isdecimal() and int(restarts) >= 3:
         return warn("unit", f"{state}; restarted {restarts} times", f"see journalctl -u {NAME}")
     return ok("unit", state)
@@ -123,3 +130,15 @@ def _shutdown(properties: Mapping[str, str]) -> Row:
         to_do = "set KillMode=process: a worker that hangs in the driver would delay every restart"
         return warn("stop order", f"{state}, but waits for its workers", to_do)
     return ok("stop order", state)
+
+
+def _sandbox(properties: Mapping[str, str], config: Config) -> Iterator[Row]:
+    """Yield a row if the unit's sandbox makes the state directory read-only; other programs may write to it."""
+    if properties.get("ProtectSystem") != "strict":
+        return
+    writable = [Path("/var/lib", each) for each in properties.get("StateDirectory", "").split()]
+    writable += [Path(each.lstrip("-+")) for each in properties.get("ReadWritePaths", "").split()]
+    path = config.state.dir
+    if not any(path.resolve().is_relative_to(each.resolve()) for each in writable):
+        to_do = f"systemctl edit {NAME}: [Service] ReadWritePaths=-{path} (docs/use/systemd.md#state-on-another-disk)"
+        yield fail("unit", f"state.dir = {path} is read-only for the daemon, by ProtectSystem of the unit", to_do)
