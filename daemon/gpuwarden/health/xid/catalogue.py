@@ -54,7 +54,7 @@ I, W, F = XidClass.RECORD, XidClass.WARNING, XidClass.FAILURE  # noqa: E741 - th
 A = Advice
 
 _APP = "the application's fault unless it comes back under other applications"
-_REPEAT = "a warning when it repeats on one GPU and on no other"
+_REPEAT = "a warning when it repeats mostly on one GPU"
 _PLACE = "the application's, if it comes from several places or GPUs; from one place of one GPU among several in job after job, the GPU's: run the extended diagnostic"
 
 # Numbers ({n}: their index, from 0), meaning, class, the vendor's immediate action, our advice, note.
