@@ -214,6 +214,23 @@ def test_a_lost_node_is_first_also_where_its_cluster_is_a_label_of_targets_which
     assert headline("slurm/7", nodes_of(samples)).startswith("slurm/7: of 2 nodes n2 was first")
 
 
+@pytest.mark.parametrize(
+    ("certainty", "reached", "first"), [("possible", 5_000.0, "n1"), ("possible", 880.0, "n2"), ("likely", 880.0, "n2")]
+)
+def test_a_node_that_went_away_after_the_job_was_over_does_not_precede_what_was_possible(
+    certainty: str, reached: float, first: str
+) -> None:
+    samples = {
+        **{key: [] for key in ("named", "ended_now", "ended_until", "cause_at")},
+        "nodes": [sample(instance="a", node="n1")],
+        "ended": [sample(instance="a", cause="job", certainty=certainty, code="FAILED", pci_bus_id="")],
+        "ended_at": [sample(900.0, instance="a")],
+        "seen": [sample(reached, instance="b", node="n2")],
+        "had": [sample(instance=instance) for instance in ("a", "b")],
+    }
+    assert headline("slurm/7", nodes_of(samples)).startswith(f"slurm/7: of 2 nodes {first} was first")
+
+
 def test_an_answer_in_part_is_said(tmp_path: Path) -> None:
     ended = {"instance": "a", "exported_job": "slurm/7", "cause": "hardware", "certainty": "likely"}
 

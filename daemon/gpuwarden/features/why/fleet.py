@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -60,9 +61,12 @@ class NodeOfJob:
         lost = self.state == "silent" and self.at > 0
         return lost or (self.state == "ended" and self.cause not in _FOLLOWS)
 
-    @property
-    def is_sure(self) -> bool:
-        return self.begins and self.certainty != Certainty.POSSIBLE
+    def is_sure(self, over: float) -> bool:
+        """Return True if more than a possible cause was seen here. A node that was lost before the job was over
+        everywhere counts. `over`: that time.
+        """
+        is_lost = self.state == "silent" and self.at <= over
+        return self.begins and (is_lost or (self.state == "ended" and self.certainty != Certainty.POSSIBLE))
 
 
 def queries(name: str) -> dict[str, str]:
@@ -207,7 +211,9 @@ def first_of(nodes: Sequence[NodeOfJob]) -> NodeOfJob | None:
 
     A silent node is first only if it was lost before anything sure was seen elsewhere.
     """
-    return next((node for node in nodes if node.is_sure), None) or next((node for node in nodes if node.begins), None)
+    over = max((node.ended for node in nodes if node.ended is not None), default=math.inf)
+    sure = next((node for node in nodes if node.is_sure(over)), None)
+    return sure or next((node for node in nodes if node.begins), None)
 
 
 def headline(name: str, nodes: Sequence[NodeOfJob]) -> str:
