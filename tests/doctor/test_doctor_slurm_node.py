@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from gpuwarden_collectors.slurm.options import SlurmOptions
 SCONTROL = """#!/bin/sh
 cd {folder}
 case "$*" in
-*"show config"*) echo "SLURM_VERSION           = $(cat controller)" ;;
+*"show config"*) echo "SLURM_VERSION           = $(cat controller)"; cat config ;;
 *"show node"*) cat node ;;
 esac
 """
@@ -34,6 +35,7 @@ class Controller:
             (folder / name).chmod(0o755)
         (folder / "slurm.conf").touch()
         (folder / "controller").write_text(f"{version}\n")
+        (folder / "config").touch()
 
     def shows(self, *, version: str = "25.11.7", state: str = "IDLE", gres: str = "gpu:8") -> None:
         (self._folder / "node").write_text(NODE.format(version=version, state=state, gres=gres))
@@ -87,6 +89,30 @@ async def test_the_advice_for_a_node_without_gpus_names_where_they_belong(
     controller = Controller(tmp_path)
     controller.shows(state=state, gres="(null)")
     assert (await controller.rows())["gres"].to_do == f"add Gres=gpu:N {where}"
+
+
+@pytest.mark.parametrize(
+    ("sacctmgr", "grade", "text"),
+    [
+        ("echo Administrator", Grade.OK, "is an administrator of slurmdbd"),
+        ("echo Operator", Grade.FAIL, "and Operator of slurmdbd"),
+        ("echo 'sacctmgr: error: Problem talking to the database' >&2; exit 1", Grade.WARN, "is unknown"),
+    ],
+)
+async def test_a_slurmdbd_that_does_not_answer_is_no_verdict_on_the_rights_of_a_user(
+    sacctmgr: str, grade: Grade, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user may have the right all the same, as seen with slurmdbd 22.05.8."""
+    controller = Controller(tmp_path)
+    controller.shows()
+    (tmp_path / "config").write_text(
+        "AccountingStorageType   = accounting_storage/slurmdbd\nSlurmUser               = slurm(64030)\n"
+    )
+    (tmp_path / "sacctmgr").write_text(f"#!/bin/sh\n{sacctmgr}\n")
+    (tmp_path / "sacctmgr").chmod(0o755)
+    monkeypatch.setattr(os, "geteuid", lambda: 65534)
+    row = (await controller.rows())["authority"]
+    assert (row.grade, text in row.found) == (grade, True)
 
 
 @pytest.mark.parametrize(

@@ -137,8 +137,9 @@ class SlurmDoctor:
         if "slurmdbd" in keys.get("AccountingStorageType", ""):
             try:
                 level = (await self._read("sacctmgr", "-nP", "show", "user", user, "format=AdminLevel")).strip()
-            except SlurmError:
-                level = ""
+            except SlurmError as error:
+                state = f"{user} is neither root nor {slurm_user}; whether it is an administrator is unknown: {error}"
+                return warn("authority", state, "check that slurmdbd and its database answer")
         if level.startswith("Admin"):
             return ok("authority", f"{user} is an administrator of slurmdbd and may drain nodes")
         state = f"{user} is neither root nor {slurm_user or 'SlurmUser'}" + (
