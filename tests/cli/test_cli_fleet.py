@@ -280,6 +280,7 @@ def test_a_silent_node_is_found_through_what_the_rules_recorded_unless_it_answer
     script.node("moved", "new:1")
     recorded("last_seen_timestamp_seconds", "old:1", "moved", NOW - 600)
     recorded("last_seen_timestamp_seconds", "b:1", "gone", NOW - 4000)
+    recorded("last_seen_timestamp_seconds", "a:1", "gone", NOW - 5000)
     recorded("exclusion", "b:1", "", 2)
     script.add("down", 0, {"job": "gpuwarden", "instance": "c:1", "cluster": "east"})
     script.add("down", 0, {"job": "node_exporter", "instance": "d:1"})

@@ -43,21 +43,29 @@ def recordings(pace: Pace) -> tuple[Group, ...]:
 
 def _nodes(pace: Pace) -> Group:
     carry = pace("65m")  # an hour, and what begins at its edge, which a range of Prometheus 3 leaves out
+    seen = "gpuwarden:node:last_seen_timestamp_seconds"
     rows = (
         Recording(
-            record="gpuwarden:node:last_seen_timestamp_seconds",
+            record=seen,
             why="When a scrape of this node last succeeded. Kept for 24 h after its target is gone from service discovery; "
             "Prometheus itself may be down for an hour meanwhile.",
             expr=f"""\
 max by (job, instance, node) (timestamp(gpuwarden_node_info))
 or
-last_over_time(gpuwarden:node:last_seen_timestamp_seconds[{carry}]) > time() - {pace.seconds("24h")}""",
+last_over_time({seen}[{carry}]) > time() - {pace.seconds("24h")}""",
         ),
         Recording(
             record="gpuwarden:node:name",
-            why="Always 1: the name of the node behind an instance. Never two for one, whatever was renamed: a join would fail.",
-            expr="""\
-group by (job, instance, node) (topk by (job, instance) (1, gpuwarden:node:last_seen_timestamp_seconds))""",
+            why="Always 1: the name of the node behind an instance. Never two for one, whatever was renamed: a join would fail. None "
+            "for an address that the node had before and that is no target any more: it would count as a second node, and be silent "
+            "though the node is out.",
+            expr=f"""\
+group by (job, instance, node) (topk by (job, instance) (1, {seen}))
+unless on (job, instance, node) (
+  ({seen} < time() - {pace.seconds("2m")})
+  < on (job, node) group_left () max by (job, node) ({seen})
+  unless on (job, instance) up
+)""",
         ),
         Recording(
             record="gpuwarden:node:exclusion",

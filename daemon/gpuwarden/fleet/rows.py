@@ -66,6 +66,8 @@ class _Facts:
     node_state: dict[Key, float]
     down: set[Key]
     live_names: set[Key]
+    last_ages: dict[Key, float]
+    """By cluster, job and name: the seconds since a scrape of it last succeeded, at whatever address."""
 
     @classmethod
     def of(cls, samples: Samples) -> _Facts:
@@ -94,11 +96,18 @@ class _Facts:
             live_names={
                 of for (cluster, job, _), name in names.items() for of in ((cluster, job, name), ("", job, name))
             },
+            last_ages=_last_ages(seen),
         )
 
     def moved(self, key: Key) -> bool:
-        """Return True if a silent node answers at another address in its cluster; in any if its cluster is unknown."""
-        return key in self.seen and (key[0], key[1], self.seen[key][1]) in self.live_names
+        """Return True if a silent node answers at another address in its cluster, in any if its cluster is unknown; or
+        was seen later there, and this one is no target any more.
+        """
+        if key not in self.seen:
+            return False
+        age, name = self.seen[key]
+        node = (key[0], key[1], name)
+        return node in self.live_names or (name != "" and key not in self.down and self.last_ages[node] < age)
 
     def number(self, name: str, key: Key) -> float | None:
         return self.numbers.get(name, {}).get(key)
@@ -181,6 +190,14 @@ def _seen(samples: Iterable[Sample]) -> dict[Key, tuple[float, str]]:
         new = (_age(sample), sample.labels.get("node", ""))
         by_node[key] = min(new, by_node.get(key, new))
     return by_node
+
+
+def _last_ages(seen: Mapping[Key, tuple[float, str]]) -> dict[Key, float]:
+    ages: dict[Key, float] = {}
+    for (cluster, job, _), (age, name) in seen.items():
+        node = (cluster, job, name)
+        ages[node] = min(age, ages.get(node, age))
+    return ages
 
 
 def _owner(sample: Sample) -> str:
