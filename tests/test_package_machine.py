@@ -157,5 +157,7 @@ def test_on_a_ledger_of_another_major_version_nothing_starts_and_only_force_purg
     assert "has version 2.0, this gpuwarden reads 1.x: install the newer gpuwarden again" in node.machine.journal()
     assert node.machine.path(LEDGER).read_bytes() == before
     node.machine.write("/etc/gpuwarden/purge-anyway", "")
+    node.machine.run("sh", "-ec", "mv /etc/gpuwarden /srv; ln -s /srv/gpuwarden /etc/gpuwarden")
     assert "has version 2.0" in node.dpkg("--purge", "gpuwarden-system-python")
     assert not node.has("/var/lib/gpuwarden")
+    assert node.has("/srv/gpuwarden/conf.d/10-site.toml"), "the site's folder stays, which a link led to"
