@@ -52,7 +52,7 @@ GATED = "[slurm]\nenabled = true\n[test]\nenabled = true\nreturn_gate = true\n"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[test]\nreturn_gate = true\n[slurm]\nenabled = true", "test.enabled|return_gate"),
+        ("[test]\nreturn_gate = true\n[slurm]\nenabled = true", "expected test.enabled = true beside return_gate"),
         ("[test]\nenabled = true\nreturn_gate = true\n[kubernetes]\nenabled = true", "tolerates gpuwarden's taint"),
         ("[test]\nenabled = true\nreturn_gate = true", "expected an actuator"),
         ("[test]\nenabled = true", "nothing is tested"),

@@ -75,7 +75,8 @@ def misfits(config: Config) -> Iterator[Misfit]:
     test, slurm = config.of(ActiveTestOptions), config.slurm.enabled
     yield from _unusable(test)
     if test.return_gate and not test.enabled:
-        yield ("test.enabled", "test.return_gate"), "expected true beside return_gate = true: else nothing is tested"
+        beside = "expected test.enabled = true beside return_gate = true: else nothing is tested"
+        yield ("test.enabled", "test.return_gate"), beside
     if test.return_gate and "kubernetes" in config.excluding(Excludes.BY_REGISTER):
         manifest = (
             "a pod has no right to start one; run a Job that tolerates gpuwarden's taint (docs/use/active-tests.md)"
