@@ -24,7 +24,7 @@ _PACKETS = 1  # column of /proc/net/dev
 def apart(*, network: bool = True) -> bool:
     """Run the script again in its own namespaces and return True; if that is impossible, print why and return False.
 
-    Without `network` it keeps that of the machine: a slurmd finds no address where there is only a loopback.
+    Without `network` the script keeps the machine's: slurmd finds no address on a host with only a loopback.
     """
     if _APART not in os.environ:
         own = ["unshare", *(["--net"] if network else []), "--pid", "--mount-proc", "--fork", "--kill-child"]
@@ -43,7 +43,7 @@ def _again(own: Sequence[str]) -> NoReturn:
 
 
 def packets() -> int:
-    """Return the number of packets on the loopback so far. A packet is counted once, by its receiver."""
+    """Return the number of packets on the loopback so far. A packet counts once, at its receiver."""
     lines = Path("/proc/net/dev").read_text().splitlines()
     return next(int(line.split(":")[1].split()[_PACKETS]) for line in lines if line.strip().startswith("lo:"))
 

@@ -4,8 +4,8 @@
     benchmarks/bench_beside_nvitop.py --nvitop .venv-nvitop/bin/nvitop-exporter [--minutes 10]
 
 Both read eight GPUs of the compiled library at the CPU cost of an H100's, and are scraped every 15 s. Memory is PSS of all processes of each: a
-page that both use counts half for each of them. Exit status 1 above the required ratio of memory or CPU; 0 with a reason where the exporter is
-not there.
+page that both use counts half for each of them. Exit status 1 above the required ratio of memory or CPU; 0 with a reason if the exporter is
+not installed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SETTLE = 60.0
 
 
 def exporter(program: str, host: FakeHost) -> tuple[subprocess.Popen[bytes], int]:
-    """Start nvitop-exporter on the library of a host. Returns it with its port."""
+    """Start nvitop-exporter on a host's library, and return it with its port."""
     library = host.fake.beside_control()
     name = library.with_name("libnvidia-ml.so.1")
     if name != library:

@@ -3,8 +3,8 @@
     benchmarks/bench_black_box.py [--pairs 2] [--minutes 10]
 
 The GPUs are those of the compiled library at the CPU cost of an H100's, a pass every 5 s and a page every 15 s, as in production. Pairs run
-beside each other; of a difference between two daemons of one kind nothing is the box's, so their spread says how much a difference means.
-The box is in the process of the daemon, whose workers are alike. Memory is the process's own (USS), which other programs do not change.
+side by side. A difference between two daemons of one kind is not due to the box, so their spread shows how much a difference means. The box
+runs in the daemon's process; the workers are alike. Memory is the process's own (USS), which other programs do not change.
 """
 
 from __future__ import annotations

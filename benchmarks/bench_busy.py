@@ -1,11 +1,11 @@
 """Jobs that starve the daemon of CPU time: two busy loops per core at nice -20, the daemon at the nice 5 of its unit.
 
-Printed: the longest time between two watchdog notifications (systemd waits 90 s for one; here they are asked for every 2 s, so that
-there is something to measure), how old the verdict grew, and how many lines of the kernel log were missed. The kernel log
-is that of this machine where it may be written (root, GPUWARDEN_TEST_HOST=disposable), else a file.
+Printed: the longest time between two watchdog notifications (systemd waits 90 s for one; here they are requested every 2 s, so that
+there is something to measure), the highest age of the verdict, and the number of missed kernel log lines. The kernel log is that of
+this machine if it may be written (root, GPUWARDEN_TEST_HOST=disposable), else a file.
 
-Without the right to a negative nice the loops run at 0, and the table says so. `--core N` keeps loops and daemon on one
-core, where the others are needed: what counts is how many loops there are for each core that the daemon may use.
+Without the right to a negative nice value the loops run at 0, as the table shows. `--core N` keeps loops and daemon on one
+core if the others are needed: the number of loops per core of the daemon counts.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ class Signs:
                 self.ready.set()
 
     def longest_gap(self, begun: float, ended: float) -> float:
-        """A gap that has not ended counts up to now."""
+        """Return the longest gap. One that has not ended counts up to now."""
         inside = [begun, *(at for at in self.alive if begun < at < ended), ended]
         return max(after - before for before, after in pairwise(inside))
 
 
 @contextmanager
 def busy(cores: Iterable[int]) -> Iterator[int]:
-    """The niceness that the loops got."""
+    """Run busy loops on these cores, and yield their niceness."""
     loops: list[subprocess.Popen[bytes]] = []
     try:
         for core in cores:
@@ -87,7 +87,7 @@ def busy(cores: Iterable[int]) -> Iterator[int]:
 
 
 def confined(daemon: RunningDaemon, cores: set[int]) -> None:
-    """The daemon and its worker, with all their threads; what they start inherits it."""
+    """Confine the daemon and its worker, with all their threads; processes that they start inherit it."""
     for pid in (daemon.process.pid, *children(daemon.process.pid)):
         for thread in Path(f"/proc/{pid}/task").iterdir():
             os.sched_setaffinity(int(thread.name), cores)
@@ -96,7 +96,7 @@ def confined(daemon: RunningDaemon, cores: set[int]) -> None:
 
 
 class Caller:
-    """Asks for the heartbeat again and again; `longest` is the longest that an answer, or its lack, has taken, in seconds."""
+    """Requests the heartbeat repeatedly; `longest`: the longest time to an answer, or without one, in seconds."""
 
     def __init__(self, daemon: RunningDaemon) -> None:
         self.longest = 0.0

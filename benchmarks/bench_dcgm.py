@@ -1,12 +1,12 @@
-"""What the worker that reads DCGM takes: memory, and CPU of a pass.
+"""The cost of the worker that reads DCGM: memory, and CPU of a pass.
 
-With no arguments, with the double of the bindings for 1, 8 and 16 GPUs: it costs what the real library does not (it reads
-and writes its engine, a file, at every call) and spares what it does (its parsing of messages, its threads). With
-`--bindings FOLDER --address ADDRESS`, with those bindings and the engine there, as it is, pass by pass at an interval of
-15 s and of 1 s; LD_LIBRARY_PATH leads to a libdcgm that is not in the system's folders. That takes five minutes.
+With no arguments: the double of the bindings for 1, 8 and 16 GPUs. It costs what the real library does not (each call
+reads and writes its engine, a file), and lacks the real library's costs (parsing of messages, threads). With `--bindings
+FOLDER --address ADDRESS`, those bindings and the engine at that address, pass by pass at an interval of 15 s and of 1 s;
+LD_LIBRARY_PATH leads to a libdcgm that is not in the system's folders. That takes five minutes.
 
-All is of our process alone, not of nv-hostengine. A bare Python interpreter, asleep, stands beside it, since most of
-the memory is its.
+All figures are of our process, not of nv-hostengine. An idle Python interpreter is measured beside it, since most of
+the memory is its share.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def worker_of(options: DcgmOptions, environment: Mapping[str, str]) -> Worker[Dc
 
 
 async def first(worker: Worker[DcgmFacts]) -> tuple[int, DcgmFacts]:
-    """The process, and what it read."""
+    """Make the first pass. Returns the worker's pid, and what it read."""
     seen = await worker.observe()
     if seen.outcome is not PassOutcome.OBSERVED or seen.facts is None or seen.worker is None or seen.worker.pid is None:
         raise SystemExit(f"DCGM could not be read: {seen.error}")
@@ -99,7 +99,7 @@ async def paced(options: DcgmOptions, window: float) -> tuple[list[float], dict[
 
 
 def bare() -> dict[str, float]:
-    """An interpreter that does nothing."""
+    """Return the memory of an interpreter that does nothing."""
     waiting = "import sys; print(flush=True); sys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", waiting], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

@@ -1,8 +1,8 @@
-"""What reading the GPUs costs the driver: CPU of the calls, for each pass and GPU, over ten minutes at the default interval.
+"""The cost of reading the GPUs in the driver: CPU of the calls, for each pass and GPU, over ten minutes at the default interval.
 
-With the fake library at the prices of an H100, on a made-up clock: what the calls should burn by those prices, what they
-burnt (a run with prices less one without), and what Python took beside. With `--library` (a path, or libnvidia-ml.so.1) the
-driver of this machine is read on the real clock, and the CPU is that of the whole pass, Python's share included.
+With the fake library at the prices of an H100, on a simulated clock: what the calls should use by those prices, what they
+used (a run with prices less one without), and Python's share. With `--library` (a path, or libnvidia-ml.so.1) the driver of
+this machine is read on the real clock, and the CPU is that of the whole pass, Python's share included.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ SETTLE = 20
 
 
 def rare() -> float:
-    """Milliseconds a pass and GPU of what comes less often than ten minutes show."""
+    """Return the milliseconds per pass and GPU of the calls that are due too rarely for a run of ten minutes."""
     rows = [row for row in CALLS if row.cadence >= Cadence.HOUR]
     return sum(row.price * INTERVAL / period(row.cadence, INTERVAL) for row in rows)
 
 
 def passes(reader: NvmlReader, wait: Callable[[], None]) -> list[float]:
-    """CPU of each, in milliseconds. The first are in full and do not count."""
+    """Return the CPU of each pass, in milliseconds. The first ones read everything and do not count."""
     took = []
     for _ in range(SETTLE + PASSES):
         begun = time.thread_time_ns()
@@ -47,7 +47,7 @@ def passes(reader: NvmlReader, wait: Callable[[], None]) -> list[float]:
 
 
 def on_the_fake(fake: FakeNvml, gpus: int, *, prices: bool) -> tuple[list[float], float]:
-    """CPU of each pass and GPU, and what they cost by the prices."""
+    """Return the CPU of each pass and GPU, and their cost by the prices."""
     fake.write(gpus=gpus, prices=prices)
     now = [1000.0]
 

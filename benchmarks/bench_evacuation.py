@@ -1,9 +1,9 @@
-"""How long after a cloud's metadata service announces the end of the machine the handler of a job's rank runs.
+"""The delay from a notice of a cloud's metadata service to the signal handler of a job's rank.
 
-A real daemon asks the simulator, as it does in production: EC2 each second, Compute Engine by a hanging GET. The rank is a
-process in a container's control group, another one in each round, since no process is signalled twice; 2,000 other processes are
-about. Beside it, in the same rounds, a loop that only asks as often and kills: what asking takes alone. Then 64 containers that
-are signalled at once.
+A real daemon queries the simulator, as it does in production: EC2 each second, Compute Engine by a hanging GET. The rank is a
+process in a container's control group, a new one in each round, since no process is signalled twice; 2,000 other processes run.
+In the same rounds a loop that only queries as often and kills shows the cost of querying alone. Then 64 containers are signalled
+at once.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SIGNAL = "USR2"
 
 @dataclass(frozen=True)
 class Source:
-    """`key`: what the simulator tells it under; `path`: where the bare loop asks; `wanted`: p99 in milliseconds."""
+    """`key`: the simulator's key; `path`: the path that the bare loop queries; `wanted`: p99 in milliseconds."""
 
     name: str
     how: str
@@ -176,7 +176,7 @@ def announce(service: Simulator, source: Source) -> int:
 
 
 def withdraw(service: Simulator, source: Source, daemon: RunningDaemon, asked: Asked) -> None:
-    """Withdraw the notice, and wait until the daemon shows none and its question is as before."""
+    """Withdraw the notice, and wait until the daemon shows none and its request is as before."""
     service.set_value_from_thread(source.key, source.goes_on)
     hangs = source.goes_on is not None
     until(lambda: not daemon.heartbeat()["notice"] and asked.waits is hangs, "the notice to be gone")
@@ -192,7 +192,7 @@ def until(condition: Callable[[], bool], awaited: str) -> None:
 
 
 def ask_and_kill(service: Simulator, source: Source, pid: int) -> None:
-    """Ask the source in its own way until it announces an end, then kill the process at once."""
+    """Query the source in its own way until it announces an end, then kill the process at once."""
     connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=PATIENCE)
     headers, tag = {"Metadata-Flavor": "Google"}, ""
     while True:

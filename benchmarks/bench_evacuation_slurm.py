@@ -1,8 +1,8 @@
-"""A training on two nodes of a real Slurm, one of which is about to go: how long each step takes until it runs elsewhere.
+"""A training on two nodes of a real Slurm, one of which is terminated: the time of each step until it runs elsewhere.
 
-The notice comes from the simulator of a metadata service that is asked by a hanging GET. Once with ranks that go when Slurm
-tells them to, and once with ranks that wait to be killed, which slurmd does after 5 s at the earliest, whatever KillWait says. Beside
-it, in turns: what an administrator would type, a drain and a bare `scontrol requeue` of such a training, which saves nothing.
+The notice comes from the simulator of a metadata service, queried by a hanging GET. Once with ranks that end at Slurm's SIGTERM, and
+once with ranks that wait to be killed, which slurmd does after 5 s at the earliest, whatever KillWait is. In turns with it: what an
+administrator would run, a drain and a bare `scontrol requeue` of such a training, which saves nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ STEPS = (
 
 @contextmanager
 def node(slurm: Slurm, name: str, service: Simulator) -> Iterator[RunningDaemon]:
-    """Its daemon, which asks the service, and remembers nothing."""
+    """Yield a node's daemon, which queries the service and has no earlier state."""
     folder = slurm.folder / "hosts" / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

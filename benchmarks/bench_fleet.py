@@ -1,8 +1,8 @@
-"""What `gpuwarden fleet` costs with 10,000 nodes, 130,000 series, in a real Prometheus.
+"""The cost of `gpuwarden fleet` with 10,000 nodes, 130,000 series, in a real Prometheus.
 
 The fleet is one target with series of all nodes under their own labels (honor_labels), scraped every 15 s.
 The heartbeats of the
-20 minutes before are written into Prometheus' storage by promtool, since they are read too. Measured is the whole process, from
+20 minutes before are written into Prometheus' storage by promtool, since they are read too. The whole process is measured, from
 its start to the table.
 """
 
@@ -114,7 +114,7 @@ def configuration(port: int) -> str:
 
 @dataclass(frozen=True)
 class Run:
-    """Seconds: until the table was there, and of CPU time, which other load on the machine changes less."""
+    """Seconds until the table was printed, and of CPU time, which depends less on other load."""
 
     wall: float
     own: float
@@ -123,7 +123,7 @@ class Run:
 
 
 def whole(port: int, server: int, *words: str, code: int) -> Run:
-    """Run a command beside Prometheus, of which `server` is the process; it must exit with `code`."""
+    """Run a command beside Prometheus, whose process is `server`; it must exit with `code`."""
     command = [sys.executable, "-m", "gpuwarden", *words, "--prometheus", f"http://127.0.0.1:{port}"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     before, theirs, began = _children(), cpu_ns(server), time.perf_counter()
@@ -139,7 +139,7 @@ def _children() -> float:
 
 
 def parts(port: int) -> Iterator[list[str]]:
-    """Measure each query by itself, after all of them were asked once."""
+    """Measure each query alone, after all of them ran once."""
     reached = access(f"http://127.0.0.1:{port}")
     for name, expression in QUERIES.items():
         took, samples = [], 0

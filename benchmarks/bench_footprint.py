@@ -1,17 +1,17 @@
 """The footprint of the idle daemon and its workers: CPU, memory, threads, descriptors.
 
-With no arguments, of the compiled fake library, whose calls burn the CPU time that they took on an H100 (its memory is that
-of a library that does nothing); then with the double of DCGM's bindings beside it. With `--driver`, of the GPUs of this
-machine, with the driver that is here. Each table says which it is.
+With no arguments: on the compiled fake library, whose calls use the CPU time that they took on an H100 (its memory is that
+of a library that does nothing); then with the double of DCGM's bindings, too. With `--driver`: on the GPUs and the driver
+of this machine. Each table shows which.
 
-CPU is of one core: the mean over ten minutes at 5 s between passes (what is read each minute, and each two, is due ten times, and
-five), over two at a shorter interval, and the spread of windows of 5 s. It is counted from when each GPU has had its first reading
-in full, of which what takes long comes once a day after that (1.1 s of CPU for eight H100). Two daemons run at a time, one
-of them scraped every 15 s; with `--driver` that one alone. Memory is that of all processes of the daemon, when only that one is
-left, and again once its NVML worker was killed and replaced. Other Python programs share pages with it, which makes PSS
-smaller: run it where there is none, or with a private copy of the interpreter.
+CPU is of one core: the mean over ten minutes at 5 s between passes (readings of each minute are due ten times, of each two minutes
+five times), over two minutes at a shorter interval, and the spread of windows of 5 s. It is counted after the first full reading
+of each GPU, whose slow parts recur once a day (1.1 s of CPU for eight H100). Two daemons run at a time, one of them scraped every
+15 s; with `--driver` only that one. Memory is that of all processes of the daemon, when only that one runs, and again after its
+NVML worker was killed and replaced. Other Python programs share pages with it, which makes PSS smaller: run it where there is
+none, or with a private copy of the interpreter.
 
-Goals of memory are printed beside what is required. Both are missed today, as docs/develop/performance.md shows, and change no
+Memory goals are printed beside the requirements. Both are missed today (docs/develop/performance.md), and do not change the
 exit code.
 """
 
@@ -52,7 +52,7 @@ Row = list[object]
 
 
 def processes(daemon: RunningDaemon | SimulatedNode) -> dict[str, int]:
-    """The daemon and its workers, by what they read."""
+    """Return the daemon and its workers, by what they read."""
     pids = {"daemon": daemon.process.pid}
     for pid in children(daemon.process.pid):
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
@@ -121,7 +121,7 @@ def memory_rows(gpus: int, interval: float, daemon: RunningDaemon) -> list[Row]:
 
 
 def replace_worker(daemon: RunningDaemon) -> None:
-    """Kill the NVML worker, and wait until another one was there for three passes."""
+    """Kill the NVML worker, and wait for three passes of its successor."""
     before = processes(daemon)["worker nvml"]
     os.kill(before, signal.SIGKILL)
     daemon.wait(lambda: processes(daemon).get("worker nvml", before) != before, "another NVML worker")

@@ -1,8 +1,8 @@
-"""What a pass costs by the number of GPUs.
+"""The cost of a pass by the number of GPUs.
 
-One daemon for each number, all at once, so that whatever disturbs the machine disturbs them alike. All run at a tenth of
-their usual intervals, so that a pass of the GPUs keeps its share of a look at the bus. A daemon without a GPU gives the
-base: what passes cost whatever is there.
+One daemon for each number, all at once, so that disturbances affect all alike. All run at a tenth of their usual
+intervals, so that the ratio of GPU passes to bus passes stays. A daemon without a GPU gives the base: the fixed cost of
+passes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SETTLE = 3.0
 
 @dataclass(frozen=True)
 class Reading:
-    """What was used between two passes: how many there were, and CPU nanoseconds until then."""
+    """Use between two readings: the number of passes, and CPU nanoseconds so far."""
 
     passes: int
     daemon: int

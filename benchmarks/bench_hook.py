@@ -1,6 +1,6 @@
-"""How long the scripts take that Slurm runs on each node and for each job, against a shell that does nothing.
+"""The run time of the scripts that Slurm runs on each node and for each job, against a shell that does nothing.
 
-Each is run by the interpreter of its first line, as slurmd does it: by fork and exec, with next to nothing in the environment.
+Each runs in the interpreter of its first line, as under slurmd: by fork and exec, with an almost empty environment.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def marks(host: HookHost) -> None:
 
 
 def measured(cases: Mapping[str, Callable[[], float]]) -> dict[str, list[list[float]]]:
-    """Taken in turns, one after the other, so that what else the machine does falls on all alike."""
+    """Measure in turns, one after the other, so that other load affects all alike."""
     times: dict[str, list[list[float]]] = {name: [] for name in cases}
     for _ in range(TURNS):
         turn: dict[str, list[float]] = {name: [] for name in cases}

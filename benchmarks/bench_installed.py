@@ -1,4 +1,4 @@
-"""What the Debian package takes on the disk, by part, against the libraries alone: builds it first, which takes some seconds."""
+"""Disk use of the Debian package, by part, against the libraries alone. Builds the package first, which takes some seconds."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def size(paths: Iterator[Path]) -> float:
 
 
 def needed(name: str, all_of_it: dict[str, metadata.Distribution], seen: set[str]) -> set[str]:
-    """The distributions that are there for every installation, without the extras."""
+    """Return the distributions that every installation has, without the extras."""
     if name in all_of_it and name not in seen:
         seen.add(name)
         for text in all_of_it[name].requires or ():
@@ -42,7 +42,7 @@ def needed(name: str, all_of_it: dict[str, metadata.Distribution], seen: set[str
 
 
 def of(distribution: metadata.Distribution, site: Path) -> Iterator[Path]:
-    """Its files, and what was compiled of them."""
+    """Return its files, and the files compiled from them."""
     for file in distribution.files or ():
         path = site / file
         if path.is_file() and path.is_relative_to(site) and ".." not in file.parts:

@@ -1,7 +1,7 @@
-"""What the interposer adds to a question that dstack's server asks of this host, beside the answer of a bare aiohttp handler.
+"""The time that the interposer adds to a request of dstack's server to this host, compared with a bare aiohttp handler.
 
-The handler stands for dstack's own agent, and is asked directly and through the interposer in turns, by one client; a ratio is of
-neighbours in time. Asked is on a connection that is kept, and on a new one each time, as dstack's server does.
+The handler represents dstack's own agent, and gets requests directly and through the interposer in turns, from one client; a
+ratio is of neighbours in time. Requests use a kept connection, and a new one each time, as dstack's server does.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def new(port: int, route: str) -> Callable[[], None]:
 
 
 def p50(question: Callable[[], None]) -> float:
-    """Return the median time of the question in milliseconds."""
+    """Return the median time of the request in milliseconds."""
     took = []
     end = time.perf_counter() + SECONDS
     question()

@@ -1,9 +1,8 @@
-"""What it costs to judge one pass of a large node: 16 GPUs with 18 links each, all conditions looked for.
+"""The cost of judging one pass of a large node: 16 GPUs with 18 links each, all conditions enabled.
 
 Four nodes: healthy, healthy in the passes in which counters of links were read (once a minute), with eight findings on every GPU, and
-with one GPU in a storm of Xids. CPU time of this process. Beside
-milliseconds each row has the ratio to a yardstick that is taken in turn with it: reading every number of the same facts once,
-in plain Python; whatever slows the machine slows both.
+with one GPU in a storm of Xids. CPU time of this process. Besides milliseconds each row has the ratio to a yardstick that is
+measured in turn with it: reading every number of the same facts once, in plain Python; load on the machine slows both.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ def sick(host: Host) -> None:
 
 
 def pass_of(host: Host, lines: int) -> int:
-    """Nanoseconds of one pass; what the collectors bring is made before."""
+    """Return the nanoseconds of one pass; the collectors' facts are made before."""
     host.uptime += 5
     nvml, pci, events = host.nvml(), host.pci(), [host.xid(0, 95)] * lines
     began = process_time_ns()

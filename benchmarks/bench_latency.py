@@ -1,8 +1,8 @@
 """The delay from a kernel log line to the heartbeat: from the write of an Xid to the first response that contains it.
 
-Written into a file that stands for the log, which is looked at every 50 ms where the device wakes its reader. What is written
-into the real /dev/kmsg is not the kernel's own and makes no finding. Xids of a class that makes a finding, each once, on the GPUs in
-turn, at moments that fall anywhere between the looks; without 79, to which bus and NVML are asked first.
+The log is a file, which is polled every 50 ms, whereas the device wakes its reader. A line written to the real /dev/kmsg is not the
+kernel's own and makes no finding. Xids of a class that makes a finding, each once, on the GPUs in turn, at random moments between
+polls; without 79, for which bus and NVML are checked first.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Whether the judge's memory stays flat: 30 days of a busy node, simulated.
 
-Each day brings what fills a memory: new Xids and SXids, storms, flapping readings, counters that grow, GPUs that go away, a
+Each day adds what fills memory: new Xids and SXids, storms, flapping readings, counters that grow, GPUs that go away, a
 failure that is reset, and every few days a reboot, a replaced board and a checkpoint. Printed for each fifth day: how many
-entries each part of the state holds, its size as Python objects (all that the state alone refers to), and what is allocated
-in this process altogether. The last ten days are compared with the ten before.
+entries each part of the state holds, its size as Python objects (all that only the state refers to), and all memory
+allocated in this process. The last ten days are compared with the ten before.
 """
 
 from __future__ import annotations

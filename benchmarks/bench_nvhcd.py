@@ -1,7 +1,7 @@
 """The time of a response of our node health check, compared with a grpclib echo server on the same kind of socket.
 
-Both servers are processes of their own and are asked in turns, each time on a new connection, as ft_launcher does; a ratio is of
-neighbours in time. ft_launcher asks once before each rendezvous and waits for 60 s at most.
+Both servers are separate processes and get requests in turns, each on a new connection, as from ft_launcher; a ratio is of
+neighbours in time. ft_launcher sends one request before each rendezvous and waits for 60 s at most.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def answers(path: Path) -> bool:
 
 
 async def turn(path: Path) -> list[float]:
-    """Return how many milliseconds each question took."""
+    """Return the milliseconds of each request."""
     took = []
     for _ in range(QUESTIONS):
         begun = time.perf_counter()

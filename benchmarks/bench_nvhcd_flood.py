@@ -1,6 +1,6 @@
 """`gpuwarden nvhcd` while other users' clients open HTTP/2 streams and reset them: its memory, and the time of a healthy client.
 
-A response's time is divided by one of the same client before the flood: on few cores the attackers themselves take most of it.
+A response time is divided by one of the same client before the flood: on few cores the attackers take most of it.
 """
 
 from __future__ import annotations

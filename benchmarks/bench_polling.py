@@ -1,9 +1,8 @@
 """The cost of polling a cloud's metadata service for termination notices: packets, and CPU of the daemon.
 
 Two real daemons in the same minute: one polls the simulator as it would poll the cloud, the other polls nothing.
-Packets
-are those of a loopback on which nobody else sends; what is asked besides, nothing. CPU is of one core, and what asking
-takes is the difference of the two.
+Packets are counted on a loopback without other traffic. CPU is of one core; the cost of polling is the difference of
+the two.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ PACKETS_LIMIT, CPU_LIMIT = 12.0, 0.3  # a second; per cent of a core
 
 @dataclass
 class Cost:
-    """The cost by window: packets and questions a second, per cent of a core."""
+    """The cost by window: packets and requests a second, per cent of a core."""
 
     packets: list[float] = field(default_factory=list)
     questions: list[float] = field(default_factory=list)

@@ -1,9 +1,8 @@
-"""The cost of finding the processes that could be signalled: one scan of a host with 2,000 processes, of which 64 jobs of Slurm have half.
+"""The cost of finding the processes to signal: one scan of a host with 2,000 processes, half of them of 64 Slurm jobs.
 
-The processes are real; each job has a task leader, which holds a GPU, and 15 helpers. Beside it, in the same turns: a plain
-os.scandir of /proc, and reading the control groups of all processes, which is the least that a scan can do. A reader that looks
-for the first time reads all environments; later ones know them. slurmd's list stands for the control groups of jobs, which only root
-could make: what is read is the same.
+The processes are real; each job has a task leader, which holds a GPU, and 15 helpers. In the same turns: a plain os.scandir of
+/proc, and reading the control groups of all processes, which is the least that a scan can do. The first scan of a reader reads all
+environments; later ones use them. slurmd's list replaces the control groups of jobs, which only root could make: the same is read.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ HELPERS = "trap : TERM; n=0; while [ $n -lt $0 ]; do sleep 1000 & n=$((n+1)); do
 
 @contextmanager
 def host(program: Path) -> Iterator[dict[int, ListedPid]]:
-    """The processes of jobs, each as slurmd would list it."""
+    """Run the processes of jobs and others. Yields those of jobs, as slurmd would list them."""
     listed: dict[int, ListedPid] = {}
     pids: list[int] = []
     try:
@@ -49,7 +48,7 @@ def host(program: Path) -> Iterator[dict[int, ListedPid]]:
 
 
 def _process(program: str, job: int, *words: str) -> int:
-    """A session of its own, with an environment of 3 KiB."""
+    """Start a process in its own session, with an environment of 3 KiB."""
     variables = {
         "SLURM_JOB_ID": str(job),
         "SLURM_STEP_ID": "0",

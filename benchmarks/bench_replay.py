@@ -1,7 +1,7 @@
-"""How fast a trace is judged again: 8 GPUs whose temperature and load change with every pass, with and without what is beside.
+"""The speed of judging a trace again: 8 GPUs whose temperature and load change with every pass, with and without other collectors.
 
-CPU time of this process, reading and unzipping included; one pass is one of NVML, and what the other collectors saw
-meanwhile comes with it. Reading and judging apart say where it goes.
+CPU time of this process, reading and unzipping included; one pass is one of NVML, with the readings of the other
+collectors since the last one. Reading and judging are also measured separately.
 """
 
 from __future__ import annotations

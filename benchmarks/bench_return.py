@@ -1,7 +1,7 @@
 """A node that failed while Slurm's controller was away: seconds from the controller's return to the drain.
 
 On a real slurmctld that is killed and started again, or stopped and continued, with a daemon on each of three nodes, in a pool of a
-hundred of which the others are in the configuration only. It is away for long enough for several attempts to fail.
+hundred of which the others are in the configuration only. It is away long enough for several attempts to fail.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ AWAY = 75.0, 100.0
 
 
 def killed(slurm: Slurm) -> Callable[[], float]:
-    """The controller is gone; what brings it back, and returns when it answers."""
+    """Kill the controller; the function returned starts it, and returns when it answered."""
     slurm.stop(CONTROLLER, how=signal.SIGKILL)
 
     def back() -> float:
@@ -62,7 +62,7 @@ def stopped(slurm: Slurm) -> Callable[[], float]:
 
 
 def returned(slurm: Slurm, away: Callable[[Slurm], Callable[[], float]], chance: random.Random) -> list[float]:
-    """Seconds from the controller's return until it has written the drain, of each node."""
+    """Return, for each node, the seconds from the controller's return until its drain is written."""
     slurm.clear()
     since = log_of(slurm).stat().st_size
     with ExitStack() as stack:

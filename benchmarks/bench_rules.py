@@ -1,10 +1,9 @@
 """Measure what the shipped rules and dashboard queries cost a Prometheus, at 100 and 1,000 nodes, with the default series of each.
 
-Each node has the whole page of a real daemon on eight GPUs of the fake library, under a name of its own; one in twenty has the
-page of a daemon with an uncontained memory error. A real Prometheus scrapes these pages and evaluates the shipped files of rules as they are.
-A time is put beside that of a plain sum over one series of each node, asked in the same run. `gpuwarden fleet` is run on the same series.
-`--nodes 100,1000,3000` for others; 3,000 nodes need about 8 GiB of memory. Exit code: 1 if a group takes longer than the bar at 1,000
-nodes, else 0.
+Each node has the whole page of a real daemon on eight GPUs of the fake library, under its own name; one in twenty has the page of a daemon
+with an uncontained memory error. A real Prometheus scrapes these pages and evaluates the shipped rule files unchanged. Each time is compared
+with that of a plain sum over one series of each node, queried in the same run. `gpuwarden fleet` is run on the same series. `--nodes
+100,1000,3000` for others; 3,000 nodes need about 8 GiB of memory. Exit code: 1 if a group takes longer than the limit at 1,000 nodes, else 0.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def pages() -> tuple[str, str]:
 
 
 def of_node(page: str, number: int) -> str:
-    """Return the page with an instance of its own in each sample, and the node's name where a series has one."""
+    """Return the page with the node's own instance in each sample, and its name where a series has one."""
     name = f"gpu-{number:05}"
     page = re.sub(r'(?<=[{,])node="[^"]*"', f'node="{name}"', page)
     target = f'instance="{name}:9839",job="gpuwarden"'
@@ -72,7 +71,7 @@ def of_node(page: str, number: int) -> str:
 
 @contextmanager
 def targets(nodes: int, healthy: str, failing: str) -> Iterator[list[str]]:
-    """Serve the nodes, PER_TARGET of them a target; give the addresses, with the paths."""
+    """Serve the nodes, PER_TARGET of them per target. Yields the addresses, with the paths."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -125,7 +124,7 @@ def settle(server: Server, nodes: int) -> None:
 
 
 def asked_as(page: str, expression: str) -> str:
-    """Put values in the place of Grafana's variables: all nodes, but on the page of one node; the last six hours."""
+    """Substitute Grafana's variables: all nodes, except in the dashboard of one node; the last six hours."""
     values = VALUES if page == "node.json" else VALUES | {"node": ".*"}
     for name in sorted(values, key=len, reverse=True):
         expression = expression.replace(f"${name}", values[name])
@@ -144,7 +143,7 @@ def timed(server: Server, expression: str) -> list[float]:
 
 
 def of_group(server: Server, group: Json) -> float:
-    """Seconds of its expressions, asked one by one: a single evaluation of all groups at once shows what else the machine does."""
+    """Return the seconds of its expressions, queried one by one: one evaluation of all groups at once would show other load."""
     return sum(statistics.median(timed(server, rule["query"])) for rule in group["rules"])
 
 
@@ -172,7 +171,7 @@ def measure(nodes: int, healthy: str, failing: str) -> tuple[dict[str, float], d
 
 
 def over_the_bar(seconds: Mapping[str, float]) -> list[str]:
-    """Return the groups that take longer than the bar."""
+    """Return the groups that take longer than the limit."""
     return [name for name, took in seconds.items() if name not in (MEMORY, FLEET) and took > BAR]
 
 

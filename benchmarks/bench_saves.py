@@ -1,11 +1,11 @@
-"""A training on two nodes of a real Slurm whose ranks take their time to save, beside other load: is any save cut off?
+"""A training on two nodes of a real Slurm whose ranks save slowly, beside other load: is any save cut off?
 
     python benchmarks/bench_saves.py [--runs 12] [--load 4] [--seed 1]
 
-Each run is a job of its own: both ranks begin, one of the two nodes (or both) goes, each rank saves for a time that is drawn for it, and
-the run is over once the job is requeued. A save is cut off if its rank was ended before it was whole, or before it began; requeued
-too early is one that was not whole by then, though its rank had until KillWait. How soon the job was requeued after the last save is
-what it costs to wait.
+Each run is a separate job: both ranks start, one of the two nodes (or both) is terminated, each rank saves for a random time, and the
+run ends once the job is requeued. A save is cut off if its rank was ended before it was complete, or before it began; it is early if it
+was not complete at the requeue, though its rank had time until KillWait. The delay of the requeue after the last save is the cost of
+waiting.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SLOWEST = 8.0  # seconds of one save; both fit before the end of the shortest no
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """`within`: what the notice gives. `nodes`: how many go. The rest as in Training."""
+    """`within`: time that the notice gives. `nodes`: number of terminated nodes. The rest as in Training."""
 
     name: str
     within: int
@@ -61,7 +61,7 @@ KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`cut_off`, `early`: how many saves. `waited`: seconds from the last whole save to the requeue."""
+    """`cut_off`, `early`: numbers of saves. `waited`: seconds from the last complete save to the requeue."""
 
     cut_off: int
     early: int
@@ -103,14 +103,14 @@ def _announce(host: SlurmHost, within: int) -> None:
 
 
 def _requeued(daemon: RunningDaemon) -> float:
-    """Unix time; 0 if it has not reported it."""
+    """Return the Unix time of the requeue; 0 if it was not reported."""
     events = json.loads(daemon.get("/v1/events")[1])["events"]
     return next((datetime.fromisoformat(e["at"]).timestamp() for e in events if e["kind"] == "requeued"), 0.0)
 
 
 @contextmanager
 def beside(load: int) -> Iterator[None]:
-    """Run that many processes that do nothing but count."""
+    """Run that many processes that only count."""
     loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(load)]
     try:
         yield

@@ -1,8 +1,8 @@
 """The cost of a scrape of `/metrics`, compared with an aiohttp server that returns the same bytes from memory.
 
-Both serve in processes of their own and are asked in turns; a ratio is of two neighbours in time. The daemon goes on
-with its passes meanwhile, one each second. Then what a page costs, which is made for the first scrape of a pass, and for how
-long the daemon answers nobody meanwhile: a client that asks for /healthz again and again sees every pause of the loop.
+Both are separate processes and get requests in turns; a ratio is of two neighbours in time. The daemon makes a pass each
+second meanwhile. Then the cost of a page, which is made for the first scrape of a pass, and the time in which the daemon
+does not answer: a client that requests /healthz repeatedly sees every pause of the loop.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def turn(server: Server, clients: int, encoding: str, seconds: float = SECONDS) 
 
 
 def measured(ours: Server, memory: Server, clients: int, encoding: str) -> list[tuple[Turn, Turn]]:
-    """(daemon, memory) for each run; who is asked first changes from run to run."""
+    """Return (daemon, memory) for each run; the order changes from run to run."""
     turns = []
     for run in range(RUNS):
         order = (ours, memory) if run % 2 else (memory, ours)

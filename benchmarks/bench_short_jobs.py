@@ -1,4 +1,4 @@
-"""What many short jobs cost: the growth of the ledger and the CPU of judging, beside the same node with one long job on each GPU.
+"""The cost of many short jobs: growth of the ledger and CPU of judging, compared with one long job on each GPU of the node.
 
 A simulated node of eight GPUs, judged every 5 s with the real judge, its events in a real ledger; two of its hours with 2,000 jobs in each.
 CPU time of the judge and of the writing of the ledger, not of making the facts. Of 2,000 jobs one in ten fails, and one in a hundred has an
@@ -54,7 +54,7 @@ def job(number: int, began: float, now: float) -> Job:
 
 
 def short_jobs(host: WhyHost, since: float) -> int:
-    """Let the short jobs of now be here. Returns the number of the newest."""
+    """Set the present short jobs. Returns the number of the newest."""
     now, every = host.uptime, 3_600.0 / PER_HOUR
     newest = int((now - since) / every)
     oldest = max(1, newest - int((KEPT_FOR + LASTS) / every))
@@ -63,7 +63,7 @@ def short_jobs(host: WhyHost, since: float) -> int:
 
 
 def long_jobs(host: WhyHost, since: float) -> int:
-    """Let one job on each GPU be here, since the begin."""
+    """Set one job on each GPU, present from the start."""
     place(host, [Job(id=number, uid=UID, gpus=(number - 1,), started=since) for number in range(1, GPUS + 1)])
     return 0
 

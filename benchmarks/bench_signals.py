@@ -1,8 +1,8 @@
-"""How long it takes until the last of all ranks of a full node has run its handler, against a plain kill(2) of the same ones.
+"""The time until the last rank of a full node has run its signal handler, against a plain kill(2) of the same ranks.
 
-64 jobs of 8 ranks: processes that catch SIGTERM and note the time in a file that all of them map. What we do besides is to
-look at each process once more, right before it is signalled. Both are measured in turns, one after the other; the ranks
-are C, so that 512 handlers cost the machine next to nothing.
+64 jobs of 8 ranks: processes that catch SIGTERM and note the time in a file that all of them map. In addition gpuwarden
+checks each process again right before it signals it. Both are measured in turns, one after the other; the ranks are C, so
+that 512 handlers cost the machine next to nothing.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ int main(int count, char **words) {
 
 @contextmanager
 def running(ranks: int, caught: str = "TERM") -> Iterator[tuple[list[Order], mmap.mmap]]:
-    """All of them, and the map with a time for each in nanoseconds."""
+    """Run the ranks. Yields them, and the map that has a time for each, in nanoseconds."""
     with tempfile.TemporaryDirectory(prefix="gw-") as folder:
         program, cells = Path(folder, "rank"), Path(folder, "cells")
         options = ["-O2", "-w", f"-DCAUGHT=SIG{caught}", "-include", "stdio.h", "-x", "c"]
@@ -104,7 +104,7 @@ def last(times: mmap.mmap) -> int:
 
 
 def signalled(orders: Sequence[Order], times: mmap.mmap) -> float:
-    """Milliseconds until the last handler has run. As the daemon does it: from its loop, by a thread."""
+    """Return the milliseconds until the last handler has run. As in the daemon: from its loop, by a thread."""
     times[:] = bytes(len(times))
     began = time.monotonic_ns()
     sent = asyncio.run(send_all(orders, deadline=PATIENCE))

@@ -1,4 +1,4 @@
-"""What a daemon on simulated GPUs uses of a core, against one on the compiled fake library with an H100's prices.
+"""The CPU of a daemon on simulated GPUs, against one on the compiled fake library with an H100's prices.
 
 Both have 8 GPUs, a pass each 5 s and no scrapes, run at once and are measured in the same windows. The simulated host has its
 kernel log and its faults in files. Required: a demonstration costs no more than the real thing.

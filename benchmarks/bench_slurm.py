@@ -1,7 +1,7 @@
 """Slurm: the delay from a verdict to the drain, and the load on the controller.
 
 On a real slurmctld with three nodes and their slurmd; then a hundred nodes that fail in one moment; then a thousand, and
-eight thousand, in simulated time. A bare `scontrol update` is measured in the same turns: it is what any drain costs here.
+eight thousand, in simulated time. A bare `scontrol update` is measured in the same turns: it is the cost of any drain here.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def cluster(**shape: Any) -> Iterator[Slurm]:
 
 
 async def drains(slurm: Slurm) -> tuple[list[float], list[float]]:
-    """Milliseconds of a drain by the reconciler until the controller took it, and of a bare scontrol, one after the other."""
+    """Return the milliseconds of a drain by the reconciler until the controller accepted it, and of a bare scontrol, in turns."""
     actuator = an_actuator(slurm)
     taken: list[float] = []
     apply = actuator.apply
@@ -127,7 +127,7 @@ def measure_looks(slurm: Slurm) -> None:
 
 
 def received(slurm: Slurm, question: str) -> int:
-    """Bytes that one question brings to the node, as strace sees them."""
+    """Return the bytes that the node receives for one query, by strace."""
     words = {
         "look": ("sinfo", "--all", "--noheader", "--Node", "--nodes=n1", "--Format=NodeList:0"),
         "count": ("sinfo", "--noheader", "--Node", "--partition=gpu", "--Format=NodeList:0"),
@@ -167,7 +167,7 @@ def measure_storm() -> None:
 
 
 class SimulatedTime(asyncio.SelectorEventLoop):
-    """A loop that waits for nothing: when all wait, it is later at once."""
+    """An event loop whose time advances at once when all tasks wait."""
 
     now = 0.0
 
@@ -181,7 +181,7 @@ class SimulatedTime(asyncio.SelectorEventLoop):
 
 
 class SimulatedSlurm:
-    """Who is out, and how many requests came in each second. A request takes ten milliseconds."""
+    """Records the excluded nodes, and the requests of each second. A request takes ten milliseconds."""
 
     def __init__(self, pool: int) -> None:
         self.pool = pool

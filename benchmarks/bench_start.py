@@ -1,11 +1,11 @@
-"""How long the commands take as whole processes, and the daemon until it serves, is healthy, and says READY to systemd.
+"""The run time of commands as whole processes, and of the daemon until it serves, is healthy, and reports READY to systemd.
 
-Cold: no page of the interpreter, of the packages and of the library that nobody else maps is in memory (POSIX_FADV_DONTNEED),
-as on a node that boots.
+Cold: no page of the interpreter, the packages and the library is in memory, except those that other processes map
+(POSIX_FADV_DONTNEED), as on a node that boots.
 
-`python -c pass` is measured in the same turns: it is what any command in Python costs here before its first line.
+`python -c pass` is measured in the same turns: it is the cost of any Python command here before its first line.
 
-A goal is stricter than what is required, is printed beside it, and changes no exit code. Compiled modules are needed: `make bytecode`.
+A goal is stricter than the requirement, is printed beside it, and does not change the exit code. Compiled modules are needed: `make bytecode`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def free_port() -> int:
 
 
 def until(moment: Callable[[], bool], started: float) -> float:
-    """Milliseconds from `started` until `moment` holds. Raises TimeoutError."""
+    """Return the milliseconds from `started` until `moment` holds. Raises TimeoutError."""
     while not moment():
         if time.perf_counter() - started > PATIENCE:
             raise TimeoutError(f"waited {PATIENCE:g} s in vain")

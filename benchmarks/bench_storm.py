@@ -1,7 +1,7 @@
 """The requests of a thousand nodes to a scheduler when all of them fail in the same second.
 
-The real policy, reconciler and breaker of each node, with the scheduler in memory and time made up: an hour passes in seconds.
-`away`: the scheduler answers nothing for the first ten minutes. An API server sheds load: there nobody waits for others before the first count.
+The real policy, reconciler and breaker of each node, with the scheduler in memory and simulated time: an hour takes seconds.
+`away`: the scheduler answers nothing for the first ten minutes. An API server sheds load, so there no node waits for others before the first count.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class MadeUpTime(asyncio.SelectorEventLoop):
 
 
 async def storm(away: float, *, sheds_load: bool) -> tuple[Counter[int], Counter[str], int, int]:
-    """Requests by the second in which they came, by kind, and how many nodes are out at most, and after an hour."""
+    """Return the requests by second and by kind, and the number of nodes that are out, at most and after an hour."""
     loop = asyncio.get_running_loop()
     cluster = Cluster(lambda: BOOTED + loop.time(), {f"n{n:04}": Node() for n in range(NODES)})
     seconds: Counter[int] = Counter()
@@ -76,7 +76,7 @@ async def storm(away: float, *, sheds_load: bool) -> tuple[Counter[int], Counter
 
 
 async def hour(rigs: list[Rig]) -> None:
-    """All of them fail, and nothing is repaired for an hour."""
+    """Let all of them fail, and repair nothing for an hour."""
     for rig in rigs:
         rig.passes(xid())
     for _ in range(int(HOUR / STEP)):

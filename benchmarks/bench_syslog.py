@@ -1,9 +1,9 @@
-"""What it costs to follow the kernel log by syslog(2), as in a pod: CPU of polls at a ring of 2 MiB, and how often they come.
+"""The cost of following the kernel log by syslog(2), as in a pod: CPU of polls of a ring of 2 MiB, and their interval.
 
-The ring of this machine has the size that its boot gave it. What the kernel does in a poll is measured on it, filled with lines of the
-usual length: walking over all records, which grows with the ring and is scaled to 2 MiB, and writing out the end of it, which does not
-grow. What Python does is measured over 2 MiB of such lines in memory. Both are compared with dmesg(1) on this machine's ring, which
-is run in turn with them. It writes to the kernel log: run it on a disposable host (GPUWARDEN_TEST_HOST=disposable).
+The size of this machine's ring was set at boot. The kernel's part of a poll is measured on it, filled with lines of the usual length:
+walking over all records, which grows with the ring and is scaled to 2 MiB, and copying the end of it, which does not grow. Python's
+part is measured over 2 MiB of such lines in memory. Both are compared with dmesg(1) on this machine's ring, run in turn with them. It
+writes to the kernel log: run it on a disposable host (GPUWARDEN_TEST_HOST=disposable).
 """
 
 from __future__ import annotations

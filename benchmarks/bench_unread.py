@@ -1,6 +1,6 @@
 """A scrape beside 250 clients that each ask for fifty pages and read none, three waves of them: its delay, and the memory of the daemon.
 
-A scrape's time is divided by the median before the clients came: `seconds` say how much longer it took on this machine. Exit code 1 if
+A scrape's time is divided by the median before the clients came: `seconds` show how much longer it took on this machine. Exit code 1 if
 a wave delayed a scrape by more than `WANTED_DELAY`, or took more memory than `WANTED_MEMORY`.
 """
 
@@ -90,7 +90,7 @@ def simulated(gpus: int) -> Iterator[RunningDaemon]:
 
 @dataclass(frozen=True)
 class Measured:
-    """Scrapes at one time. `usual`: seconds of one before the clients came; `grown`: KiB of PSS more than then."""
+    """Scrapes at one time. `usual`: seconds of a scrape before the clients came; `grown`: growth of PSS in KiB since then."""
 
     when: str
     took: list[float]

@@ -1,8 +1,8 @@
-"""What a scrape of `/metrics` costs over TLS, and over TLS with a password, beside the same in the clear.
+"""The cost of a scrape of `/metrics` over TLS, and over TLS with a password, compared with plain HTTP.
 
-Three daemons are asked in turns; a ratio is of two neighbours in time. Asked is by one client on a connection that it
-keeps, as Prometheus does at intervals below ten seconds, and on a new one each time, as it does above: then the
-handshake is in it. What the client itself takes for TLS is in all times, and not in the CPU, which is the daemon's.
+Three daemons get requests in turns; a ratio is of two neighbours in time. One client uses a kept connection, as
+Prometheus does at intervals below ten seconds, and a new one each time, as it does above: then the handshake is
+included. The client's own time for TLS is in all times, but not in the CPU, which is the daemon's.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Server:
-    """`tls` None: in the clear."""
+    """`tls` None: plain HTTP."""
 
     pid: int
     port: int

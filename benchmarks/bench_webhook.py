@@ -1,4 +1,4 @@
-"""What a webhook costs: an idle queue in wake-ups and CPU of a loop that does nothing else, and a full one until it is empty."""
+"""The cost of a webhook: wake-ups and CPU of an idle queue in a loop that does nothing else, and the time to empty a full queue."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BODY = json.dumps({"format": 1, "event": "raised", "data": {"text": "x" * 600}})
 
 
 def serve(talk: Connection) -> None:
-    """A receiver in a process of its own: its port, and when asked the keys in the order in which they came."""
+    """Run a receiver. Sends its URL, and on request the keys in their order of arrival."""
     with Receiving() as receiving:
         talk.send(receiving.url)
         while talk.recv() == "keys":
@@ -53,7 +53,7 @@ def telling(folder: Path, url: str) -> Notifications:
 
 
 def idle(talk: Connection, folder: str, url: str) -> None:
-    """Voluntary context switches and milliseconds of CPU in `IDLE` seconds, without a receiver if `url` is empty."""
+    """Return voluntary context switches and milliseconds of CPU in `IDLE` seconds, without a receiver if `url` is empty."""
 
     async def work() -> None:
         notifying = telling(Path(folder), url) if url else None

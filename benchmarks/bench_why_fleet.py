@@ -1,7 +1,7 @@
-"""What `gpuwarden why JOB --prometheus` costs with 1,000 nodes that each publish 64 jobs, the most that they do, in a real Prometheus.
+"""The cost of `gpuwarden why JOB --prometheus` with 1,000 nodes that each publish 64 jobs, the maximum, in a real Prometheus.
 
-The job had 512 of the nodes; one of them named hardware, the others a fault of another node. The nodes are one target under labels of
-their own (honor_labels). Measured is the whole process, from its start to the table, beside `gpuwarden fleet` on the same series.
+The job had 512 of the nodes; one of them named hardware, the others a fault of another node. The nodes are one target under their own
+labels (honor_labels). The whole process is measured, from its start to the table, and `gpuwarden fleet` on the same series.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the measurements share: a host whose GPUs are those of the fake library, clocks, spreads, and the table.
 
-Nothing is asserted about time. Each script prints what it measured, with the spread, on the machine that it names.
+No time is asserted. Each script prints what it measured, with the spread, and the machine.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 def fake_host(
     *, gpus: int = 8, interval: float = 5.0, pci_interval: float = 10.0, device: bool = False
 ) -> Iterator[FakeHost]:
-    """A host with the production defaults, but for what is named; its library burns the CPU time of an H100's. With `device`
+    """Yield a host with the production defaults except those given; its library uses the CPU time of an H100's. With `device`
     its kernel log is that of this machine, if it may be read: a file is also looked at once a second. Other programs' lines count.
     """
     with tempfile.TemporaryDirectory(prefix="gw-", ignore_cleanup_errors=True) as folder:
@@ -50,7 +50,7 @@ def fake_host(
 
 @dataclass(slots=True)
 class DriverHost:
-    """The machine as it is, with its driver and GPUs; only ledger, sockets and port are others than in production."""
+    """The machine itself with its driver and GPUs; only ledger, sockets and port differ from production."""
 
     folder: Path
     config: Path
@@ -60,7 +60,7 @@ class DriverHost:
 
 @contextmanager
 def daemon_on_driver(interval: float) -> Iterator[RunningDaemon]:
-    """A daemon that reads this machine. Needs no compiler."""
+    """Yield a daemon that reads this machine. Needs no compiler."""
     with tempfile.TemporaryDirectory(prefix="gw-", ignore_cleanup_errors=True) as temporary:
         folder = Path(temporary)
         host = DriverHost(folder, folder / "gpuwarden.toml", folder / "run")

@@ -2,7 +2,7 @@
 
     python benchmarks/damage_ledgers.py [--rounds 4000]
 
-Not part of `make bench`: it measures no time. Exit status 1 if a ledger could not be opened, or forgot a latch in silence.
+Not part of `make bench`: it measures no time. Exit status 1 if a ledger could not be opened, or lost a latch without a report.
 """
 
 from __future__ import annotations

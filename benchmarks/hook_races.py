@@ -1,4 +1,4 @@
-"""Attacks Slurm's scripts as the daemon's user could, and counts what came of it. As root, in a folder of its own.
+"""Attacks Slurm's scripts as the daemon's user could, and counts the effects. As root, in a separate folder.
 
     python benchmarks/hook_races.py [--rounds 10000] [--scripts FOLDER]
 

@@ -2,9 +2,9 @@
 
     python benchmarks/kill_evacuations.py [--rounds 200] [--without-slurm] [--most 0.4]
 
-The service announces it all the while, the daemon is started again at once, and the ranks have the signal only. With Slurm they are two, of a
-job on two nodes, which is marked and signalled as a whole; without it one, on this host. Each round is sorted by what the killed daemon
-has left:
+The service announces it all the time, the daemon is restarted at once, and the ranks get only the signal. With Slurm there are two ranks, of
+a job on two nodes, which is marked and signalled as a whole; without it one, on this host. Each round is classified by what the killed daemon
+left:
 
     decidable      the ledger says that nothing was sent, or what came of it, or no mark is at the job, or the command that sent it has
                    kept a record: each rank gets one signal, or each of this host where the controller did not answer the second

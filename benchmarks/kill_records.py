@@ -1,8 +1,8 @@
-"""Kills who follows jobs and writes their records, with SIGKILL at chance moments, and counts records that are lost or double.
+"""Kills the process that follows jobs and writes their records, with SIGKILL at random moments, and counts lost or duplicate records.
 
     python benchmarks/kill_records.py [--kills 200] [--seed 1]
 
-A second of its life is some minutes of jobs, of which one ends each 150 s: the kills strike before, at and after ends, in writes of the
+A second of its run time has some minutes of jobs, of which one ends each 150 s: the kills strike before, at and after ends, in writes of the
 ledger and in its start. Not part of `make bench`: it measures no time. Exit status 1 if a job has no record, or more than one.
 """
 

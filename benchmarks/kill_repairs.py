@@ -1,8 +1,8 @@
-"""Kills root's helper of repairs, -9, at a random moment of a random step, and checks what the next helper says and puts back.
+"""Kills root's helper of repairs, -9, at a random moment of a random step, and checks what the next helper reports and restores.
 
     python benchmarks/kill_repairs.py [--rounds 200]
 
-The GPUs are those of the compiled library, the programs those of the tests (`tests/support/repair_programs.sh`). A wrong state ends it.
+The GPUs are those of the compiled library, the programs those of the tests (`tests/support/repair_programs.sh`). It stops at a wrong state.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class _Client:
         self.socket.sendall(self.request)
 
     def took(self, received: memoryview) -> bool:
-        """Return True if the answer is whole."""
+        """Return True if the answer is complete."""
         self.left = (self.left or _length(received)) - len(received)
         return self.left == 0
 

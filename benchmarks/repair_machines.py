@@ -1,4 +1,4 @@
-"""Booted machines of a real Slurm fail, are repaired by gpuwarden as it is installed, and are killed meanwhile: what was done to them, and how often?
+"""Booted machines of a real Slurm fail, are repaired by the installed gpuwarden, and are killed meanwhile: what was done to them, and how often?
 
     GPUWARDEN_TEST_HOST=disposable benchmarks/repair_machines.py [--nodes 6] [--minutes 20] [--at-once 2] [--seed 1] [--no-bundles] [--newer-slurm]
 

@@ -4,7 +4,7 @@
     PYTHONPATH=tests .venv/bin/python -m support.newer_slurm .venv/bin/python benchmarks/repair_nodes.py     # the same on Slurm 24.11
 
 In each round every node fails, is drained, is off for longer than SlurmdTimeout and boots again; then Slurm drains it itself, because a GPU is
-missing when slurmd registers, and somebody types `gpuwarden restore`. For root, on a machine that can be discarded.
+missing when slurmd registers, and an operator runs `gpuwarden restore`. For root, on a machine that can be discarded.
 """
 
 from __future__ import annotations

@@ -3,19 +3,17 @@
 Passes, scrapes, faults, drains and undrains, reloads, orders and announcements come 50 times as fast as by default; see
 `soak_host.py`. After the warm-up it must not grow: no 2 MiB of memory, no descriptor, no thread, no task, and no line of the
 kernel log may be missing; the node must have been drained and undrained. Nothing is asserted about time, so that it may run
-beside whatever else: on a machine that is busy the day is shorter, and the table says how many passes there were. It is the
-passes that warm it up: where there were too few by the end of the time, or where something has grown, it goes on with the same
-daemon, twice at most: what only fills up has come to its end by then, and what leaks has grown the more. What is counted is
-judged from PASSES_LEAST["descriptors"] passes on, memory needs more: where there are too few even then, the last line names
-what was not judged.
+beside whatever else: on a machine that is busy the day is shorter, and the table shows the number of passes. Passes warm it
+up: after too few of them, or if something has grown, it continues with the same daemon, twice at most: bounded memory is full
+by then, and a leak has grown further. What is counted is judged from PASSES_LEAST["descriptors"] passes on, memory needs more:
+if there are still too few, the last line names what was not judged.
 
-Memory is PSS. What of it is mapped files is divided by all programs that map them: beside other Pythons it moves with them,
-so that the growth is that of the part that is ours alone (Pss_Anon, Pss_Shmem and SwapPss of smaps_rollup).
+Memory is PSS. Mapped files in it are divided among all programs that map them and change with other Pythons, so growth is
+measured of our own part only (Pss_Anon, Pss_Shmem and SwapPss of smaps_rollup).
 
 Half of the passes warm it up: what the daemon keeps is bounded (the last 500 events, counters of an hour, label texts), and at a
-few events a second its bounds are reached after some minutes. Of memory the medians of two windows are compared; of what is
-counted the least, for what is there for a moment (a connection, a command of Slurm's) is no growth, and a leak raises the
-least, too.
+few events a second its bounds are reached after some minutes. Of memory the medians of two windows are compared; of counts
+the minima, since short-lived items (a connection, a command of Slurm's) are no growth, and a leak raises the minimum, too.
 """
 
 from __future__ import annotations

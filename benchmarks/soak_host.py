@@ -1,8 +1,8 @@
-"""The host of the soak: 8 pretended GPUs on which something breaks all the time, a Slurm of two shell scripts, a site check
-that changes its mind, and a way to count the tasks in the daemon's loop.
+"""The host of the soak: 8 simulated GPUs with continuous faults, a Slurm of two shell scripts, a site check whose result
+changes, and a count of the tasks in the daemon's loop.
 
-Everything goes 50 times as fast as by default, as far as the configuration allows; the deadline of a pass of NVML (10 s) becomes 1 s,
-since the soak of CI has what the tests leave of two cores, where a pass can take 0.4 s. The daemon's processes are all that it sees in /proc, so that no other process is signalled.
+Everything runs 50 times as fast as by default, as far as the configuration allows; the deadline of a pass of NVML (10 s) becomes 1 s,
+since in CI the soak has what the tests leave of two cores, where a pass can take 0.4 s. The daemon sees only its own processes in /proc, so that no other process is signalled.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class SoakHost(FakeHost):
         self.configure_soak()
 
     def configure_soak(self, passes: int = 12) -> None:
-        """`passes`: clean ones until the node comes back; whatever it is, a reload takes it over."""
+        """`passes`: clean passes until the node comes back; a reload puts it in force."""
         self.configure(
             f'mode = "enforce"\n[policy]\nrestore_passes = {passes}\nrestore_after = "0s"\nrestores_per_day = 1000\n'
             'lifted_for = "0s"\nlook_every = "60s"\nlook_often = "5s"\n'

@@ -1,4 +1,4 @@
-"""Lets jobs die on a real Slurm, asks `gpuwarden why` of each, and prints what it named: see docs/use/why.md.
+"""Lets jobs die on a real Slurm, runs `gpuwarden why` for each, and prints the cause that it named: see docs/use/why.md.
 
     python benchmarks/why_deaths.py [NAME ...] [--json FILE]
     PYTHONPATH=tests python -m support.newer_slurm python benchmarks/why_deaths.py    (with Slurm 24.11)
