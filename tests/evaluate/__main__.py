@@ -1,6 +1,6 @@
 """`python -m evaluate`: measures the judge on faults, healthy nodes and stories of real ones, and prints tables. See `--help`.
 
-Exits with 1 when something is required and does not hold.
+Exits with 1 if a requirement is violated.
 """
 
 from __future__ import annotations

@@ -34,24 +34,24 @@ class Results:
 
 _HEAD = """# How well it judges
 
-For those who decide how far to trust a verdict: what is reported of machines of which public records say what was wrong with them,
-how often simulated faults are detected, and what is reported of healthy nodes.
+For those who decide how far to trust a verdict: what is reported of machines whose faults are in public records, how often
+simulated faults are detected, and what is reported of healthy nodes.
 
 ```
-make evaluate           # in small, each time the tests run
+make evaluate           # a small run, also part of the tests
 make evaluate-full      # 1,000 node-days, each fault 20 times; writes this page
 ```
 
-No real node is in it. Nodes that exist only as records live through what a public record says of a machine (its readings, its kernel lines, its
-times; `tests/stories`), through faults, and through healthy days; the judge of the daemon is given what its collectors would have seen. Shapes and rates of the
-simulated ones follow what fleets have published, where the tables say so in `tests/evaluate`. The tables say how often each fault struck, and of how
-many healthy days they are: a page from a shorter run has less of both. What is required:
+No real node takes part. The daemon's judge gets what collectors would have read from a machine of a public record (readings,
+kernel lines, times; `tests/stories`), during simulated faults, and on simulated healthy days. Shapes and rates of the simulated
+ones follow what fleets have published, where the tables in `tests/evaluate` say so. The tables show how often each fault struck,
+and the number of healthy days: a page from a shorter run has less of both. The requirements:
 
-- of each machine of a public record exactly what turned out to be true is reported, and no more;
+- for each machine of a public record exactly what turned out to be true is reported, and nothing else;
 - every fault in bold is detected, every time, within two passes of becoming visible (a kernel line: one second) and its stated grace;
 - no failure is ever reported of a healthy node, or of a part that the fault did not strike;
 - fewer than 5 false warnings in 1,000 healthy node-days;
-- a restart of the daemon at any point of any story changes nothing of its end.
+- a restart of the daemon at any point of any story does not change its end.
 """
 
 
@@ -103,7 +103,7 @@ def _faults(results: Sequence[FaultResult]) -> Iterator[str]:
             f"**{fault.name}**" if fault.at_once else fault.name, f"{len(delays)} of {len(mine)}", f"{low:.0%}",
             f"{fault.grace:g}", *times, wrong or "none", f"{forgot} differ" if forgot else "the same",
         )  # fmt: skip
-    yield "\nIn bold: those on which nodes are taken out at once.\n"
+    yield "\nIn bold: faults for which nodes are taken out at once.\n"
 
 
 def episodes(reported: Sequence[Reported]) -> list[Reported]:
@@ -142,7 +142,7 @@ def _healthy(results: Sequence[HealthyResult]) -> Iterator[str]:
         yield "\n".join(f"- {episode}" for episode in detected[:SHOWN_MOST])
     counts = {name: sum(r.ordinary.get(name, 0) for r in results) for r in results for name in r.ordinary}
     happened = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in sorted(counts.items()))
-    yield f"\nWhat happened meanwhile and is no fault: {happened}.\n"
+    yield f"\nOrdinary events, no faults: {happened}.\n"
 
 
 def _stories(results: Sequence[StoryResult]) -> Iterator[str]:
@@ -155,8 +155,8 @@ def _stories(results: Sequence[StoryResult]) -> Iterator[str]:
     recognised = sum(set(story.expects) <= set(result.reported) for story, result in faulty)
     yield "## Machines of public records\n"
     yield (
-        f"{len(healthy)} of which nothing is to be reported: {accused} of them are accused. {len(faulty)} with something to report: it is "
-        f"reported of {recognised}. Each story twice, with a restart of the daemon at its end.\n"
+        f"{len(healthy)} have nothing to report: {accused} of them are accused. {len(faulty)} have something to report: it is "
+        f"reported of {recognised}. Each story runs twice, with a restart of the daemon at its end.\n"
     )
     yield _row("id", "source", "story", "reported", "node at the end")
     yield _row(*["---"] * 5)
@@ -186,8 +186,8 @@ def _speed(results: Results) -> Iterator[str]:
     if spent:
         judged = sum(r.judged for r in results.healthy)
         yield (
-            f"- healthy nodes: {passes} passes at {passes / spent:.0f} a second and core; {judged} steps were made, and "
-            "those passed over in which nothing could have happened (`tests/evaluate/quiet.py`)"
+            f"- healthy nodes: {passes} passes at {passes / spent:.0f} a second and core; {judged} steps were "
+            "judged, and those in which nothing could have happened were skipped (`tests/evaluate/quiet.py`)"
         )
     longest = max(results.healthy, key=lambda result: result.days, default=None)
     if longest is not None and longest.days > 2:
@@ -201,8 +201,8 @@ def _speed(results: Results) -> Iterator[str]:
 
 def _violations(results: Results) -> Iterator[str]:
     violated = list(violations(results))
-    yield "### What is required and does not hold\n"
-    yield "\n".join(f"- {violation}" for violation in violated) if violated else "Nothing."
+    yield "### Violated requirements\n"
+    yield "\n".join(f"- {violation}" for violation in violated) if violated else "None."
 
 
 def violations(results: Results) -> Iterator[str]:
