@@ -208,7 +208,7 @@ def test_every_failure_is_an_alert_that_leads_to_its_runbook(tmp_path: Path) -> 
 @pytest.mark.slow
 def test_every_warning_that_lasts_is_an_alert_that_leads_to_its_runbook(tmp_path: Path) -> None:
     description = (
-        "Seen for 4h 10m 30s of the last 24 hours. The node goes on taking work: nothing is done about a warning."
+        "Seen for 4h 10m 30s of the last 24 hours. The node still takes work: nothing is done about a warning."
     )
     assert _unit_test(tmp_path, "warning", "1x600", "250m", _expected("warning", "ticket", description)) == ""
 

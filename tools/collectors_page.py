@@ -26,7 +26,7 @@ Sources of termination notices: [termination.md](../use/termination.md#sources).
 GPUS = (
     ("`nvml`", "the NVIDIA driver, through nvidia-ml-py: about 140 readings and 18 links per GPU, processes, MIG, Xid events", "every 5 s",
      "a worker process with a deadline of 10 s (60 s for initialisation), then SIGTERM, 5 s later SIGKILL; at most three kills in 30 min"),
-    ("`kernel_log`", "`/dev/kmsg`: Xids in all formats, SXids, PCIe errors, resets, processes killed for want of memory; if it cannot be opened, [syslog(2)](../use/kubernetes.md#kernel-log-without-devkmsg)",
+    ("`kernel_log`", "`/dev/kmsg`: Xids in all formats, SXids, PCIe errors, resets, processes killed for lack of memory; if it cannot be opened, [syslog(2)](../use/kubernetes.md#kernel-log-without-devkmsg)",
      "as lines arrive; with syslog(2) every 2 s", "non-blocking reads, a hundred records at a time; after a restart it continues at the last (boot id, sequence number)"),
     ("`pci`", "sysfs: NVIDIA functions, whether they respond, their links and AER counters", "every 10 s; at once when NVML misses a GPU",
      "a thread with a deadline"),
@@ -36,7 +36,7 @@ GPUS = (
 OTHERS = (
     ("`jobs`", "if `[slurm]` is enabled: Slurm jobs on this node and their GPUs, from cgroups, environments and `scontrol listpids`", "every 15 s",
      "a thread with a deadline; at most two queries to the controller in four hours, and one for each job that ended, by its first node, 30 an hour"),
-    ("`workloads`", "what runs on the GPUs: Slurm jobs, containers, pods and other sessions, by the cgroups of processes with an open GPU; how many the kernel killed for want of memory", "every 5 s",
+    ("`workloads`", "what runs on the GPUs: Slurm jobs, containers, pods and other sessions, by the cgroups of processes with an open GPU; how many the kernel killed for lack of memory", "every 5 s",
      "a thread with a deadline; 4,096 processes, 256 workloads, of these 64 sessions of one user"),
     ("`pods`", "if `kubernetes.pod_labels` is set: Kubernetes containers with GPUs, from kubelet's Unix socket ([kubernetes.md](../use/kubernetes.md#labels-of-pods))", "every 10 s",
      "gRPC, with a deadline of 2 s and at most 4 MiB"),

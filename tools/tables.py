@@ -75,7 +75,7 @@ def conditions() -> str:
         "Reference of everything that can be wrong for a while, for those who read a finding or change how it counts.\n\n"
         "```\ngpuwarden explain gpu_missing      # the same row: what it is, why, what to do\n```\n\n"
         "```toml\n[checks.pcie_link_degraded]\nshadow = true                      # reported, and no action follows\n```\n\n"
-        "*Severity* is the worst it can have; in shadow, it is reported and nothing follows. *Rise*: how long it must be observed "
+        "*Severity* is the worst it can have; in shadow, it is only reported. *Rise*: how long it must be observed "
         "before it is a finding; *fall*: how long it must be checked and not observed before the finding ends. A latched "
         "finding ends with what *latch* names, or with `gpuwarden ack`. A finding that was raised five times within an hour stays until it "
         "was quiet for an hour. A site may set `enabled`, `shadow`, `rise`, `fall` and `severity` under `[checks.CODE]`. A code leads to its [runbook](../use/runbooks/README.md).\n\n"
@@ -130,8 +130,8 @@ def xids() -> str:
         "```\ngpuwarden explain xid 79           # the same row: class, advice, note\n```\n\n"
         '```toml\n[xids.43]\nseverity = "warning"               # another class for this number\n```\n\n'
         "*record*: kept in the history, the GPU stays healthy. *warning*: reported. *failure*: the node is taken out. "
-        "*Repeated*: the class of one that keeps coming back. *If it recurs*: what to do when it comes back though the advice "
-        "was followed. A number that is not here is a warning. A site gives a number another class or advice with "
+        "*Repeated*: the class of one that keeps coming back. *If it recurs*: what to do if it comes back after the advice was "
+        "followed. A number that is not listed is a warning. A site gives a number another class or advice with "
         "`[xids.N]` and `[sxids.N]`.\n\n"
         + MADE
         + "\n"
@@ -190,9 +190,9 @@ def dcgm_codes() -> str:
         "# The codes of DCGM\n\n"
         "Reference of DCGM's incidents: how gpuwarden classifies each. How DCGM is used: [dcgm.md](../use/dcgm.md).\n\n"
         "```\ngpuwarden explain dcgm 52          # the same row: class, advice, note\n```\n\n"
-        "First those that its passive health checks give, then those of its diagnostics. *At worst*: an incident is as bad as "
-        "the milder of this and of DCGM's level; *healthy* is quoted as evidence and never a finding. *Of*: the finding it "
-        "belongs to. *Alone after*: how long DCGM must report it where NVML reads and does not.\n\n"
+        "Codes of passive health checks come first, then those of diagnostics. *At worst*: an incident has the milder of this "
+        "severity and DCGM's level; *healthy* is only quoted as evidence, never a finding. *Of*: the finding it belongs to. "
+        "*Alone after*: how long DCGM must report it if NVML is read and does not show it.\n\n"
         + MADE
         + "\n"
         + table(DCGM_HEAD, rows)
@@ -355,7 +355,7 @@ def endpoints() -> str:
         "```\ncurl -s localhost:9839/heartbeat\n```\n\n"
         "All pages are read-only: `GET` and `HEAD`; a request with a body gets 413. TLS, passwords and limits: "
         '[serving.md](../use/serving.md). Errors are JSON: `{"error": "…"}`. JSON may gain keys; none is renamed. Names of users and '
-        "jobs are in it only with `publish.publish_jobs`. What changes the daemon is a command over its Unix socket: "
+        "jobs are in it only with `publish.publish_jobs`. Commands that change the daemon use its Unix socket: "
         "[commands.md](commands.md).\n\n" + MADE + "\n" + table(("page", "contains", "answer"), rows)
     )
 

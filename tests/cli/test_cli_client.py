@@ -67,7 +67,7 @@ def test_an_order_without_an_answer_may_still_be_carried_out_and_that_is_said(ru
     options = argparse.Namespace(run_dir=run_dir)
     with (
         serving(run_dir, lambda _: b'{"ok": true, '),
-        pytest.raises(CommandError, match="It may still do this") as caught,
+        pytest.raises(CommandError, match="The daemon may still carry this out") as caught,
     ):
         client.order(options, "exclude", reason="fan")
     assert caught.value.code == 75

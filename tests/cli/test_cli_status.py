@@ -109,7 +109,7 @@ def test_a_latched_finding_is_shown_as_no_longer_observed() -> None:
     printed = text(snapshot(1, health=Health.FAILURE, findings=[held]))
     assert "gpu-node01 is FAILURE: xid" in printed
     assert f": GPU 0 ({slot(0)})\n" in printed
-    assert ", 12 times; latched: it is seen no longer\n" in printed
+    assert ", 12 times; latched: no longer seen\n" in printed
     assert "ends when the GPU was reset, the node rebooted or an operator acknowledged it" in printed
 
 
@@ -184,21 +184,21 @@ def test_an_unknown_node_says_what_to_do() -> None:
     shown = snapshot(1, health=Health.UNKNOWN)
     printed = text(replace(shown, verdict=replace(shown.verdict, unknown=("driver_not_loaded",))))
     assert "\nUNKNOWN: driver_not_loaded: the NVIDIA driver is not loaded;" in printed
-    assert "\n  to do: Nobody reloads it: run `modprobe nvidia` " in printed
+    assert "\n  to do: If nothing reloads it, run `modprobe nvidia` " in printed
 
 
 @pytest.mark.parametrize(
     ("person", "advice", "line"),
     [
         ((), Advice.RESET_GPU, "the node comes back when this finding has ended and the node has been clean for a while: by itself"),
-        ((), Advice.INSPECT_HARDWARE, "the node comes back when it was repaired and somebody types `gpuwarden restore` on it: "),
-        (("gpu_missing@gpu/0",), Advice.RESET_GPU, "the node comes back when it was repaired and somebody types `gpuwarden restore` on it, because of gpu_missing@gpu/0"),
+        ((), Advice.INSPECT_HARDWARE, "the node comes back when it was repaired and an operator runs `gpuwarden restore`: "),
+        (("gpu_missing@gpu/0",), Advice.RESET_GPU, "the node comes back when an operator runs `gpuwarden restore` after a repair, because of gpu_missing@gpu/0"),
     ],
 )  # fmt: skip
 def test_it_is_said_once_when_the_node_comes_back(person: tuple[str, ...], advice: Advice, line: str) -> None:
     failures = [replace(finding("ecc_uncorrectable", gpu(slot(n))), advice=advice) for n in range(3)]
     blocked = (
-        {"slurm": "it was excluded for what needs a person: only a person restores it (gpuwarden restore)"}
+        {"slurm": "it was excluded for what needs an operator: only a person restores it (gpuwarden restore)"}
         if person
         else {}
     )

@@ -95,12 +95,12 @@ def test_a_name_that_is_none_for_a_folder_is_refused(tmp_path: Path, files: Ackn
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "no JSON"),
-        ("{", "no JSON"),
-        ("[" * 4000, "no JSON"),
+        ("", "not JSON"),
+        ("{", "not JSON"),
+        ("[" * 4000, "not JSON"),
         ("x" * 4097, "4096 bytes"),
-        ("[1]", "no JSON object"),
-        ("null", "no JSON object"),
+        ("[1]", "not a JSON object"),
+        ("null", "not a JSON object"),
         (json.dumps({**CONTENT, "rank": 4}), "it is for rank 4"),
         (json.dumps({**CONTENT, "rank": True}), '"rank"'),
         (json.dumps({**CONTENT, "saved": 1}), '"saved"'),

@@ -1,4 +1,4 @@
-"""The kernel's line of a process that it killed for want of memory: whose it was, and whose limit."""
+"""The kernel's line of a process that it killed for lack of memory: whose it was, and whose limit."""
 
 from __future__ import annotations
 

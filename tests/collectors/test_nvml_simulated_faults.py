@@ -13,8 +13,8 @@ from gpuwarden_collectors.nvml.simulated_faults import FAULTS, Fault, add, broug
 @pytest.mark.parametrize(
     ("words", "gpu", "complaint"),
     [
-        ("", 0, "known are: xid, ecc-uncorrectable"),
-        ("bogus", 0, "'bogus' is no fault; known are: xid"),
+        ("", 0, "known faults: xid, ecc-uncorrectable"),
+        ("bogus", 0, "'bogus' is not a fault; known faults: xid"),
         ("xid", 0, "xid needs a number: xid N"),
         ("xid seventynine", 0, "xid N is a number from 0 to"),
         ("xid -1", 0, "xid N is a number from 0 to"),

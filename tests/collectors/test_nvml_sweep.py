@@ -284,7 +284,7 @@ def test_of_two_gpus_in_one_slot_the_first_is_kept_and_the_second_reported(node:
     node.reader.connect()
     facts = node.read()
     assert [gpu.index for gpu in facts.gpus] == [0, 1, 2, 3, 4, 6, 7]
-    assert facts.gpus[4].errors[-1].text == "GPU 5 says that it is in the same slot and is left out"
+    assert facts.gpus[4].errors[-1].text == "GPU 5 reports the same slot and is left out"
 
 
 @pytest.mark.parametrize("address", ["garbage", b"\xff\xff", "00000000:1G:00.0"])

@@ -182,7 +182,7 @@ NODE = "printf 'n1\\037gpu\\037idle\\037Unknown\\037Unknown\\037gpu:4\\037(null)
     ],
 )
 async def test_a_node_is_never_guessed(programs: Programs, sinfo: str, scontrol: str, kind: type[SlurmError]) -> None:
-    with pytest.raises(kind, match=r"^cannot read node n1: |^sinfo says|^scontrol says"):
+    with pytest.raises(kind, match=r"^cannot read node n1: |^sinfo reports|^scontrol reports"):
         await read_node(programs(sinfo=sinfo, scontrol=scontrol), "n1")
 
 

@@ -114,7 +114,7 @@ def test_sizes_of_partitions_are_read(recording: Any) -> None:
 def test_an_error_message_shows_whether_a_person_must_act(recording: Any, case: str, kind: type[SlurmError]) -> None:
     error = failure("cannot drain n1", "scontrol update", recording["complaints"][case])
     assert type(error) is kind
-    assert str(error).startswith("cannot drain n1: scontrol update says ")
+    assert str(error).startswith("cannot drain n1: scontrol update reports ")
     assert "\n" not in str(error)
 
 

@@ -296,7 +296,7 @@ async def test_whether_a_change_is_still_to_be_made_is_asked_once_it_is_its_turn
     if goes_on:
         assert await change == "d\n"
     else:
-        with pytest.raises(CalledOff, match="cannot change: it was called off"):
+        with pytest.raises(CalledOff, match="cannot change: it was cancelled"):
             await change
     assert (asked, "d" in programs.asked) == ([3], goes_on)
 

@@ -60,7 +60,7 @@ def test_every_fault_is_reported_at_once_with_its_key(tmp_path: Path) -> None:
     assert "whole path" in messages["plugins.b.command"]
     assert "found 2 in both" in messages["plugins.b.warning_codes"]
     assert "plugin_nhc" in messages["plugins.Bad"]
-    assert "one of ours" in messages["plugins.failed"]
+    assert "one of gpuwarden's own" in messages["plugins.failed"]
     assert {"plugins.c.interval", "plugins.c.timeout", "collectors.storage.expected"} <= set(messages)
 
 

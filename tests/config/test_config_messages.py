@@ -36,19 +36,19 @@ MISTAKES = {
     ),
     "a switch as in YAML": (
         "[slurm]\nenabled = yes\n",
-        "enabled = yes is no TOML: write enabled = true (at line 2)",
+        "enabled = yes is not TOML: write enabled = true (at line 2)",
     ),
     "a switch as in Python": (
         "[slurm]\nenabled = False  # for now\n",
-        "enabled = False is no TOML: write enabled = false (at line 2)",
+        "enabled = False is not TOML: write enabled = false (at line 2)",
     ),
     "a key twice": (
         "[slurm]\nenabled = false\n# later\nenabled = true\n",
-        "slurm.enabled stands at line 2 and again at line 4: delete one of them",
+        "slurm.enabled is at line 2 and again at line 4: delete one of them",
     ),
     "a table twice": (
         "[slurm]\nenabled = false\n[log]\n[slurm]\n",
-        "the table [slurm] stands at line 1 and again at line 4: put its keys below the first, and delete the second",
+        "the table [slurm] is at line 1 and again at line 4: put its keys below the first, and delete the second",
     ),
     "a kind that does not exist": (
         '[notify.slack]\nurl = "https://example.org"\n',

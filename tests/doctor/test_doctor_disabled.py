@@ -42,7 +42,7 @@ def with_slurm(folder: Path, enabled: str) -> Config:
 async def test_a_slurm_that_is_switched_off_by_hand_is_well_and_is_not_asked(tmp_path: Path) -> None:
     (row,) = await rows("slurm", with_slurm(tmp_path, "enabled = false"))
     assert (row.check, row.grade, row.to_do) == ("slurm.conf", Grade.OK, "")
-    assert row.found.startswith(f"disabled: {tmp_path}/slurm.conf is there and not used")
+    assert row.found.startswith(f"disabled: {tmp_path}/slurm.conf exists but is not used")
     assert f"{tmp_path}/gpuwarden.toml" in row.found
 
 

@@ -396,4 +396,4 @@ def test_a_faulty_web_config_file_ends_no_daemon_that_runs(tmp_path: Path) -> No
     path.write_text("tls_server_config: {cert_file: nowhere.crt, key_file: nowhere.key}\n")
     rows = list(web(replace(Config(), publish=replace(Publish(), web_config=path))))
     assert {row.grade for row in rows} == {Grade.FAIL}
-    assert all("a daemon that runs keeps what it read before" in row.to_do for row in rows)
+    assert all("a running daemon keeps what it read before" in row.to_do for row in rows)

@@ -365,7 +365,7 @@ async def test_an_order_returns_its_result(rig: Rig) -> None:
     assert ("fake", "operator") in rig.enforcement.shown().excluded
     assert "left as it is: gpuwarden: operator by=alice" in await rig.enforcement.orders.exclude("bob", "its fan again")
     assert await rig.enforcement.orders.restore("alice", rig.verdict) == "fake: done"
-    assert "no exclusion of ours" in await rig.enforcement.orders.restore("alice", rig.verdict)
+    assert "no exclusion of gpuwarden" in await rig.enforcement.orders.restore("alice", rig.verdict)
     rig.cluster.nodes["n1"] = Node(reason="rack move", since=time.time())
     with pytest.raises(ValueError, match="rack move"):
         await rig.enforcement.orders.exclude("alice", "replacing a fan")
@@ -381,7 +381,7 @@ async def test_an_intent_of_an_actuator_that_is_configured_no_more_stops_no_orde
     rig.begin()
     rig.enforcement.run()
     shown = {each.intent.actuator: each.text for each in rig.enforcement.shown().pending}
-    assert "configured no more" in shown["gone"], "nobody will try it"
+    assert "no longer configured" in shown["gone"], "nobody will try it"
     assert await rig.enforcement.orders.exclude("alice", "replacing a fan") == "fake: done"
     await rig.kill()
 
@@ -396,7 +396,7 @@ async def test_what_an_actuator_holds_that_is_configured_no_more_ends_with_a_per
     assert rig.enforcement.shown().excluded == (("gone", "failure"),)
     assert "`gpuwarden restore` forgets it" in rig.enforcement.shown().blocked["gone"]
     answer = await rig.enforcement.orders.restore("alice", rig.verdict)
-    assert "gone: forgotten, since it is configured no more" in answer
+    assert "gone: forgotten, since it is no longer configured" in answer
     assert (rig.enforcement.shown().excluded, rig.state.holds) == ((), {})
     await rig.kill()
     rig.begin()
@@ -410,7 +410,7 @@ async def test_a_person_s_restore_goes_before_an_exclusion_that_waits() -> None:
     rig.enforcement.run()
     fails(rig)
     await rig.until(lambda: rig.enforcement.shown().breaker)
-    assert "no exclusion of ours" in await rig.enforcement.orders.restore("alice", rig.verdict, force=True)
+    assert "no exclusion of gpuwarden" in await rig.enforcement.orders.restore("alice", rig.verdict, force=True)
     await rig.until(lambda: not rig.enforcement.shown().breaker)
     assert (rig.writes, rig.state.pending) == ([], {})
     await rig.kill()

@@ -66,7 +66,7 @@ async def test_a_document_is_what_it_answers(tmp_path: Path) -> None:
     "answer", [b"", b"[]", b"7", b"{", b"\xff\xfe", b"[" * 100_000, b"x" * (ANSWER_MOST + 1)], ids=lambda a: repr(a[:8])
 )
 async def test_what_is_no_document_is_no_answer(tmp_path: Path, answer: bytes) -> None:
-    with pytest.raises(NoAnswer, match=r"gave no result; the journal of gpuwarden-test@"):
+    with pytest.raises(NoAnswer, match=r"gave no result; see the journal of gpuwarden-test@"):
         await _asked(tmp_path / "s", sends(answer))
 
 

@@ -24,7 +24,7 @@ VERDICT = Verdict(
     at=at(UPTIME), health=Health.FAILURE, gpus=(gpu_verdict(3), replace(gpu_verdict(5), index=None, slot=slot(5)))
 )
 NO_GPU = "no job can use any GPU of this node"
-GO_ON = "jobs run, worse at most"
+GO_ON = "jobs run, possibly degraded"
 ROOT = Peer(1, 0, frozenset({0}))
 
 
@@ -64,7 +64,7 @@ def test_of_many_failures_eight_are_listed_and_the_others_counted() -> None:
     ):
         assert text.count("jobs that use GPU 3 with others") == 8
         assert "  and 3 more: gpuwarden status lists them" in text.splitlines()
-    assert next(overridden(failures, VERDICT)).endswith("in spite of 11 active failures:")
+    assert next(overridden(failures, VERDICT)).endswith("overridden: jobs start despite 11 active failures:")
 
 
 def test_a_failure_that_is_only_remembered_is_named_so_and_the_advice_is_to_wait() -> None:
@@ -121,7 +121,7 @@ async def test_a_refusal_exits_with_64_and_names_the_way_past_the_failures(*, en
     rig.passes(xid())
     code, text = await refused(rig)
     assert (code, text.splitlines()[0]) == (64, first)
-    assert text.endswith(f"; to start jobs here in spite of them: {FORCE}")
+    assert text.endswith(f"; to start jobs here despite them: {FORCE}")
     assert FORCE == "gpuwarden restore --force"
     await rig.kill()
 
@@ -136,7 +136,7 @@ async def test_an_operator_s_exclusion_that_ends_over_a_failure_exits_with_1_and
         1,
         "the operator's exclusion has ended, and the node stays out for active failures; fake: done",
     )
-    assert text.endswith(f"; to start jobs here in spite of them: {FORCE}")
+    assert text.endswith(f"; to start jobs here despite them: {FORCE}")
     await rig.kill()
 
 

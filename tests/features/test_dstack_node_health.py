@@ -76,7 +76,7 @@ def test_a_reported_failure_ends_when_the_exclusion_is_lifted() -> None:
 
 def test_a_failure_that_the_breaker_holds_back_is_marked() -> None:
     reported = node_health(published("failure", reason="gpu_missing", breaker=True), before=None, mode="enforce")
-    assert "not excluded: the budget of exclusions is spent" in (reported or pytest.fail("none")).message
+    assert "not excluded: the exclusion budget is used up" in (reported or pytest.fail("none")).message
 
 
 # --- merged with the shim's response

@@ -140,7 +140,7 @@ def test_the_command_names_nodes_and_its_code_says_whether_any_differs(port: int
     assert (west.returncode, west.stdout) == (0, "0 differences among 2 nodes that should be alike\n")
     assert west.stderr == ""
     north = gpuwarden(*words, "--cluster", "north", temporary=tmp_path)
-    assert "1 of 1 nodes are compared with none: their machine type or GPU model is not known" in north.stderr
+    assert "1 of 1 nodes are not compared: their machine type or GPU model is not known" in north.stderr
 
 
 def test_what_is_not_compared_is_said(port: int, warnings: list[str], tmp_path: Path) -> None:
@@ -148,4 +148,4 @@ def test_what_is_not_compared_is_said(port: int, warnings: list[str], tmp_path: 
     words = ("fleet", "--prometheus", f"http://127.0.0.1:{port}", "--drift")
     assert "Prometheus warns: store s2 is away" in gpuwarden(*words, temporary=tmp_path).stderr
     notes = json.loads(gpuwarden(*words, "--json", temporary=tmp_path).stdout)["notes"]
-    assert [note.partition(":")[0] for note in notes] == ["Prometheus warns", "1 of 6 nodes are compared with none"]
+    assert [note.partition(":")[0] for note in notes] == ["Prometheus warns", "1 of 6 nodes are not compared"]

@@ -170,7 +170,7 @@ def test_in_shadow_later_and_of_another_severity_as_the_site_has_it_until_it_is_
     assert raised.data["severity"] == severity
     assert not story.counts
     assert [(line["log_level"], line["event"]) for line in story.lines] == [
-        ("info", "finding raised (shadow: nothing follows from it)")
+        ("info", "finding raised (shadow: only reported)")
     ]
     assert str(raised.key) not in json.dumps(story.sent)
     story.repair(min(REPAIR_MOST, REBOOTED + row.fall))

@@ -77,7 +77,7 @@ def test_bindings_that_do_not_fit_are_a_finding_that_names_what_to_install(host:
 
 
 def test_an_engine_that_is_paused_for_a_diagnostic_is_no_fault(host: DcgmHost) -> None:
-    host.away(FAILED, f"cannot read DCGM at unix:///engine: Paused (-54); {PAUSED}, and goes on after it")
+    host.away(FAILED, f"cannot read DCGM at unix:///engine: Paused (-54); {PAUSED}, and continues after it")
     host.run(3600, every=30)
     assert host.health is Health.HEALTHY
 

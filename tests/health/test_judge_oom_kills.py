@@ -1,4 +1,4 @@
-"""What the kernel's lines of processes killed for want of memory become: events of their jobs, and no finding."""
+"""What the kernel's lines of processes killed for lack of memory become: events of their jobs, and no finding."""
 
 from __future__ import annotations
 

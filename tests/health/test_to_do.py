@@ -34,7 +34,7 @@ def text(key: str, advice: Advice, **evidence: str | int) -> str:
         ("xid.172", Advice.OBSERVE, {}, f"Read the ECC counters: `nvidia-smi -q -d ECC,ROW_REMAPPER -i {SLOT}`.", "Nothing"),
         ("xid.95", Advice.REBOOT, {"came_back_after": "a GPU reset"}, "Drain the node and reboot it.", "--gpu-reset"),
         ("ecc_uncorrectable", Advice.RESTART_APP, {}, "Restart the job that died", "Drain"),
-        ("plugin_nhc", Advice.OBSERVE, {}, "Do what the text of the check says.", "Nothing"),
+        ("plugin_nhc", Advice.OBSERVE, {}, "Follow the text of the check.", "Nothing"),
     ],
 )  # fmt: skip
 def test_the_text_is_that_of_the_finding_and_its_commands_name_the_gpu(

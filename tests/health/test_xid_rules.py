@@ -323,7 +323,7 @@ def test_a_driver_from_r575_on_writes_the_unit_elsewhere() -> None:
     host.step(lines(host, 3, 149, LINK_DOWN_575), lines(host, 4, 149, LINK_DOWN))
     assert {f.key.subject: (f.severity, f.evidence.get("decoded")) for f in host.findings} == {
         gpu(slot(3)): (F, None),
-        gpu(slot(4)): (W, "nobody has described this line"),
+        gpu(slot(4)): (W, "this line is not documented"),
     }
 
 

@@ -214,7 +214,7 @@ def test_there_are_no_more_recordings_than_can_be_afforded() -> None:
     bench = Bench()
     for _ in range(SESSIONS_MOST):
         session = bench.ask()["session"]
-    with pytest.raises(VerbError, match="are under way already"):
+    with pytest.raises(VerbError, match="are already in progress"):
         bench.ask()
     bench.ask(session=session, end=True)
     assert bench.ask()["session"] != session

@@ -38,7 +38,7 @@ def test_the_third_like_failure_of_a_board_within_a_day_keeps_the_node_out_until
     assert story.writes == ["exclude", "restore"] * 2 + ["exclude"]
     assert story.last is not None
     blocked = story.last.blocked["slurm"]
-    assert blocked.startswith(f"xid.48@gpu/{slot(3)} came 3 times within a day, whatever ended it: only a person")
+    assert blocked.startswith(f"xid.48@gpu/{slot(3)} occurred 3 times within a day: only a person")
     assert restored(story).passes().reason == ""
 
 

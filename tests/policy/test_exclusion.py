@@ -254,7 +254,7 @@ def test_what_comes_again_and_again_within_a_day_stays_out_and_the_status_says_w
     story = Story().fails(often).heals(passes=100).checkpoints().restarts_daemon().heals(passes=100)
     assert story.writes == ["exclude"]
     assert story.last is not None
-    assert f"{often.key} came 3 times within a day, whatever ended it" in story.last.blocked["slurm"]
+    assert f"{often.key} occurred 3 times within a day" in story.last.blocked["slurm"]
     assert restored(story).heals().writes == ["exclude", "restore"]
 
 
@@ -593,7 +593,7 @@ def test_what_may_be_written_for_a_finding_that_needs_a_person_is_not_taken_back
     held = "gpuwarden: failure gpu=3 xid=79 - have the board inspected: seating, power, cables"
     assert (story.reason, story.writes, story.state.pending) == (held, ["exclude"], {})
     assert story.last is not None
-    assert story.last.blocked["slurm"].startswith("it was excluded for what needs a person: ")
+    assert story.last.blocked["slurm"].startswith("it was excluded for what needs an operator: ")
     restored(story, by="bob")
     assert story.passes().writes == ["exclude", "restore"]
 
@@ -748,4 +748,4 @@ def test_an_exclusion_that_a_scheduler_shows_again_stands_for_what_fails_now() -
     assert story.state.holds["slurm"].reason == story.reason == FAILED
     story.heals(passes=200)
     assert story.reason == FAILED
-    assert "what needs a person" in story.last.blocked["slurm"]  # type: ignore[union-attr]
+    assert "what needs an operator" in story.last.blocked["slurm"]  # type: ignore[union-attr]

@@ -265,7 +265,7 @@ def test_a_node_that_went_out_for_something_else_says_that_an_overridden_failure
     called_off(story).waits(400)
     assert story.reason.startswith("gpuwarden: termination")
     assert story.last is not None
-    assert story.last.blocked["slurm"].startswith(f"{xid().key}: overridden, and still active")
+    assert story.last.blocked["slurm"].startswith(f"{xid().key}: overridden, but still active")
     assert "restore --force" in story.last.blocked["slurm"]
     restored(story, force=True).passes()
     assert story.reason == ""

@@ -398,10 +398,10 @@ def test_what_needs_a_person_is_tested_while_it_waits_and_the_line_says_what_cam
     story.fails(xid(advice=Advice.INSPECT_HARDWARE))
     story.records(EventKind.CLEARED, xid().key)
     story.heals(passes=4)
-    person = "it was excluded for what needs a person: only a person restores it (gpuwarden restore)"
+    person = "it was excluded for what needs an operator: only a person restores it (gpuwarden restore)"
     assert story.line() == (
-        f"{person}; no test has passed since the failure: one of level quick is to run,"
-        " it waits: slurm has jobs here (drained), and they must end"
+        f"{person}; no test has passed since the failure: a test of level quick is next,"
+        " it waits: slurm has jobs here (drained), which must end first"
     )
     story.jobs = False
     story.passes()
@@ -521,7 +521,7 @@ def test_a_test_in_which_the_machine_goes_down_is_not_begun_after_each_boot_for_
     [
         (
             mended,
-            "no test has passed since the failure: one of level quick is to run; wait for it, or test it",
+            "no test has passed since the failure: a test of level quick is next; wait for it, or test it",
         ),
         (lambda: mended().begins(), "a test of level quick runs; wait for it, or test it"),
         (needs_person, r"no test has passed: 3 tests gave no verdict \(busy\); test it \(gpuwarden test"),
@@ -713,7 +713,7 @@ def test_where_no_scheduler_names_jobs_it_waits_for_the_processes_on_the_gpus(mo
     monkeypatch.setattr(GatedStory, "node_state", Story.node_state)
     story.used = True
     mended(story)
-    assert (story.stands(), "processes are on the GPUs" in story.text()) == (GateState.WAITING, True)
+    assert (story.stands(), "processes use the GPUs" in story.text()) == (GateState.WAITING, True)
     story.used = False
     story.passes()
     assert story.stands() is GateState.DUE

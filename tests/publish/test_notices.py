@@ -67,7 +67,7 @@ def test_a_person_is_shown_what_changes_nothing_and_who_does_not_answer() -> Non
     off = replace(NOTICE, called_off=True)
     shown = replace(announced(near=False), enforced=Enforced(notices=(hint, off)), notice_sources=(source,))
     text = "\n".join(enforcement_lines(status(shown, at(UPTIME))))
-    for expected in ("hint: rebalance", "called off by an operator: interruption", "no answer within 2 s"):
+    for expected in ("hint: rebalance", "cancelled by an operator: interruption", "no answer within 2 s"):
         assert expected in text
     assert "this machine ends" not in text
     assert "this machine ends at" in "\n".join(enforcement_lines(status(announced(), at(UPTIME))))
@@ -77,7 +77,7 @@ def test_an_end_that_did_not_come_is_shown_with_what_calls_it_off() -> None:
     later = at(UPTIME + 3600)
     text = "\n".join(enforcement_lines(status(replace(announced(), observed=later), later)))
     assert "this machine was to end at" in text
-    assert "call that off: `gpuwarden notify-termination --cancel`" in text
+    assert "cancel the notice: `gpuwarden notify-termination --cancel`" in text
 
 
 def test_metrics_are_there_before_the_first_notice() -> None:

@@ -124,7 +124,7 @@ def test_what_blocks_an_action_is_shown() -> None:
     for expected in (
         "slurmctld does not answer",
         "no action: reboot",
-        "somebody types `gpuwarden restore` on it, because of ",
+        "an operator runs `gpuwarden restore` after a repair, because of ",
         "xid.79@gpu/0000:51:00.0",
     ):
         assert expected in text
@@ -151,7 +151,7 @@ def test_a_failure_that_an_operator_overrode_is_shown_in_status_and_counted_unti
     assert scrape(shown).value("gpuwarden_failures_overridden") == 1
     text = text_of(shown)
     assert f"OVERRIDDEN since {document['since'][:10]}" in text
-    assert f"(gpuwarden restore --force): jobs are started in spite of xid.79@gpu/{slot(3)}" in text
+    assert f"(gpuwarden restore --force): jobs start despite xid.79@gpu/{slot(3)}" in text
     assert "\x1b" not in text
     ended = enforced(snapshot(), override=override)
     assert status(ended, NOW)["actions"]["overridden"] is None

@@ -281,7 +281,7 @@ def test_an_unknown_node_says_why_and_what_to_do_unless_a_finding_does() -> None
     shown = snapshot(health=Health.UNKNOWN)
     shown = replace(shown, verdict=replace(shown.verdict, unknown=("driver_not_loaded",)))
     (reason,) = status.status(shown, NOW)["unknown_because"]
-    assert reason["to_do"].startswith("Nobody reloads it: run `modprobe nvidia`")
+    assert reason["to_do"].startswith("If nothing reloads it, run `modprobe nvidia`")
     assert reason["runbook"].endswith("/docs/use/runbooks/GpuwardenNodeUnknown.md")
     told = replace(shown, verdict=replace(shown.verdict, findings=(finding("driver_not_loaded", NODE),)))
     assert status.status(told, NOW)["unknown_because"] == []

@@ -184,7 +184,7 @@ def test_tls_without_certificate_or_key_is_never_served_in_the_clear(site: Site)
 def test_a_key_of_another_certificate_or_under_a_password_is_refused(site: Site) -> None:
     section = site.serve()
     (site.folder / "server.key").write_bytes(pem(authority().issue_cert("a"))[1])
-    assert "the key is another's" in fault(site, section)
+    assert "the key belongs to another certificate" in fault(site, section)
     (site.folder / "server.key").write_text("no key")
     assert "expected a certificate in PEM and the key that belongs to it" in fault(site, section)
 

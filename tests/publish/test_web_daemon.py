@@ -84,7 +84,7 @@ def test_a_fault_in_the_file_at_a_start_closes_the_port_until_it_is_mended(
         site.write("basic_auth_users: {alice: hunter2}")
         running = daemon()
         try:
-            running.wait(lambda: "nothing is served until it is mended" in status(), "the finding")
+            running.wait(lambda: "nothing is served until it is corrected" in status(), "the finding")
             assert "web_config_faulty" in status()
             assert listening_port(running.process.pid) == 0
             site.write(site.serve(), users(alice="hunter2"))

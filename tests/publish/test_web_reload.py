@@ -55,7 +55,7 @@ async def test_a_faulty_file_changes_nothing_and_is_reported_until_it_is_fixed(s
             site.write("basic_auth_users: {alice: oops}")
             await until(lambda: error_of(served))
             assert "basic_auth_users.alice: expected a bcrypt hash" in error_of(served)
-            assert error_of(served).endswith("the configuration before stays in force")
+            assert error_of(served).endswith("the previous configuration stays in force")
             assert (await get(served, "/healthz", Authorization=ALICE)).code == 200
             site.write(users(alice="right", bob="x"))
             await until(lambda: in_force(served, "bob"))

@@ -222,7 +222,7 @@ def test_a_damaged_trace_is_judged_up_to_the_fault(trace: Path, tmp_path: Path) 
     assert f"raised       xid.95@gpu/{slot(1)}" in done.stdout
     assert "gpuwarden replay: " in done.stderr
     assert "the trace ends in the middle" in done.stderr
-    assert done.stderr.endswith("; what was before it is judged above\n")
+    assert done.stderr.endswith("; the part before it was judged\n")
 
 
 @pytest.mark.slow

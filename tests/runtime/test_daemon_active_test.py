@@ -206,7 +206,7 @@ def test_a_running_test_is_ended_also_while_the_disk_takes_nothing(host: FakeHos
 @pytest.mark.slow
 def test_a_lease_holds_no_longer_than_its_test_was_to_take_however_often_it_is_renewed(daemon: RunningDaemon) -> None:
     answer = begin(daemon, seconds=1)["result"]
-    why = "it takes longer than it was to take"
+    why = "it takes longer than announced"
     daemon.wait(lambda: begin(daemon, seconds=1, lease=answer["lease"])["result"]["end"] == why, why)
     daemon.wait(lambda: daemon.status()["tests"]["running"] is None, "status to show it")
 
@@ -289,7 +289,7 @@ def test_results_are_believed_from_root_and_gpuwarden_only(host: FakeHost) -> No
             assert answer["ok"] is (verb == "status")
             if verb != "status":
                 assert answer["code"] == 77
-                assert "believed from root and gpuwarden only" in answer["error"]
+                assert "accepted from root and gpuwarden only" in answer["error"]
 
 
 def test_all_that_16_gpus_may_report_fits_one_request() -> None:

@@ -115,7 +115,7 @@ def test_what_is_in_the_shadow_is_logged_as_such_and_notified_to_nobody(host: Fa
         host.xid(1, 95)
         running.wait(lambda: spool.read_text().count('"raised"') == 2, "the notification of the third")
         assert running.stop() == 0
-        assert "finding raised (shadow: nothing follows from it)" in running.lines()
+        assert "finding raised (shadow: only reported)" in running.lines()
     assert "plugin_new" not in spool.read_text()
 
 
@@ -179,7 +179,7 @@ def test_what_a_port_once_was_is_known_after_a_restart(host: FakeHost) -> None:
         running.wait_status("warning", "infiniband_rate_low")
         assert finding(running, "infiniband_rate_low")["evidence"] == {"gbps": 100.0, "gbps_before": 400.0}
         accepted = host.order("inventory", "accept")
-        assert accepted.stdout == "no longer expected to be as fast as they were: mlx5_0/1\n", accepted.stderr
+        assert accepted.stdout == "now expected at their lower speed: mlx5_0/1\n", accepted.stderr
         running.wait_status("healthy")
         assert running.stop() == 0
 

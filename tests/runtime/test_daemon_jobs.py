@@ -334,7 +334,7 @@ def test_the_announcement_of_an_end_returns_how_many_jobs_are_signalled_and_why_
     with training(host) as trainer, training(host, "", gpus=(1,)) as deaf, acting(host) as daemon:
         daemon.wait_status("healthy")
         assert ends(host, "2h").endswith("the heartbeat shows it 600 s before it\n")
-        why = f"not signalled: process/{deaf.pid}: no rank of it here catches SIGTERM: it would die of it"
+        why = f"not signalled: process/{deaf.pid}: no rank of it here catches SIGTERM, which would kill it"
         wait_announced(daemon, "this machine ends in 120 s", "; 1 job is signalled to save; ", why)
         assert trainer.received() == "TERM"
 
@@ -369,10 +369,10 @@ def test_a_flood_of_announcements_fills_no_ledger_and_holds_up_none_that_counts(
         taken = 300 - len(refused)
         assert BURST <= taken <= allowed()
         assert {error.code for error in refused} == {TRY_AGAIN}
-        assert "this one is not taken; try again in" in str(refused[0])
+        assert "this one is refused; try again in" in str(refused[0])
         ends(host)
         assert daemon.heartbeat()["notice"]["reason"].endswith(": spot")
-        wait_announced(daemon, "; no job is here that could be signalled")
+        wait_announced(daemon, "; there is no job here to signal")
         daemon.wait(
             lambda: taken < kinds(daemon).count("noticed") <= allowed(), "the ledger to have those that were taken"
         )

@@ -166,7 +166,7 @@ def test_an_order_is_carried_out_where_it_can_be_and_undone_only_there(host: Fak
         daemon.wait_status("healthy")
         daemon.wait(lambda: excluded(daemon) == {"exec:foreign"}, "the foreign exclusion to be seen")
         done = host.order("exclude", "--reason", "fan")
-        assert "exec: not done: it is excluded by somebody else: rack move" in done.stderr
+        assert "exec: not done: it is excluded by another party: rack move" in done.stderr
         assert "file: done" in done.stderr
         marker = json.loads((host.run_dir / "excluded/dstack").read_text())
         assert (marker["cause"], marker["actuator"], marker["node"]) == ("person", "dstack", "node7")

@@ -78,7 +78,7 @@ def test_a_forced_restore_names_what_it_overrides_and_is_shown_until_the_failure
         daemon.wait_status("failure")
         shown = ordered(host, "status")[1]
         assert "OVERRIDDEN since" in shown
-        assert f"by root (gpuwarden restore --force): jobs are started in spite of {XID}" in shown
+        assert f"by root (gpuwarden restore --force): jobs start despite {XID}" in shown
         assert not host.is_drained()
         host.is_mended()
         daemon.wait_status("healthy")

@@ -123,6 +123,6 @@ def test_an_exclusion_that_a_lost_ledger_held_is_a_finding_that_says_who_lifts_i
     with host.daemon() as daemon:
         daemon.wait_status("warning", "exclusion_stuck")
         (finding,) = daemon.status()["findings"]
-        assert "file: the ledger does not know this exclusion" in finding["evidence"]["why"]
+        assert "file: the ledger has no record of this exclusion" in finding["evidence"]["why"]
         assert "gpuwarden restore" in finding["evidence"]["why"]
         assert marker.exists()

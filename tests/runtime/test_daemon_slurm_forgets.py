@@ -118,7 +118,7 @@ def test_a_drain_that_a_lost_ledger_held_is_said_and_lifted_by_a_person(host: Sl
         daemon.wait(lambda: "gpuwarden restore" in str(acting_of(daemon)["blocked"]), "status to say it")
         daemon.wait_status("warning", "exclusion_stuck")
         (finding,) = daemon.status()["findings"]
-        assert "slurm: the ledger does not know this exclusion" in finding["evidence"]["why"]
+        assert "slurm: the ledger has no record of this exclusion" in finding["evidence"]["why"]
         assert "gpuwarden restore" in finding["evidence"]["why"]
         shown = host.order("status").stdout
         assert ("exclusion_stuck" in shown, "gpuwarden restore" in shown) == (True, True)

@@ -73,7 +73,7 @@ count by (job) (
 ) >= on (job) gpuwarden:fleet:many""",
         summary="{{ $value }} nodes of {{ $labels.job }} stopped answering: suspect network, power, service discovery or a rollout.",
         description="Prometheus reaches none of them, and none was excluded from scheduling. Their GPUs are not monitored from here; "
-        "the daemons, if they run, go on enforcing by themselves. Pages for single nodes are inhibited while this fires.",
+        "the daemons, if they run, continue to enforce on their own. Pages for single nodes are inhibited while this fires.",
     )  # fmt: skip
     yield Alert(
         name="GpuwardenBreakerOpen", severity=PAGE, lasts="1m", keeps="5m",
@@ -97,8 +97,8 @@ STILL_IN_TEXT = (
     "open, or an operator overrode the failure. On the node: gpuwarden status."
 )
 OUT_TEXT = (
-    "The node is out of scheduling, so that no new work comes to it; running jobs may go on. It comes back once it is well, or by a "
-    "person where status says so."
+    "The node is out of scheduling, so that no new work comes to it; running jobs may continue. It comes back once it is healthy, or "
+    "by an operator where status says so."
 )
 
 
@@ -214,14 +214,14 @@ def _warnings(s: Settings) -> Iterator[Alert]:
             name=name, severity=TICKET,
             expr=held(selector, least),
             summary=f"{WHERE}: {FINDING}.",
-            description=f"Seen for {SINCE} of the last 24 hours. The node goes on taking work: nothing is done about a warning.",
+            description=f"Seen for {SINCE} of the last 24 hours. The node still takes work: nothing is done about a warning.",
             runbook=runbook,
         )  # fmt: skip
     yield Alert(
         name="GpuwardenJobStalled", severity=TICKET, keeps="5m",
         expr='count by (job, detail) (gpuwarden_finding_info{check="job_stalled",severity="warning"})',
-        summary="{{ $labels.detail }} is busy and does nothing on {{ $value }} nodes of {{ $labels.job }}. To do: stacks of its "
-        "ranks to its owner, then let it be restarted.",
+        summary="{{ $labels.detail }} is busy and does nothing on {{ $value }} nodes of {{ $labels.job }}. To do: send stacks of "
+        "its ranks to its owner, then have it restarted.",
         description="All its GPUs on a node are busy at a small share of the power and activity of its own past: its ranks wait for each "
         "other. NCCL's watchdog ends it after ten minutes, if it is on. The nodes are not accused and take work.",
     )  # fmt: skip
@@ -249,7 +249,7 @@ unless on (job, instance) gpuwarden_termination_deadline_timestamp_seconds > tim
     yield Alert(
         name="GpuwardenFailureOverridden", severity=TICKET, keeps="5m",
         expr=f"(gpuwarden_failures_overridden > 0) {_NAMED}",
-        summary=f"{NODE} gets work in spite of {{{{ $value }}}} active failures: an operator overrode them (gpuwarden restore --force). To do: on "
+        summary=f"{NODE} gets work despite {{{{ $value }}}} active failures: an operator overrode them (gpuwarden restore --force). To do: on "
         "the node, gpuwarden status names them and the operator; repair the node, or gpuwarden exclude.",
         description="These failures do not take the node out again until each has ended, until the next boot, or until gpuwarden exclude. "
         "A new failure does.",
@@ -257,7 +257,7 @@ unless on (job, instance) gpuwarden_termination_deadline_timestamp_seconds > tim
     yield Alert(
         name="GpuwardenRepairGaveUp", severity=TICKET, lasts="5m",
         expr=f'(gpuwarden_repair_state{{state="person"}} == 1) {_NAMED}',
-        summary=f"gpuwarden repaired {NODE}, and the fault is there all the same. To do: gpuwarden status names the finding and the steps; "
+        summary=f"gpuwarden repaired {NODE}, and the fault remains. To do: gpuwarden status names the finding and the steps; "
         "open a case with the vendor.",
         description="No step is left within a day: the node stays out until a person repairs and restores it.",
     )  # fmt: skip
@@ -295,8 +295,8 @@ def _daemon(s: Settings) -> Iterator[Alert]:
     label_replace(increase(gpuwarden_kernel_log_lost_records_total[{t("15m")}]) > 0, "what", "kernel_log", "", "")
 ) {_NAMED}""",
         summary=f"gpuwarden on {NODE} lost records ({{{{ $labels.what }}}}). To do: see the runbook for what was lost and what to check.",
-        description="Judging goes on. What was lost is missing from the history, or, of the kernel log, was never seen: an Xid may be "
-        "among it.",
+        description="Judging continues. Lost records are missing from the history; lost kernel log records were never read: an Xid may "
+        "be among them.",
     )  # fmt: skip
     yield Alert(
         name="GpuwardenSimulated", severity=TICKET, lasts="5m",
@@ -344,5 +344,5 @@ def _trends(s: Settings) -> Iterator[Alert]:
 {NOT_PLANNED}""",
         summary=f"{where} remapped {{{{ $value }}}} memory rows within a week for corrected errors. To do: plan its replacement, and "
         "collect what the vendor asks for.",
-        description="Each single remapping did its work. So many of them in a week say that the memory wears out.",
+        description="Each single remapping did its work. So many of them in a week show that the memory wears out.",
     )  # fmt: skip

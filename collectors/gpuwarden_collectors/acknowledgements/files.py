@@ -168,7 +168,7 @@ def _file(folder: int, rank: int, uid: int) -> Acknowledgement:
     with _opened(f"{rank}.json", _OPEN_FILE, folder) as file:
         about = os.fstat(file)
         if not stat.S_ISREG(about.st_mode):
-            raise ValueError("it is no file")
+            raise ValueError("it is not a file")
         if about.st_uid != uid or about.st_nlink != 1:
             raise ValueError(f"it belongs to user {about.st_uid} and has {about.st_nlink} names")
         text = os.read(file, _SIZE + 1)
@@ -182,9 +182,9 @@ def _parsed(text: bytes, rank: int) -> Acknowledgement:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
-        raise ValueError("it is no JSON") from None
+        raise ValueError("it is not JSON") from None
     if not isinstance(document, dict):
-        raise ValueError("it is no JSON object")  # noqa: TRY004 - of the file, not of an argument
+        raise ValueError("it is not a JSON object")  # noqa: TRY004 - of the file, not of an argument
     acknowledgement = parse_acknowledgement(document)
     if acknowledgement.rank != rank:
         raise ValueError(f"it is for rank {acknowledgement.rank}")

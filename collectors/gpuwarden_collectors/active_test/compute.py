@@ -50,7 +50,7 @@ class ComputeKernels:
         records = layout.records(device.read(self._records, size))
         if unwritten := sum(record.sm == _NO_SM for record in records):
             raise GpuError(
-                f"{device.uuid} did not do its work: {unwritten} of {len(records)} warps of {entry} left no result, and no call "
+                f"{device.uuid} did not complete its work: {unwritten} of {len(records)} warps of {entry} left no result, and no call "
                 "of the driver failed; see its findings and the kernel log before using it"
             )
         checksum = expected(entry, seed, rounds) if entry in layout.TENSOR_ENTRIES else None

@@ -57,7 +57,7 @@ class Others:
         self._nvml, self._uuid, self._parent, self._proc = nvml, uuid, parent, proc
         if not _in_hosts_namespace(proc):
             raise self._unseen(
-                "this process has a PID namespace of its own, in which NVML leaves out the processes of all others"
+                "this process has a PID namespace of its own, in which NVML omits all processes outside it"
             )
         self._handle = self._asked(nvml.nvmlDeviceGetHandleByUUID, uuid)
         self.temperature: int | None = None
@@ -103,7 +103,7 @@ class Others:
             if optional and error.value in (_NOT_SUPPORTED, _FUNCTION_NOT_FOUND):
                 return ()
             raise Obstructed(
-                f"{self._uuid} is not tested: NVML cannot say who uses it: {error} ({error.value}); see its findings"
+                f"{self._uuid} is not tested: NVML does not report which processes use it: {error} ({error.value}); see its findings"
             ) from error
 
     def _own(self, pid: int) -> bool:

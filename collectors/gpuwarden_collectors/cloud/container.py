@@ -52,9 +52,7 @@ class Container:
     async def confirm(self) -> str:
         if not self._service:
             return ""
-        return (
-            "this daemon is a service of systemd, whose stop is no end of a machine: take the source shutdown instead"
-        )
+        return "this daemon is a service of systemd, which also stops it while the machine stays up: use the source shutdown instead"
 
     async def close(self) -> None:
         """No-op: this source keeps nothing open."""

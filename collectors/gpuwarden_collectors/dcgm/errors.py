@@ -58,8 +58,8 @@ _TO_DO: dict[int, str] = {
     Code.GPUS_DETACHED: "the GPUs were detached from the engine: end the maintenance with 'dcgmi set --attach-driver'",
     Code.NO_PERMISSION: _RIGHTS,
     Code.REQUIRES_ROOT: _RIGHTS,
-    Code.MAX_LIMIT: "the engine holds no more than 64 groups and some client never deletes its own: restart nvidia-dcgm",
-    Code.PAUSED: f"{PAUSED}, and goes on after it",
+    Code.MAX_LIMIT: "the engine holds at most 64 groups, and some client never deletes its groups: restart nvidia-dcgm",
+    Code.PAUSED: f"{PAUSED}, and continues after it",
 }
 _MISFITS = frozenset((Code.VER_MISMATCH, Code.FUNCTION_NOT_FOUND, Code.LIBRARY_NOT_FOUND))
 _GONE = frozenset((Code.UNINITIALIZED, Code.TIMEOUT, Code.CONNECTION_NOT_VALID))

@@ -122,7 +122,7 @@ class Watch:
         if not gpus:
             yield DcgmProblem(
                 kind=DcgmProblemKind.NO_GPUS,
-                text="the engine lists no GPU, and calls that healthy; if it was started before the driver was loaded, "
+                text="the engine lists no GPU, and reports that as healthy; if it was started before the driver was loaded, "
                 "restart nvidia-dcgm.service",
             )
         if unwatched := [gpu.slot or str(gpu.id) for gpu in usable if not gpu.watched]:
@@ -138,8 +138,8 @@ class Watch:
         elif (watched := [gpu for gpu in usable if gpu.watched]) and not any(map(_readable, watched)):
             yield DcgmProblem(
                 kind=DcgmProblemKind.BLIND,
-                text="the engine reads nothing of any GPU: after an Xid 119 it asks the driver nothing until it is "
-                "restarted, and calls the GPUs healthy meanwhile",
+                text="the engine reads no GPU: after an Xid 119 it does not query the driver until it is restarted, "
+                "and reports the GPUs as healthy meanwhile",
             )
 
 

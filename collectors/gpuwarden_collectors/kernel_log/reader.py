@@ -136,7 +136,7 @@ class KernelLog:
                 loop.add_reader(source.wait, self._turn, source)
             except OSError as error:  # a character device that epoll does not support, as /dev/null
                 source.close()
-                raise CollectorError(f"cannot follow the kernel log {self._path}: it is no log device") from error
+                raise CollectorError(f"cannot follow the kernel log {self._path}: it is not a log device") from error
         if source.poll is not None:
             self._timer = loop.call_later(0, self._turn, source)
         else:

@@ -119,7 +119,7 @@ class KmsgDevice:
                 self._size *= 2
             else:
                 if not record:
-                    raise OSError(errno.ENODATA, "it has an end, so it is no kernel log")
+                    raise OSError(errno.ENODATA, "it has an end, so it is not a kernel log")
                 return record
 
     def slow(self) -> bool:
@@ -165,7 +165,7 @@ class FollowedFile:
         except FileNotFoundError:
             return False  # renamed; the successor will have the same name
         if not stat.S_ISREG(named.st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file any more")
+            raise OSError(errno.EINVAL, "it is no longer a regular file")
         here = os.fstat(self.fd)
         return (named.st_dev, named.st_ino) != (here.st_dev, here.st_ino)
 

@@ -132,7 +132,7 @@ class NvmlReader:
         paths = () if self._options.simulate else devices.refused(self._dev)
         if not paths:
             return None
-        text = f"{devices.refusal(paths)}; NVML says: {error}"
+        text = f"{devices.refusal(paths)}; NVML reports: {error}"
         return NvmlFacts(problem=NvmlProblem.NO_PERMISSION, problem_text=text)
 
     def _misfit_lasts(self) -> bool:
@@ -204,7 +204,7 @@ class NvmlReader:
             handle, _, error = handles[index]
             slot = slots[index]
             if slot and slot in facts:
-                facts[slot] = _with_error(facts[slot], f"GPU {index} says that it is in the same slot and is left out")
+                facts[slot] = _with_error(facts[slot], f"GPU {index} reports the same slot and is left out")
                 continue
             self.page.part(slot or _nameless(index), index, count)
             self._time.add(_ALL)

@@ -114,7 +114,7 @@ def _near_the_limit(now: Mapping[str, Any]) -> bool:
 NEAR_THE_LIMIT = Trigger(f"while within {NEAR} °C of the highest operating temperature", _near_the_limit)
 ENCODING = Trigger("while the encoder was busy", lambda now: bool(now.get("utilization_encoder")))
 DECODING = Trigger("while the decoder was busy", lambda now: bool(now.get("utilization_decoder")))
-DIVIDED = Trigger("while utilization is not given, as with MIG on", lambda now: now.get("utilization_gpu") is None)
+DIVIDED = Trigger("while utilization is not reported, as with MIG on", lambda now: now.get("utilization_gpu") is None)
 
 
 def _fabric(structure_name: str, function: str = "nvmlDeviceGetGpuFabricInfoV") -> Special:

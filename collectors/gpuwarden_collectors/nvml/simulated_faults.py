@@ -176,11 +176,11 @@ def parse_fault(arguments: Sequence[str], gpu: int | None) -> Fault:
     name, *rest = arguments or ("",)
     kind = FAULTS.get(name)
     if kind is None:
-        raise ValueError(f"{name[:40]!r} is no fault; known are: {', '.join(FAULTS)}")
+        raise ValueError(f"{name[:40]!r} is not a fault; known faults: {', '.join(FAULTS)}")
     if kind.driver_error and gpu is not None:
         raise ValueError(f"{name} concerns all GPUs: leave the GPU out")
     if not kind.driver_error and gpu is None:
-        raise ValueError(f"{name} concerns one GPU: say which (--gpu N)")
+        raise ValueError(f"{name} concerns one GPU: name it (--gpu N)")
     if gpu is not None and gpu < 0:
         raise ValueError("GPUs are numbered from 0")
     if len(rest) > (1 if kind.parameter else 0):

@@ -42,7 +42,7 @@ async def run_by_service(path: str, name: str, timeout: float) -> Run:  # noqa: 
     except TimeoutError:
         return Run(None, error=f"{path} has not answered within {timeout + _SLACK:g} s")
     except (ValueError, ConnectionResetError, BrokenPipeError):
-        return Run(None, error=f"{path} gave no answer; the journal of gpuwarden-checks@ says why")
+        return Run(None, error=f"{path} gave no answer; see the journal of gpuwarden-checks@")
     except OSError as error:
         why = error.strerror or error
         return Run(None, error=f"cannot be started by way of {path}: {why}; is gpuwarden-checks.socket up?")

@@ -158,7 +158,7 @@ class SlurmClient:
             async with self._turns.turn(precedence, question=question) as turn:
                 self._refuse_beside_left(undone, most=AT_ONCE + (precedence is Precedence.SIGNAL))
                 if still is not None and not still():
-                    raise CalledOff(f"{undone}: it was called off before it was begun")
+                    raise CalledOff(f"{undone}: it was cancelled before it began")
                 done = None if turn.gave_way else await self._run(command, turn, record, held)
         return _answer(undone, " ".join(command[:2]), done)
 

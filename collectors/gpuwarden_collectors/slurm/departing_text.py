@@ -59,11 +59,11 @@ def _jobs(text: str, token: str) -> Iterator[SlurmJob]:
     between, end = _marks(token)
     *records, rest = text.split(end)
     if rest.strip():
-        raise OddAnswer(f"squeue says {one_line(rest)!r}")
+        raise OddAnswer(f"squeue reports {one_line(rest)!r}")
     for record in records:
         values = record.lstrip("\n").split(between)
         if len(values) != len(_FIELDS):
-            raise OddAnswer(f"squeue says {one_line(record)!r}")
+            raise OddAnswer(f"squeue reports {one_line(record)!r}")
         yield _job(dict(zip(_FIELDS, values, strict=True)))
 
 
@@ -95,7 +95,7 @@ def _job(record: dict[str, str]) -> SlurmJob:
 def _number(record: dict[str, str], field: str) -> int:
     text = record[field]
     if not _is_number(text):
-        raise OddAnswer(f"squeue says that the {field} of a job is {one_line(text)!r}")
+        raise OddAnswer(f"squeue reports that the {field} of a job is {one_line(text)!r}")
     return int(text)
 
 
@@ -141,10 +141,10 @@ def steps(text: str, job: str) -> tuple[str, ...]:
         name = line.partition(" ")[0]
         of, _, step = name.partition(".")
         if of == job and not _STEP.fullmatch(step):
-            raise OddAnswer(f"scontrol says that {one_line(name)!r} is a step of job {job}")
+            raise OddAnswer(f"scontrol reports that {one_line(name)!r} is a step of job {job}")
         own_steps += [step] if of == job else []
     if before.strip():
-        raise OddAnswer(f"scontrol says of the steps of job {job} {one_line(before)!r}")
+        raise OddAnswer(f"scontrol reports for the steps of job {job} {one_line(before)!r}")
     return tuple(own_steps)
 
 

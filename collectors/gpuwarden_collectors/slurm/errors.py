@@ -55,10 +55,10 @@ _MUNGE = "see 'systemctl status munge' here, and whether clocks and munge keys o
 _DROPPED = "see the log of slurmctld, and whether clocks and keys (munge) of all hosts agree; it is tried again"
 _SACK = (
     "see 'systemctl status sackd slurmd' here: one of them serves auth/slurm, at /run/slurm/sack.socket or where "
-    "SLURM_SACK_SOCKET says; it is tried again"
+    "SLURM_SACK_SOCKET points; it is tried again"
 )
 _CONF = "set slurm.conf to where slurm.conf is, or see that slurmd has fetched it here"
-_PARTITION = "set slurm.partitions to partitions that there are: see 'sinfo --summarize'"
+_PARTITION = "set slurm.partitions to existing partitions: see 'sinfo --summarize'"
 _STATE = "its state has changed meanwhile; it is read again"
 
 _MEANINGS: tuple[tuple[str, type[SlurmError], str], ...] = (
@@ -83,8 +83,8 @@ def failure(undone: str, command: str, output: str) -> SlurmError:
     text = one_line(output)
     for pattern, kind, to_do in _MEANINGS:
         if re.search(pattern, text):
-            return kind(f"{undone}: {command} says {text!r}; {to_do}")
-    return SlurmError(f"{undone}: {command} says {text!r}; it is tried again")
+            return kind(f"{undone}: {command} reports {text!r}; {to_do}")
+    return SlurmError(f"{undone}: {command} reports {text!r}; it is tried again")
 
 
 def one_line(output: str) -> str:

@@ -69,7 +69,7 @@ class JobsReader:
     def read(self) -> JobsFacts:
         """Reads the jobs. Raises SourceAbsent on a host without Slurm."""
         if not self._conf.exists():
-            raise SourceAbsent(f"no Slurm on this host: {self._conf} does not exist; slurm.conf says where it is")
+            raise SourceAbsent(f"no Slurm on this host: {self._conf} does not exist; set slurm.conf to its path")
         at = self._clock()
         now = at.boottime
         notes = self._noted(now)

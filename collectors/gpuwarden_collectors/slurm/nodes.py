@@ -107,7 +107,7 @@ async def _in_no_partition(commands: Commands, undone: str, name: str) -> NodeFa
     if node.name != name:
         raise OddAnswer(f"{undone}: scontrol answers with {node.name[:60]!r} instead")
     if node.partitions:
-        raise OddAnswer(f"{undone}: sinfo says nothing of it, though it is in partition {node.partitions[0]}")
+        raise OddAnswer(f"{undone}: sinfo does not list it, though it is in partition {node.partitions[0]}")
     return node
 
 

@@ -65,11 +65,11 @@ def sinfo_texts(text: str) -> list[NodeTexts]:
 def _records(text: str, fields: tuple[str, ...]) -> Iterator[dict[str, str]]:
     *records, rest = text.split(_END)
     if rest.strip() and not records:
-        raise OddAnswer(f"sinfo says {one_line(rest)!r}")
+        raise OddAnswer(f"sinfo reports {one_line(rest)!r}")
     for record in records:
         values = record.split(_BETWEEN, len(fields) - 1)
         if len(values) != len(fields):
-            raise OddAnswer(f"sinfo says {one_line(record)!r}")
+            raise OddAnswer(f"sinfo reports {one_line(record)!r}")
         yield dict(zip(fields, values, strict=True))
 
 
@@ -94,7 +94,7 @@ def shown_node(text: str) -> NodeFacts:
     head, _, tail = text.partition("\n   Reason=")
     pairs = dict(item.split("=", 1) for item in head.split() if "=" in item)
     if "NodeName" not in pairs or "State" not in pairs:
-        raise OddAnswer(f"scontrol says {one_line(text)!r}")
+        raise OddAnswer(f"scontrol reports {one_line(text)!r}")
     base, flags = _state(pairs["State"])
     partitions = pairs.get("Partitions", "")
     return NodeFacts(
@@ -127,7 +127,7 @@ def _state(text: str) -> tuple[str, frozenset[str]]:
     """Parses the state. A trailing `*`, which old releases append for a node that does not respond, becomes a flag."""
     states, not_responding = text.removesuffix("*"), text.endswith("*")
     if _STATE.fullmatch(states) is None:
-        raise OddAnswer(f"Slurm says that a node's state is {one_line(text)!r}")
+        raise OddAnswer(f"Slurm reports that a node's state is {one_line(text)!r}")
     base, *flags = states.lower().split("+")
     return base, frozenset((*flags, "not_responding") if not_responding else flags)
 

@@ -309,7 +309,7 @@ class Worker(Generic[Facts]):
     def _left_behind(self) -> str:
         pids = ", ".join(str(child.pid) for child in self._leaving)
         return (
-            f"no worker is started beside what could not be ended (pid {pids}): "
+            f"no worker is started while an earlier one cannot be ended (pid {pids}): "
             "see the kernel log for the driver; the host may need a reboot"
         )
 

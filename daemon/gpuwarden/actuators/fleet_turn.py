@@ -116,7 +116,7 @@ class FleetTurn:
         return why
 
     def _uncounted(self, error: SlurmError) -> str:
-        return f"it cannot be counted how many nodes are {self._options.done}: {error}"
+        return f"cannot count the nodes that are {self._options.done}: {error}"
 
     async def _repeated(self, change: Callable[[str], str]) -> None:
         """Change the marks as `_each` does. After an error repeat it, as long as a mark may count."""

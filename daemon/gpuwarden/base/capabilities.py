@@ -28,7 +28,7 @@ _DAC_OVERRIDE = 1
 DAC_READ_SEARCH = Capability(
     "DAC_READ_SEARCH",
     2,
-    "see mounts below folders of users, and the environment of their processes, which says whether one may be signalled",
+    "see mounts below folders of users, and the environment of their processes, which shows whether one may be signalled",
     "jobs.signal",
     _DAC_OVERRIDE,
 )

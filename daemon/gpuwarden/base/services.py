@@ -95,7 +95,7 @@ def _document(path: Path, unit: str, line: bytes) -> Document:
 
 
 def _no_result(path: Path, unit: str) -> NoAnswer:
-    return NoAnswer(f"{path} gave no result; the journal of {unit}@ says why")
+    return NoAnswer(f"{path} gave no result; see the journal of {unit}@")
 
 
 # --- who answers

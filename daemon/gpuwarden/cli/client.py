@@ -149,7 +149,7 @@ def order(options: argparse.Namespace, verb: str, **arguments: object) -> int:
         response = Daemon.chosen(options.run_dir).call(verb, **arguments)
     except NoAnswer as error:  # a stopped daemon reads the request when it continues
         raise NoAnswer(
-            f"{error}\n  It may still do this: see gpuwarden status before trying again", error.code
+            f"{error}\n  The daemon may still carry this out: see gpuwarden status before trying again", error.code
         ) from error
     lines = response.splitlines() if isinstance(response, str) else [response]
     print("\n".join(map(clean, lines)))

@@ -10,7 +10,7 @@ Checks the configuration, listing every fault, or shows it with the source of ea
 A later source overrides an earlier one, key by key: defaults, /etc/gpuwarden/gpuwarden.toml, conf.d/*.toml beside it
 by name, environment (GPUWARDEN_COLLECTORS__NVML__INTERVAL=1s), options of run.
 
-Root's check reads the files as the user of gpuwarden.service, too, who must be allowed to.
+Run as root, check also reads the files as the user of gpuwarden.service, which must be able to read them.
 
 exit code: 0 when it is valid, 64 when it has a fault
 

@@ -9,8 +9,8 @@ Checks this host, Slurm, Kubernetes and Prometheus, and lists what works, what d
 nothing.
 
 Each row is ok, warn or fail. All checks run at once, each with its own deadline; together they take at most a minute and a
-half. Root's doctor judges as the user of the running daemon, with that daemon's capabilities; if none runs, as the user that
-its unit names. A source that is disabled is shown as disabled.
+half. Run as root, it checks as the user of the running daemon, with that daemon's capabilities; if none
+runs, as the user that its unit names. A source that is disabled is shown as disabled.
 
 exit code: 0 all rows ok, 1 a row warns, 2 a row fails
 

@@ -48,7 +48,7 @@ def _returns(status: Document, enforcement: Document) -> Iterator[str]:
     if status["schedulable"]:
         return
     if person := [clean(name) for name in enforcement.get("needs_person", ())]:
-        yield f"the node comes back when it was repaired and somebody types `gpuwarden restore` on it, because of {', '.join(person)}"
+        yield f"the node comes back when an operator runs `gpuwarden restore` after a repair, because of {', '.join(person)}"
         yield from (f"  {clean(why)}" for why in enforcement.get("needs_person_why", ()))
     elif enforcement.get("schedulers"):
         texts = dict.fromkeys(
@@ -68,12 +68,12 @@ _COMES_BACK, _BY_PERSON, _RESTORE = "it comes back ", "(gpuwarden restore)", "`g
 def _override_lines(overridden: Document | None) -> Iterator[str]:
     if overridden:
         yield (
-            f"OVERRIDDEN since {when(overridden['since'])} by {clean(overridden['by'])} (gpuwarden restore --force): jobs are started in spite "
-            f"of {', '.join(map(clean, overridden['findings']))}; `gpuwarden exclude` takes the node out again"
+            f"OVERRIDDEN since {when(overridden['since'])} by {clean(overridden['by'])} (gpuwarden restore --force): jobs start despite "
+            f"{', '.join(map(clean, overridden['findings']))}; `gpuwarden exclude` takes the node out again"
         )
 
 
-_IF_IT_STAYS = "; if it stays, call that off: `gpuwarden notify-termination --cancel`"
+_IF_IT_STAYS = "; if it stays, cancel the notice: `gpuwarden notify-termination --cancel`"
 
 
 def _notice_lines(status: Document) -> Iterator[str]:
@@ -97,7 +97,7 @@ def _shown_only(notice: Document) -> str:
     until = f" at {when(notice['deadline'])}" if notice.get("deadline") else ""
     description = f"{clean(notice['kind'])}{until}, from {clean(notice['source'])}: {clean(notice['reason'])}"
     if notice.get("called_off"):
-        return f"called off by an operator: {description}"
+        return f"cancelled by an operator: {description}"
     return f"announced: {description}" if notice.get("hard") else f"hint: {description}"
 
 
@@ -109,7 +109,7 @@ def _scheduler(scheduler: Document) -> str:
     if not scheduler["excluded"]:
         return f"{name}: {state}, not excluded"
     if scheduler["excluded"] == "maintenance":
-        return f"{name}: {state}, kept for maintenance: gpuwarden writes nothing there until its end"
+        return f"{name}: {state}, kept for maintenance: gpuwarden writes nothing there until it ends"
     who = (
         "by another party" if scheduler["excluded"] == "foreign" else f"by gpuwarden for {clean(scheduler['excluded'])}"
     )

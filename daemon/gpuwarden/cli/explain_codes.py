@@ -45,8 +45,8 @@ class LineFacts:
 
 CLASSES = {
     XidClass.RECORD: "record: kept in the history, the GPU stays healthy",
-    XidClass.WARNING: "warning: the node may go on taking work",
-    XidClass.FAILURE: "failure: the node should take no more work",
+    XidClass.WARNING: "warning: the node may still take work",
+    XidClass.FAILURE: "failure: the node should not take new work",
 }
 LINE = re.compile(r"NVRM: |nvidia-nvswitch\d")
 """The start of a kernel log line, after the prefix of dmesg or journalctl."""
@@ -78,7 +78,7 @@ def xid(number: int, rules: Rules, read: LineFacts | None = None) -> Explained:
 
 _TRAFFIC = {
     True: "fatal: traffic over the NVSwitch may stop until it is reset",
-    False: "not fatal: traffic goes on",
+    False: "not fatal: traffic continues",
 }
 
 
@@ -146,7 +146,7 @@ def line(text: str, rules: Rules, driver: str) -> Explained:
         title, facts = sxid(event.sxid, rules, fatal=event.fatal)
         return title, {"NVSwitch": event.slot, **facts}
     if not isinstance(event, XidEvent):
-        raise CommandError("this line of the kernel log has no Xid and no SXid that can be read")
+        raise CommandError("this line of the kernel log has no readable Xid or SXid")
     read = _nvlink5(event, driver) if event.xid in NVLINK5_XIDS else _other(event)
     title, facts = xid(event.xid, rules, read)
     return title, {"GPU": event.slot or "the line names none", **facts}
@@ -157,7 +157,7 @@ def _other(event: XidEvent) -> LineFacts:
     text = sign(event)
     if event.xid == 154 and (action := recovery_action(text)) is not None:
         if action == 0:
-            return LineFacts(facts={"line": "no recovery is needed any more: what a reset ends, ends"})
+            return LineFacts(facts={"line": "no recovery is needed any more: findings that a reset ends have ended"})
         name, severity, advice = RECOVERY_ACTIONS.get(action, ("unknown", "failure", Advice.CONTACT_SUPPORT))
         return LineFacts(
             facts={"line": f"the driver requests: {name}. gpu_recovery_action: {severity}"},
@@ -173,7 +173,7 @@ def _other(event: XidEvent) -> LineFacts:
 def _nvlink5(event: XidEvent, driver: str) -> LineFacts:
     read = nvlink5_line(event.text)
     if read is None:
-        return LineFacts(facts={"decoded": "not decoded: the line does not have the form of the vendor's sheet"})
+        return LineFacts(facts={"decoded": "not decoded: the line does not match the format in the vendor's sheet"})
     rule = decode(event.xid, read, branch(driver))
     registers = _registers(read, driver)
     if rule is None:
@@ -205,8 +205,8 @@ def site_checks(rules: Rules, code: str) -> Mapping[str, str]:
         return {}
     settings = {
         "disabled": not rule.enabled,
-        "shadow: reported, without effect on health": rule.shadow is True,
-        "no shadow: it has effect on health": rule.shadow is False,
+        "in shadow: reported, without effect on health": rule.shadow is True,
+        "not in shadow: it affects health": rule.shadow is False,
         f"severity {rule.severity}": rule.severity is not None,
         f"rise {format_duration(rule.rise or 0.0)}": rule.rise is not None,
         f"fall {format_duration(rule.fall or 0.0)}": rule.fall is not None,

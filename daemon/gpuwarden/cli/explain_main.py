@@ -121,14 +121,14 @@ def _dcgm(name: str, rules: Rules) -> Iterator[str]:
 def _suggestion(code: str) -> str:
     names = [*CONDITIONS, *UNKNOWN_REASONS, *_OF_FEATURES]
     similar = [name for name in names if code in name] or get_close_matches(code, names, n=3)
-    return f"did you mean {' or '.join(similar)}?" if similar else "'gpuwarden explain' lists what there is"
+    return f"did you mean {' or '.join(similar)}?" if similar else "'gpuwarden explain' lists all"
 
 
 def _contents() -> Iterator[str]:
     yield from (f"{row.code:<24} {row.title}" for row in CONDITIONS.values())
     yield "\nreasons for which the health of a node is unknown:"
     yield from (f"{code:<24} {reason.meaning}" for code, reason in UNKNOWN_REASONS.items() if code not in CONDITIONS)
-    yield "\nwhat else status says of a node that is out:"
+    yield "\nother texts of status about an excluded node:"
     yield from (f"{code:<24} {facts['meaning']}" for code, facts in _OF_FEATURES.items())
     yield f"\n'xid N' for {len(XIDS)} Xids, 'sxid N' for {len(SXIDS)} SXids, 'dcgm N' for {len(DCGM_CODES)} codes of DCGM"
 
@@ -138,7 +138,7 @@ def _condition(row: Condition, rules: Rules) -> Iterator[str]:
     gone = f", for {format_duration(row.fall)}" if row.fall else ""
     facts = {
         "about": _SCOPES[row.scope],
-        "severity": f"{row.severity} at worst" + ", in shadow: reported, and nothing follows" * row.shadow,
+        "severity": f"{row.severity} at worst" + ", in shadow: only reported" * row.shadow,
         **codes.site_checks(rules, row.code),
         "to do": of_condition(row.code, row.advice),
         "advice": row.advice,

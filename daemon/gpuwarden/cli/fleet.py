@@ -10,7 +10,7 @@ from gpuwarden.cli.prometheus_options import URL, add_files, add_timeout
 from gpuwarden.fleet.status import Status
 
 HELP = """
-Shows how many nodes Prometheus has in which health, and then those that are not healthy and in service, the worst first: GPUs,
+Counts the nodes by health, from Prometheus, then shows those not healthy or not in service, the worst first: GPUs,
 health and why, who excluded it from scheduling, its last heartbeat, and any termination notice. A node without a recent heartbeat
 is unreachable.
 
@@ -52,7 +52,7 @@ def arguments(parser: Parser) -> None:
     parser.add_argument(
         "--drift",
         action="store_true",
-        help="instead of the table: nodes whose driver, VBIOS, InfoROM, kernel or adapter firmware is not that of most machines of "
+        help="instead of the table: nodes whose driver, VBIOS, InfoROM, kernel or adapter firmware differs from that of most machines of "
         "their type and GPU model, or of their NVLink domain",
     )
     parser.add_argument("--cluster", metavar="NAME", help="only nodes whose label cluster has this value")
@@ -60,7 +60,7 @@ def arguments(parser: Parser) -> None:
         "--termination-deadline",
         metavar="T",
         type=duration("100ms", "7d"),
-        help="time after the last heartbeat at which the cloud or an autoscaler takes an unreachable node away; WHY shows what is left (default: 20m)",
+        help="time after the last heartbeat at which the cloud or an autoscaler removes an unreachable node; WHY shows what is left (default: 20m)",
     )
     add_timeout(parser, "all queries together, with --report for each of them")
     parser.add_argument(

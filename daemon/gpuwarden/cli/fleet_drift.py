@@ -23,7 +23,7 @@ def show_drift(
     if lone:
         notes = [
             *notes,
-            f"{lone} of {len(rows)} nodes are compared with none: their machine type or GPU model is not known",
+            f"{lone} of {len(rows)} nodes are not compared: their machine type or GPU model is not known",
         ]
     if as_json:
         print(

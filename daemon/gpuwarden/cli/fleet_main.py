@@ -68,7 +68,7 @@ def _combined(options: argparse.Namespace) -> None:
     """Raise CommandError for combinations of options in which one would be ignored."""
     option_names = {name for name, value in vars(options).items() if value not in (None, False)}
     if options.report is None and option_names & {"until", "by", "html"}:
-        raise CommandError("--until, --by and --html are of a report: give --report, too")
+        raise CommandError("--until, --by and --html need --report")
     ignored = (
         option_names & {"all", "status", "why", "watch", "termination_deadline"}
         if options.report is not None or options.drift
@@ -76,7 +76,7 @@ def _combined(options: argparse.Namespace) -> None:
     )
     if ignored or (options.report is not None and options.drift):
         named = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(ignored or {"drift"}))
-        raise CommandError(f"{named}: not with {'--report' if options.report is not None else '--drift'}")
+        raise CommandError(f"{named}: not allowed with {'--report' if options.report is not None else '--drift'}")
 
 
 def _show(reached: Access, options: argparse.Namespace) -> int:
@@ -94,7 +94,7 @@ def _show(reached: Access, options: argparse.Namespace) -> int:
     shown = [row for row in all_rows if _wanted(row, options)]
     if not results.samples["recorded"]:
         notes.append(
-            "gpuwarden's recording rules are not loaded in Prometheus: a node whose target is gone is lost after minutes"
+            "gpuwarden's recording rules are not loaded in Prometheus: a node whose target is gone disappears after minutes"
         )
     explained = _why(results, all_rows, shown, options) if options.why else None
     if options.json:
@@ -150,7 +150,7 @@ def _chosen(candidates: Sequence[Row], options: argparse.Namespace, reached: Acc
 def _clusters(clusters: Sequence[str]) -> str:
     if clusters:
         return f"there are {clean(', '.join(clusters[:20]))}"
-    return "no series there has a label cluster (external_labels are only added to what leaves a Prometheus)"
+    return "no series there has a label cluster (Prometheus adds external_labels only to data that it sends elsewhere)"
 
 
 def _print(lines: list[str], *, watched: bool) -> None:

@@ -29,8 +29,8 @@ def show(reached: Access, options: argparse.Namespace) -> int:
     try:
         made = _report(reached, options)
     except TooLargeError as error:
-        to_do = "raise its --query.max-samples or --query.timeout, or give more --timeout"
-        message = f"{error}. That is the smallest query there is for so many nodes: {to_do}"
+        to_do = "raise its --query.max-samples or --query.timeout, or give a longer --timeout"
+        message = f"{error}. This is already the smallest query for so many nodes: {to_do}"
         raise CommandError(clean(message), UNKNOWN) from error
     except PrometheusError as error:
         raise CommandError(clean(str(error)), UNKNOWN) from error

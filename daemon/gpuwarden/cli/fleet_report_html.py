@@ -14,10 +14,10 @@ from gpuwarden.fleet.report.report import Report
 ROWS_MOST = 1000
 _DEFINITIONS = """\
 Available: the daemon answers, the node may take work, and it has no failure. Availability is the share of the time known; time in
-which the daemon did not answer is unknown, and counts neither way.
+which the daemon did not answer is unknown, and is not counted.
 
 A failure begins with its first finding and ends when it is gone and the node is no longer excluded for it. A restart of the daemon
-is no failure. Of a failure that a node has at first sight only the hours lost are counted.
+is no failure. If a node has a failure when it is first seen, only the hours lost are counted.
 
 MTBF: available hours of nodes for each failure, with an interval of 90 % if failures are independent. Fewer than two failures or
 repairs have no mean.
@@ -71,7 +71,7 @@ def _body(made: Report) -> Iterator[str]:
     if made.renamed:
         yield "<h2>Renamed nodes</h2>"
         yield _table(("Node", "Before"), [(names[0], ", ".join(names[1:])) for names in made.renamed])
-    yield "<h2>What the words mean</h2>" + "".join(f"<p>{escape(text)}</p>" for text in _DEFINITIONS.split("\n\n"))
+    yield "<h2>Definitions</h2>" + "".join(f"<p>{escape(text)}</p>" for text in _DEFINITIONS.split("\n\n"))
 
 
 def _outages(made: Report) -> Iterator[str]:

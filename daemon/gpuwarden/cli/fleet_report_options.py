@@ -37,7 +37,7 @@ def arguments(parser: Parser) -> None:
         "--html",
         metavar="F",
         type=Path,
-        help="write the report into the file F, a page with plots that needs nothing else",
+        help="write the report to the file F, one HTML page with plots that loads nothing else",
     )
 
 

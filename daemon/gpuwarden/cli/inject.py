@@ -19,8 +19,7 @@ examples:
   gpuwarden inject --gpu 3 clear             ends the faults of one GPU
   gpuwarden inject clear                     ends all
 
-A GPU whose faults are cleared answers again. A failure that waits for a reset, a reboot or an operator, as that of an Xid,
-needs gpuwarden ack FINDING, too.
+Once its faults are cleared, a GPU answers again. A latched failure, such as that of an Xid, also needs gpuwarden ack FINDING.
 """
 
 

@@ -49,11 +49,11 @@ def main(options: argparse.Namespace) -> int:
         keys = ("given_up", "slower", "fewer_links", "narrower", "other_settings", "unlicensed")
         gone, slower, fewer, narrower, other, unlicensed = (", ".join(map(clean, result.get(key, ()))) for key in keys)
         changes = [f"no longer expected: {gone}"] if gone else []
-        changes += [f"no longer expected to be as fast as they were: {slower}"] if slower else []
-        changes += [f"NVLinks that are not active are no longer expected of: {fewer}"] if fewer else []
-        changes += [f"no more PCIe lanes are expected than they have now of: {narrower}"] if narrower else []
-        changes += [f"settings that differ from those of the other GPUs are expected of: {other}"] if other else []
-        changes += [f"no vGPU licence is expected any more of: {unlicensed}"] if unlicensed else []
+        changes += [f"now expected at their lower speed: {slower}"] if slower else []
+        changes += [f"inactive NVLinks are no longer expected of: {fewer}"] if fewer else []
+        changes += [f"the present number of PCIe lanes is accepted for: {narrower}"] if narrower else []
+        changes += [f"settings that differ from those of the other GPUs are accepted for: {other}"] if other else []
+        changes += [f"a vGPU licence is no longer expected of: {unlicensed}"] if unlicensed else []
         print("\n".join(changes) or "nothing to accept: every expected GPU is present")
     return 0
 

@@ -35,7 +35,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "exclude": ("gpuwarden.cli.exclude", "take this node out of scheduling"),
     "restore": ("gpuwarden.cli.restore", "lift gpuwarden's own exclusions of this node"),
     "exclusions": ("gpuwarden.cli.exclusions", "list gpuwarden's own exclusions of this node, from the ledger"),
-    "notify-termination": ("gpuwarden.cli.notify", "announce to the daemon that this machine is about to end"),
+    "notify-termination": ("gpuwarden.cli.notify", "announce to the daemon that this machine will end"),
     "inventory": ("gpuwarden.cli.inventory", "show the GPUs expected in this machine, or accept those present"),
     "inject": ("gpuwarden.cli.inject", "inject a fault into a simulated GPU"),
     "record": ("gpuwarden.cli.record", "write a trace of the collectors' readings, for replay"),

@@ -12,7 +12,7 @@ host, by the same rules or others. A running daemon supplies its own readings, s
 daemon, and with --simulate, this command reads them itself.
 
 --anonymise substitutes other names for UUIDs, serial numbers, pids, boot ids, users, jobs, file servers, IP addresses and the
-name of this host, and leaves out what site checks say; a name gets the same substitute throughout a trace. PCI addresses,
+name of this host, and leaves out the output of site checks; a name gets the same substitute throughout a trace. PCI addresses,
 mount points, models and versions stay.
 
 exit code: 0 at the end of its time or after SIGINT or SIGTERM; 73 when the file cannot be written; 69, 75 or 77 when the

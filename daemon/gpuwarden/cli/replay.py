@@ -12,8 +12,8 @@ would have been taken out of scheduling or brought back, whatever the `mode`. It
 trace and the files that you name. Without --config it uses the rules of the recording and the default policy. A trace has no
 other nodes, so the breaker counts a pool of one.
 
-A damaged trace is judged up to the damage, which is reported. Hours without any reading are judged as the daemon would have, for
-28 hours altogether, and beyond that once for each gap, which is said.
+A damaged trace is judged up to the damage, which is reported. Gaps without readings are judged as in the daemon,
+up to 28 hours in total. Further gaps are judged in one step each, with a message.
 
 exit code: 0; 65 when the trace is damaged, of a newer format or not a trace; 66 when it cannot be read
 

@@ -76,7 +76,7 @@ def main(options: argparse.Namespace) -> int:
         raise CommandError(f"cannot read {options.trace}: {error.strerror}", NO_INPUT) from error
     except TraceError as error:
         _conclude(tallies, box, as_json=options.json)
-        judged = "; what was before it is judged above" if error.line > 1 else ""
+        judged = "; the part before it was judged" if error.line > 1 else ""
         raise CommandError(f"{error}{judged}", DAMAGED) from error
     _conclude(tallies, box, as_json=options.json)
     if any(side.replay.is_coarse for side in sides):

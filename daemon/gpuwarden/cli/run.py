@@ -8,11 +8,12 @@ HELP = """
 Runs the daemon in the foreground: reads the GPUs of this node, judges them, and publishes their health, until SIGTERM.
 
 As a service of systemd it starts with the last good configuration if the configured one has a fault: the finding config_faulty
-names the fault until a reload or restart reads a good one. With a fault of the web-config file it serves nothing until that is mended:
-the finding web_config_faulty. Nor does it serve while another process has its port: the finding output_failed.port.
+names the fault until a reload or restart reads a good one. If the web-config file has a fault, it serves nothing until the file is
+corrected (finding web_config_faulty); nor while another process has its port (finding output_failed.port).
 
-exit code: 0 after SIGTERM or SIGINT; 64 when the configuration has a fault and no last good one is kept, or another major version wrote the ledger (then
-nothing was started); 69 when its run directory, or without systemd its port, is taken; 75 when it must be started again, which systemd does
+exit code: 0 after SIGTERM or SIGINT; 64 when the configuration has a fault and no last good one is kept, or another major version
+wrote the ledger (then nothing was started); 69 when its run directory, or without systemd its port, is taken; 75 when it must be
+started again, which systemd does
 
 examples:
   gpuwarden run                               this host's GPUs, as /etc/gpuwarden configures

@@ -55,7 +55,7 @@ def _install(options: argparse.Namespace, installation: Installation, executable
         print(f"/{path}: {_DONE[state]}")
     commands = list(_commands())
     if options.no_start or not _systemd_runs(options):
-        print("not started; type:", *commands, sep="\n  ")
+        print("not started; run:", *commands, sep="\n  ")
         return 0
     for command in commands:
         _run(command)
@@ -109,7 +109,7 @@ def _run(command: str, *, needed: bool = True) -> None:
     try:
         done = subprocess.run(shlex.split(command), stdin=subprocess.DEVNULL, timeout=_RESPONSE_WITHIN, check=False)  # noqa: S603 - constants
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise CommandError(f"{command}: {error}; the files are written: type it yourself", UNAVAILABLE) from error
+        raise CommandError(f"{command}: {error}; the files are written: run it yourself", UNAVAILABLE) from error
     if done.returncode and needed:
         raise CommandError(f"{command}: exit code {done.returncode}; the files are written, see above", UNAVAILABLE)
 

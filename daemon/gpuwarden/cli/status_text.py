@@ -128,7 +128,7 @@ def _finding(finding: Document) -> Iterator[str]:
     if finding.get("caused_by"):
         yield f"  caused by: {clean(finding['caused_by'])}"
     count = f", {finding['count']} times" if finding["count"] > 1 else ""
-    gone = "; latched: it is seen no longer" if finding["latched"] else ""
+    gone = "; latched: no longer seen" if finding["latched"] else ""
     yield f"  seen: from {when(finding['first_seen'])} to {when(finding['last_seen'])}{count}{gone}"
     if evidence := evidence_text(finding["evidence"], without=told):
         yield f"  evidence: {evidence}"

@@ -35,9 +35,7 @@ def allowed(limits: Bounds, kind: type) -> str:
 
 
 def _outside(value: float, limits: Bounds) -> str:
-    shown = (
-        format_duration(value) if isinstance(value, float) else value if abs(value) < 10**9 else "a number far beyond"
-    )
+    shown = format_duration(value) if isinstance(value, float) else value if abs(value) < 10**9 else "a huge number"
     why = f": {limits.why}" if limits.why else ""
     return f"expected {allowed(limits, type(value))}, found {shown}{why}"
 

@@ -21,7 +21,7 @@ from gpuwarden_collectors.spec import CollectorSpec, Options
 
 @dataclass(frozen=True, slots=True)
 class KernelLogOptions:
-    """The kernel log: Xids and other events of the driver, failing devices, and processes killed for want of memory."""
+    """The kernel log: Xids and other events of the driver, failing devices, and processes killed for lack of memory."""
 
     enabled: bool = True
     """Read this source."""
@@ -74,7 +74,7 @@ def plugin_misfits(runner: str, plugins: Mapping[str, SiteCheck]) -> Iterator[Mi
 def _check_misfits(name: str, check: SiteCheck) -> Iterator[Misfit]:
     here = f"plugins.{name}"
     if name in _TAKEN:
-        yield (here,), f"expected another name: the check plugin_{name} is one of ours"
+        yield (here,), f"expected another name: the check plugin_{name} is one of gpuwarden's own"
     elif not _PLUGIN_NAME.fullmatch(name):
         yield (
             (here,),
@@ -87,7 +87,7 @@ def _check_misfits(name: str, check: SiteCheck) -> Iterator[Misfit]:
             f'expected a list that begins with the whole path of a program, such as ["/usr/sbin/nhc"], found {program}',
         )
     elif any("\0" in word for word in check.command):
-        yield (f"{here}.command",), "expected words without a zero byte: no program can be given one"
+        yield (f"{here}.command",), "expected words without a zero byte: no argument can contain one"
     codes = (*check.warning_codes, *check.failure_codes)
     if any(not 1 <= code <= 255 for code in codes):
         yield (

@@ -42,6 +42,6 @@ def program_misfits(here: str, command: tuple[str, ...], *, needed: bool = True)
             f'expected a list that begins with the whole path of a program, such as ["/usr/local/sbin/tell"], found {program}',
         )
     elif any("\0" in word for word in command):
-        yield (f"{here}.command",), "expected words without a zero byte: no program can be given one"
+        yield (f"{here}.command",), "expected words without a zero byte: no argument can contain one"
     elif len(command) > _WORDS_MOST:
         yield (f"{here}.command",), f"expected at most {_WORDS_MOST} words, found {len(command)}"

@@ -59,7 +59,7 @@ def job_misfits(jobs: JobOptions) -> Iterator[Misfit]:
         yield ("jobs.rules",), f"expected at most {RULES_MOST} rules, found {len(jobs.rules)}"
     for name, rule in jobs.rules.items():
         if not rule.signal:
-            yield (f"jobs.rules.{name[:40]}.signal",), f"expected one of {', '.join(SIGNALS)}, none: what its jobs get"
+            yield (f"jobs.rules.{name[:40]}.signal",), f"expected one of {', '.join(SIGNALS)}, none: the jobs' signal"
         if not rule.partition and not rule.name:
             all_jobs = f"a rule for all jobs is jobs.signal, one of {', '.join(SIGNALS)}, none"
             yield (f"jobs.rules.{name[:40]}",), f"expected partition or name: {all_jobs}"

@@ -47,10 +47,10 @@ def kept(sources: Sources) -> Sources:
     try:
         document = json.loads(_trusted(path))
         if document["format"] != FORMAT or document["file"] != str(sources.file):
-            raise NoneKept(f"{path} is of other files or another version")
+            raise NoneKept(f"{path} belongs to other files or another version")
         layers = tuple(Layer(str(each["origin"]), dict(each["tree"])) for each in document["files"])
     except FileNotFoundError:
-        raise NoneKept(f"no start with a good one is remembered in {path}") from None
+        raise NoneKept(f"no earlier start with a good one is recorded in {path}") from None
     except OSError as error:
         raise NoneKept(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -75,7 +75,7 @@ def _trusted(path: Path) -> bytes:
             or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
             or stat.S_ISLNK(status.st_mode)
         ):
-            raise NoneKept(f"others than uid {os.geteuid()} can write {each}")
+            raise NoneKept(f"users other than uid {os.geteuid()} can write {each}")
     data = read_regular(path, _BYTES_MOST + 1)
     if len(data) > _BYTES_MOST:
         raise NoneKept(f"{path} is too large")

@@ -31,7 +31,7 @@ def hint(text: str, error: str) -> str:
     if error.startswith("Invalid value") and here is not None and (word := _BARE_WORD.fullmatch(here[1])):
         name = here[0][-1]
         if switch := _SWITCHES.get(word["word"].lower()):
-            return f"{name} = {word['word']} is no TOML: write {name} = {switch} (at line {line})"
+            return f"{name} = {word['word']} is not TOML: write {name} = {switch} (at line {line})"
         return f'{name} = {word["word"]} has no quotes: write {name} = "{word["word"]}" (at line {line})'
     if error.startswith(("Cannot overwrite a value", "Cannot declare", "Cannot mutate", "Duplicate")):
         return _twice(text, line)
@@ -46,8 +46,8 @@ def _twice(text: str, line: int) -> str:
     first, second = twice[path][:2]
     dotted = ".".join(path)
     if re.match(r"\s*\[", text.splitlines()[second - 1]):
-        return f"the table [{dotted}] stands at line {first} and again at line {second}: put its keys below the first, and delete the second"
-    return f"{dotted} stands at line {first} and again at line {second}: delete one of them"
+        return f"the table [{dotted}] is at line {first} and again at line {second}: put its keys below the first, and delete the second"
+    return f"{dotted} is at line {first} and again at line {second}: delete one of them"
 
 
 def _settings(text: str) -> Iterator[tuple[int, KeyPath, str]]:

@@ -252,7 +252,7 @@ def _misfits(config: Config) -> Iterator[Misfit]:
         deadlines = f"{format_duration(nvml.init_deadline)} beside {format_duration(nvml.deadline)}"
         yield (
             ("collectors.nvml.init_deadline", "collectors.nvml.deadline"),
-            f"expected init_deadline to be no shorter than deadline, found {deadlines}: the first pass does more, not less",
+            f"expected init_deadline to be no shorter than deadline, found {deadlines}: the first pass takes longer",
         )
     yield from exec_misfits(config.exec)
     yield from notify_misfits(config.notify)

@@ -94,4 +94,4 @@ def _webhook_misfits(here: str, webhook: WebhookOptions) -> Iterator[Misfit]:
             "set either a bearer token or a password, not both",
         )
     if webhook.ca is not None and webhook.url.startswith("http://"):
-        yield (f"{here}.ca",), "certificates are of use with https:// only"
+        yield (f"{here}.ca",), "certificates are used with https:// only"

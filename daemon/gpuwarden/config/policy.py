@@ -15,7 +15,7 @@ from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.options import Misfit, bounded
 
 UNCOUNTED = (
-    "set breaker.prometheus to the address of who scrapes the nodes, "
+    "set breaker.prometheus to the address of the Prometheus that scrapes the nodes, "
     'or breaker.uncounted = "allow" if every node may exclude itself'
 )
 

@@ -28,7 +28,7 @@ def series_misfits(
     named = [name for name in series if name not in SETS]
     for name in (name for name in named if metrics is not None and name not in metrics):
         hint = near(name, (*SETS, *(metrics or ()))) or '; `/metrics` with "full" has all of them'
-        yield _KEY, f"{name[:80]!r} is no metric{hint}"
+        yield _KEY, f"{name[:80]!r} is not a metric{hint}"
     missing = [name for name in COUNTED_BY if name not in series]
     if breaker.prometheus and len(named) == len(series) and missing:
-        yield _KEY, f"lacks {', '.join(missing)}: the breaker counts the fleet by it (breaker.prometheus)"
+        yield _KEY, f"lacks {', '.join(missing)}, by which the breaker counts the fleet (breaker.prometheus)"

@@ -67,6 +67,6 @@ class Durable:
 
 
 _NOT_YET = (
-    "accepted, not yet on disk: {}; it is lost if gpuwarden ends before the disk takes it. Look at the disk of the state folder and "
+    "accepted, not yet on disk: {}; it is lost if gpuwarden ends before it is written. Check the disk of the state folder and "
     "send the same command again: it changes nothing and waits for the disk"
 )

@@ -83,7 +83,7 @@ class _Notify:
 
     def _in_turn(self, peer: Peer) -> None:
         if (seconds := self._pushes.wait(peer.uid)) > 0:
-            raise VerbError(f"too many announcements: this one is not taken; try again in {seconds:.0f} s", TRY_AGAIN)
+            raise VerbError(f"too many announcements: this one is refused; try again in {seconds:.0f} s", TRY_AGAIN)
 
 
 def _within(arguments: Mapping[str, Any]) -> float:

@@ -99,7 +99,7 @@ class _Sessions:
 
     def begin(self) -> str:
         if len(self._open) >= SESSIONS_MOST:
-            raise VerbError(f"{len(self._open)} recordings are under way already; try again", TRY_AGAIN)
+            raise VerbError(f"{len(self._open)} recordings are already in progress; try again", TRY_AGAIN)
         engine, now, name = self._service.engine, self._clock(), secrets.token_hex(8)
         session = _Session(now.boottime, partial(self.give_up, name))
         memory = tuple(checkpoint(engine.state, now))
@@ -133,7 +133,7 @@ def record_verbs(service: Service, clock: Clock) -> Mapping[str, Verb]:
     async def record(arguments: dict[str, Any], _: Peer) -> Any:
         name, ends = arguments.get("session"), arguments.get("end", False)
         if not isinstance(name, str | None) or not isinstance(ends, bool):
-            raise VerbError("record needs a session as it was given out, or none")
+            raise VerbError("record needs the session that a response gave, or none")
         name = sessions.begin() if name is None else name
         session = sessions.asked(name)
         if ends:

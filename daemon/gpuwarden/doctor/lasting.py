@@ -16,11 +16,11 @@ def after_a_boot(config: Config, folder: Path) -> Iterator[Row]:
     if not kind:
         return
     state = (
-        f"{config.state.dir} is on {kind}, which a boot empties: what gpuwarden excluded before, only a person restores"
+        f"{config.state.dir} is on {kind}, which a boot empties: only an operator lifts earlier exclusions of gpuwarden"
     )
     if config.inventory.expected_gpus is not None:
         yield ok("state after a boot", state)
         return
-    state = f"{state}, and a GPU that is gone after it makes no failure"
+    state = f"{state}, and a GPU that is gone after it is not reported"
     to_do = "set inventory.expected_gpus, or keep the state on a disk of this node (docs/use/systemd.md#state-on-another-disk)"
     yield warn("state after a boot", state, to_do)

@@ -28,7 +28,7 @@ def web(config: Config) -> Iterator[Row]:
             yield fail(
                 "web",
                 str(fault),
-                "correct it: a daemon that runs keeps what it read before; one that is started serves nothing, or does not start",
+                "correct it: a running daemon keeps what it read before; a new one serves nothing, or does not start",
             )
         return
     users = f"{len(web_config.users)} with a password" if web_config.users else "no passwords"

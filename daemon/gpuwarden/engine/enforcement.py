@@ -42,7 +42,7 @@ log = get_logger()
 FIRST_READ = 5.0
 """Seconds within which the first read is made, or a twelfth of `look_often` if that is less."""
 
-CONFIGURED_NO_MORE = "it is configured no more: lift it there if it still stands, and `gpuwarden restore` forgets it"
+CONFIGURED_NO_MORE = "it is no longer configured: lift its exclusion there; `gpuwarden restore` forgets it"
 """Text for an actuator that has a pending intent or a hold, but is no longer configured."""
 
 

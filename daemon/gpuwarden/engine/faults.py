@@ -37,7 +37,7 @@ class Faults:
         signature = (feature, call, type(error), _place(error))
         if signature not in self._logged and len(self._logged) < LOGGED_MOST:
             self._logged.add(signature)
-            log.error("feature failed: the others go on", feature=feature, call=call, exc_info=error)
+            log.error("feature failed: the others continue", feature=feature, call=call, exc_info=error)
 
     def went_well(self, feature: str, call: str) -> None:
         """Record that a call succeeded, which clears its error."""

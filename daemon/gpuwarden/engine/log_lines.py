@@ -67,7 +67,7 @@ LINES: dict[EventKind, Line | Callable[[Event], Line]] = {
     EventKind.SXID: ("warning", "SXid"),
     EventKind.AER: ("warning", "fatal PCIe error"),
     EventKind.KERNEL_LINE: ("warning", "kernel reports"),
-    EventKind.OOM_KILL: ("warning", "kernel killed a process for want of memory"),
+    EventKind.OOM_KILL: ("warning", "kernel killed a process: out of memory"),
     EventKind.COUNTED: ("info", "link errors counted"),
     EventKind.RESET: ("info", "GPU reset"),
     EventKind.LOG_GAP: ("warning", "kernel log records lost"),
@@ -82,16 +82,16 @@ LINES: dict[EventKind, Line | Callable[[Event], Line]] = {
     EventKind.OUTCOME: ("info", "action outcome"),
     EventKind.EXCLUDED: ("warning", "node excluded"),
     EventKind.RESTORED: ("info", "node restored"),
-    EventKind.HELD: ("info", "standing exclusion adopted"),
-    EventKind.LIFTED: ("warning", "exclusion ended or taken over by somebody else"),
+    EventKind.HELD: ("info", "existing exclusion adopted"),
+    EventKind.LIFTED: ("warning", "exclusion ended or taken over by another party"),
     EventKind.EXCLUDED_BY_OTHERS: ("info", "node excluded by another party"),
     EventKind.ORDERED: ("info", "operator order"),
     EventKind.NOTICED: ("warning", "termination notice"),
     EventKind.NOTICE_ENDED: ("info", "termination notice withdrawn"),
     EventKind.RELEASED: ("info", "finding released: ends with the next pass that does not observe it"),
     EventKind.NEEDS_PERSON: ("warning", "finding needs a person: the node is not restored automatically"),
-    EventKind.MACHINE_CHANGED: ("warning", "ledger is of another machine: set aside, begun again"),
-    EventKind.LEDGER_MOVED: ("error", "ledger corrupt: moved aside, begun again"),
+    EventKind.MACHINE_CHANGED: ("warning", "ledger is of another machine: moved aside, new one begun"),
+    EventKind.LEDGER_MOVED: ("error", "ledger corrupt: moved aside, new one begun"),
     EventKind.LEDGER_LOST: ("error", "ledger lost its last events"),
 } | {kind: line for feature in parts("log_lines").values() for kind, line in feature.LINES.items()}
 """The log line of each kind of event, or a function that returns it."""
@@ -115,7 +115,7 @@ def write_line(event: Event, *, shadow: bool = False) -> None:
     if event.data.get("severity") == "failure" or event.data.get("to") == "failure":
         level = "error"
     if shadow:
-        level, text = "info", f"{text} (shadow: nothing follows from it)"
+        level, text = "info", f"{text} (shadow: only reported)"
     about: dict[str, object] = {} if event.key is None else {"id": str(event.key)}
     if event.kind == EventKind.RAISED and event.key is not None:
         row = condition(event.key.code)

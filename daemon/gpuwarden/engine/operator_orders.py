@@ -112,7 +112,7 @@ class Orders:
         except orders.FailuresStand as error:
             raise ValueError(override_text.refusal(error.findings, verdict, enforce=settings.enforce)) from error
         forgotten = [
-            f"{name}: forgotten, since it is configured no more; what it excluded may still stand there"
+            f"{name}: forgotten, since it is no longer configured; its exclusion may still be in force there"
             for name in orders.unconfigured(state, self._boxes)
         ]
         if not failures:
@@ -164,7 +164,7 @@ class Orders:
     def _no_request(self, act: Act) -> str:
         if self._boxes:
             reasons = "; ".join(hold.reason for hold in self._state().holds.values())
-            return f"excluded already, and left as it is: {reasons}" if reasons else "it waits for the scheduler"
+            return f"already excluded, and left as it is: {reasons}" if reasons else "it waits for the scheduler"
         done = "excluded" if act is Act.EXCLUDE else "no longer excluded by an operator"
         return f"{done}: the heartbeat and the verdict file show it; no scheduler is configured"
 
@@ -184,13 +184,13 @@ def _line(outcome: tuple[str, Outcome | None]) -> str:
 def _answer(outcome: Outcome | None) -> str:
     match outcome:
         case None:
-            return "no answer yet: it stays wanted, and is done when the scheduler answers"
+            return "no answer yet: the order stays in force, and is carried out when the scheduler answers"
         case Outcome(result=Result.DONE):
             return f"done; {outcome.text}" if outcome.text else "done"
         case Outcome(result=Result.ALREADY):
-            return outcome.text or "so it was already"
+            return outcome.text or "no change was needed"
         case Outcome(result=Result.DROPPED):
             return f"not done: {outcome.text}"
         case Outcome(result=Result.REFUSED):
             return f"refused: {outcome.text}"
-    return f"not done yet, and tried again: {outcome.text}"
+    return f"not done yet, will be retried: {outcome.text}"

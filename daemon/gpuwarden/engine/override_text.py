@@ -32,7 +32,7 @@ def stays_out(failures: Sequence[Finding], verdict: Verdict, outcomes: Iterable[
 
 def overridden(failures: Sequence[Finding], verdict: Verdict) -> Iterator[str]:
     """Yield each failure that was overridden, and what that means for jobs."""
-    yield f"overridden, so that jobs are started in spite of {len(failures)} active failure{'s'[: len(failures) > 1]}:"
+    yield f"overridden: jobs start despite {len(failures)} active failure{'s'[: len(failures) > 1]}:"
     yield from _listed(failures, verdict)
     yield (
         "this lasts until each of them has ended, until the next boot, or until gpuwarden exclude; meanwhile gpuwarden status and the "
@@ -43,12 +43,12 @@ def overridden(failures: Sequence[Finding], verdict: Verdict) -> Iterator[str]:
 def _to_do(failures: Sequence[Finding], *, enforce: bool) -> str:
     unconfirmed = [finding for finding in failures if not finding.confirmed]
     wait = (
-        "what is only remembered is confirmed, or ends, within a minute or two after gpuwarden's start: try again then"
+        "remembered failures are confirmed, or end, within two minutes after gpuwarden starts: try again then"
         if len(unconfirmed) == len(failures)
-        else "repair them, or end what gpuwarden status says can be acknowledged (gpuwarden ack), and "
+        else "repair them, or acknowledge those for which gpuwarden status allows it (gpuwarden ack), and "
         + ("the node comes back" if enforce else "try again")
     )
-    return f"{wait}; to start jobs here in spite of them: {FORCE}"
+    return f"{wait}; to start jobs here despite them: {FORCE}"
 
 
 def _listed(failures: Sequence[Finding], verdict: Verdict) -> Iterator[str]:
@@ -66,7 +66,7 @@ def effect_on_jobs(finding: Finding, verdict: Verdict) -> str:
     if finding.key.code in _NO_GPU_WORKS:  # before `jobs_go_on`, which is about running jobs
         return "no job can use any GPU of this node"
     if jobs_go_on(finding):
-        return "jobs run, worse at most"
+        return "jobs run, possibly degraded"
     if finding.key.code == "gpu_missing":
         return "jobs that are given this GPU fail when they start"
     if gpu is None:

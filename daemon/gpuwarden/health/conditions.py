@@ -62,8 +62,8 @@ _ROWS: tuple[Condition, ...] = (
     Condition(
         code="driver_library_mismatch", scope="node", severity=F, advice=Advice.REBOOT, fall=10, jobs_go_on=True,
         title="The NVML library and the loaded driver have different versions",
-        why="The packages were upgraded under a loaded driver. Running jobs go on; new ones fail to start until the "
-        "module is reloaded. Nothing can be read of the GPUs meanwhile. A warning at first, since an upgrade ends with a reload of the driver; a failure "
+        why="The packages were upgraded under a loaded driver. Running jobs continue; new ones fail to start until the "
+        "module is reloaded. The GPUs cannot be read meanwhile. A warning at first, since an upgrade ends with a reload of the driver; a failure "
         "after 10 minutes on a host. In a container the library is the container's: it stays a warning.",
         source="nvml.h: NVML_ERROR_LIB_RM_VERSION_MISMATCH; mozilla/translations#1167 (50 tasks failed on such a node)",
     ),
@@ -79,16 +79,16 @@ _ROWS: tuple[Condition, ...] = (
         title="NVML fails",
         why="The library answers with an error, or every GPU with an unknown one while the bus has them all and no kernel line says why; "
         "or the process that reads it dies. The GPUs are unknown meanwhile. A warning; unknown errors (999) that last for 10 minutes on a host, not "
-        "in a container, are a failure: device files that may be opened lead to a driver that serves nobody.",
+        "in a container, are a failure: the device files can be opened, but the driver does not work.",
         source="own rule: a failing reader is reported, never taken for health; NVIDIA/nvidia-docker#1730 (a container that lost its device files)",
         depends_on=NO_DRIVER,
     ),
     Condition(
         code="gpu_unresponsive", scope="gpu", severity=F, advice=Advice.RESET_GPU, rise=30, fall=30,
         title="A GPU does not answer the driver",
-        why="NVML lists it, but every question ends in a timeout or an unknown error for 30 s and two passes; or a call about it did not return within the "
+        why="NVML lists it, but every query ends in a timeout or an unknown error for 30 s and two passes; or a call about it did not return within the "
         "deadline in two processes, after 20 s, or in one that sleeps in the kernel, at once. The finding names the call. Such a GPU is read last "
-        "or, for a growing while, not at all, so that the others are judged meanwhile.",
+        "or, for growing periods, not at all, so that the others are judged meanwhile.",
         source="nvml.h: NVML_ERROR_TIMEOUT, NVML_ERROR_UNKNOWN", depends_on=NO_GPU,
     ),
     Condition(
@@ -143,7 +143,7 @@ _ROWS: tuple[Condition, ...] = (
         code="ecc_uncorrectable", scope="gpu", severity=F, advice=Advice.RESET_GPU, fall=10,
         title="Uncorrectable memory errors",
         why="Volatile uncorrected errors since the driver was loaded. A warning only if the driver contained them (Xid 94, "
-        "no 48, 95 or 140, none in SRAM): then the application died, the GPU goes on, and the row is remapped at reset.",
+        "no 48, 95 or 140, none in SRAM): then the application died, the GPU continues, and the row is remapped at reset.",
         source="DCGM_FR_VOLATILE_DBE_DETECTED; NVIDIA GPU memory error management", depends_on=NO_GPU,
     ),
     Condition(
@@ -248,7 +248,7 @@ _ROWS: tuple[Condition, ...] = (
         code="thermal_limit", scope="gpu", severity=F, advice=Advice.INSPECT_HARDWARE, rise=120, fall=120,
         title="A GPU is beyond its temperature limit",
         why="At or above the slowdown point or the memory's limit for 2 minutes; a failure at the shutdown point. The thermal margin "
-        "counts from the board's slowdown offset on (H100: -2): at 0 the GPU is at its highest operating temperature, and well.",
+        "counts from the board's slowdown offset on (H100: -2): at 0 the GPU is at its highest operating temperature, and healthy.",
         source="nvml.h: nvmlDeviceGetTemperatureThreshold; NVIDIA/NVSentinel ADR-042 (offsets); debounce of minutes: Minder (4 min "
         "continuity)", depends_on=NO_GPU,
     ),
@@ -282,7 +282,7 @@ _ROWS: tuple[Condition, ...] = (
     Condition(
         code="ledger_unavailable", scope="node", severity=W, advice=Advice.FIX_CONFIGURATION, fall=10,
         title="The ledger cannot be read or written",
-        why="Judging and publishing go on; events from now on may be lost at the next restart. gpuwarden check, which reads it, "
+        why="Judging and publishing continue; events from now on may be lost at the next restart. gpuwarden check, which reads it, "
         "does not find what the daemon has latched: run it as root.",
         source="own rule: a daemon that cannot keep its history reports it",
     ),
@@ -303,21 +303,21 @@ _ROWS: tuple[Condition, ...] = (
     Condition(
         code="actuator_refused", scope="node", severity=W, advice=Advice.FIX_CONFIGURATION, fall=10,
         title="A scheduler refuses an action of gpuwarden",
-        why="For lack of permission, or since it knows no such node. Until that is fixed a failing node keeps getting "
-        "work; it is tried again after a minute, and then ever less often, up to once an hour.",
+        why="For lack of permission, or because it has no such node. Until that is fixed a failing node keeps getting "
+        "work; retries follow after a minute, then less often, down to once an hour.",
         source="Slurm 22.05: an update of a node needs root, SlurmUser or an Administrator of slurmdbd (measured)",
     ),
     Condition(
         code="actuator_unreachable", scope="node", severity=W, advice=Advice.FIX_CONFIGURATION, rise=600, fall=10,
         title="Scheduler unreachable for 10 min while an action is pending",
-        why="It is down, does not accept gpuwarden's token, or knows no such node. A node that is to be excluded keeps getting work, or one "
+        why="It is down, does not accept gpuwarden's token, or has no such node. A node that is to be excluded keeps getting work, or one "
         "that is excluded stays so; the action is retried all the time.",
         source="own rule: an action that is pending and cannot be done is reported",
     ),
     Condition(
         code="exclusion_stuck", scope="node", severity=W, advice=Advice.FIX_CONFIGURATION, rise=600, fall=10,
         title="Excluded by gpuwarden for 10 min though nothing is wrong",
-        why="The scheduler shows an exclusion of gpuwarden's that the ledger does not know, or to whose reason a person or the scheduler "
+        why="The scheduler shows an exclusion of gpuwarden's that is not in the ledger, or to whose reason a person or the scheduler "
         "added something. gpuwarden does not lift it by itself, so that the node would stay out unnoticed.",
         source="own rule: a healthy node that only a person brings back is reported",
     ),
@@ -331,23 +331,23 @@ _ROWS: tuple[Condition, ...] = (
     Condition(
         code="web_config_faulty", scope="node", severity=W, advice=Advice.FIX_CONFIGURATION, fall=10,
         title="The web configuration has a fault, or its certificate is about to expire",
-        why="What was read before stays in force, so that scrapes go on; but a user who was taken out can still log in, and a "
-        "certificate that expires ends every scrape. At a start nothing was read before: nothing is served. It is read again by itself once "
-        "it is mended.",
+        why="What was read before stays in force, so that scrapes continue; but a removed user can still log in, and a "
+        "certificate that expires ends every scrape. At a start nothing was read before: nothing is served. It is read again automatically "
+        "once it is corrected.",
         source="own rule: expiry is reported 7 days before, or a tenth of the certificate's life if that is less",
     ),
     Condition(
         code="feature_failed", scope="node", severity=W, advice=Advice.CONTACT_SUPPORT, rise=30, fall=10,
         title="A feature of gpuwarden fails",
-        why="An internal error of a feature, as the evacuation, the test before a return, or what Slurm's scripts ask for. The GPUs are watched, and the node "
-        "is excluded for failures, as before. What the feature wrote last stays. If it may demand something before a return, the node does not return by itself.",
+        why="An internal error of a feature, such as the evacuation, the test before a return, or the answers to Slurm's scripts. The GPUs are still watched, "
+        "and failures still exclude the node. What the feature wrote last stays. If it may demand something before a return, the node does not return by itself.",
         source="own rule: a bug in a feature is reported, and costs the node nothing else",
     ),
     Condition(
         code="config_faulty", scope="node", severity=W, advice=Advice.FIX_CONFIGURATION, fall=10,
         title="The configuration has a fault; the last good one is in force",
         why="The service was started while a file of the configuration had a fault. It judges and acts by the files of the last start "
-        "without one, since an unwatched node is worse; what was changed since does not hold.",
+        "without one, since an unwatched node is worse; later changes are not in force.",
         source="own rule: a typing error before a restart must not leave a fleet unwatched",
     ),
     # --- the memory of weeks
@@ -356,8 +356,8 @@ _ROWS: tuple[Condition, ...] = (
         ends="the counted days are older than 28 days, the board was replaced, or an operator acknowledged it (gpuwarden ack)",
         title="A lemon: this node fails again and again",
         why="On 3 different days of the last 28 a GPU or switch of it failed, gave failure-class Xids, remapped rows, or was "
-        "reset, rebooted or excluded while it failed. Each incident ended; the node deserves an inspection. A replaced board "
-        "takes its days along, `gpuwarden ack lemon_node` forgets them all. Resets while nothing is wrong do not count.",
+        "reset, rebooted or excluded while it failed. Each incident ended; the node deserves an inspection. Replacing a board "
+        "removes its days, `gpuwarden ack lemon_node` removes all. Resets while nothing is wrong do not count.",
         source="Meta RSC lemon study (28 days, 1.2 % of nodes touched 13 % of jobs); Lablup (3 of 63 nodes had half of the "
         "exclusions); 3 days: own choice, by chance on one of 1,100 nodes at 6.5 failures in 1,000 node-days",
     ),

@@ -54,7 +54,7 @@ def presence(slot: str, sight: Sight) -> tuple[Presence, str]:
     facts = sight.gpus.get(slot)
     if facts is None:
         return Presence.UNLISTED, "NVML does not list it"
-    return (Presence.UNLISTED, "NVML says it is lost") if facts.answer is GpuAnswer.LOST else (Presence.PRESENT, "")
+    return (Presence.UNLISTED, "NVML reports it as lost") if facts.answer is GpuAnswer.LOST else (Presence.PRESENT, "")
 
 
 def _on_bus(slot: str, sight: Sight) -> tuple[Presence, str] | None:

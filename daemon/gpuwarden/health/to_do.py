@@ -49,7 +49,7 @@ TO_DO: Mapping[str, str] = {
     "ecc_correctable_rate": "Nothing at night. Remapped rows as well (`nvidia-smi -q -d ECC,ROW_REMAPPER -i SLOT`): reset the GPU when the node is "
     "empty, run `dcgmi diag -r 3`, plan the replacement.",
     "row_remap_failed": f"Drain the node, {REPORT}, and have the board replaced. No reset helps.",
-    "row_remap_pending": f"Reset the GPU when the node is empty: {RESET_COMMAND}. Or reboot it. Jobs may go on until then.",
+    "row_remap_pending": f"Reset the GPU when the node is empty: {RESET_COMMAND}. Or reboot it. Jobs may continue until then.",
     "row_remap_overdue": f"Reset the GPU when the node is empty: {RESET_COMMAND}. Or reboot it. The node returns by itself.",
     "row_remaps_many": "Plan the replacement of the board. Nothing at night: `nvidia-smi -q -d ROW_REMAPPER -i SLOT` shows the spare rows left.",
     "gpu_repair_pending": "Reboot the node when it is empty. Pending again after the reboot: open a case with the vendor.",
@@ -97,8 +97,8 @@ TO_DO: Mapping[str, str] = {
     "adapter_failed": "Drain the node and power-cycle it. A reboot may do. Failed again: update the firmware (`mlxfwmanager`), then replace the adapter.",
     # --- the host
     "disk_full": "Find what fills it: `du -xhd1 NAME | sort -h | tail`. Deleted and still open: `lsof +L1`.",
-    "mount_missing": "Mount it: `mount NAME`. On many nodes: see the server. Needed no longer: take it out of `collectors.storage.expected`.",
-    "mount_hung": "Check the file server, and the network from this node to it. Processes go on when it is back; else drain the node and reboot it.",
+    "mount_missing": "Mount it: `mount NAME`. On many nodes: see the server. No longer needed: remove it from `collectors.storage.expected`.",
+    "mount_hung": "Check the file server, and the network from this node to it. Processes continue when it is back; else drain the node and reboot it.",
     "mount_read_only": "Drain the node, find the disk's first error in `dmesg`, replace the disk. Run `fsck` only while it is not mounted.",
     "nvme_failed": "Power-cycle the node when it is empty. Still missing in `nvme list`: reseat or replace the drive; its data is gone.",
     "memory_low": "Find who uses it: `ps -eo rss,user,cmd --sort -rss | head`. Also look at `/dev/shm`. Then limit jobs: `ConstrainRAMSpace=yes`.",
@@ -182,7 +182,7 @@ COMMON: Mapping[Advice, str] = {
 }
 """For findings without a specific text: numbers of the tables, and advice from the site's configuration."""
 
-_SITE_CHECK = "Do what the text of the check says. The check is this site's own: its command is in the configuration."
+_SITE_CHECK = "Follow the text of the check. The check is this site's own: its command is in the configuration."
 _PLAIN = re.compile(r"[A-Za-z0-9_./:@-]{1,128}")
 _RECOVERY_VALUE = "value"
 

@@ -31,7 +31,7 @@ UNKNOWN_REASONS: Mapping[str, UnknownReason] = {
     ),
     "driver_not_loaded": UnknownReason(
         "the NVIDIA driver is not loaded; this is normal for a while during a boot or a reload of the driver",
-        "Nobody reloads it: run `modprobe nvidia` and read what `dmesg | grep -i nvrm` says. After 2 minutes it is a failure.",
+        "If nothing reloads it, run `modprobe nvidia` and read what `dmesg | grep -i nvrm` says. After 2 minutes it is a failure.",
     ),
     "driver_library_mismatch": UnknownReason(
         "NVML and the loaded driver have different versions: nothing can be read until the driver is reloaded",

@@ -321,7 +321,7 @@ class _Steps:
         elif node_state.why is Why.OPERATOR:
             self._blocked[name] = f"an operator excluded it: {ONLY_A_PERSON}"
         else:
-            self._wait_for_person(name, f"the ledger does not know this exclusion: {ONLY_A_PERSON}")
+            self._wait_for_person(name, f"the ledger has no record of this exclusion: {ONLY_A_PERSON}")
 
     def _wait_for_person(self, name: str, why: str) -> None:
         self._blocked[name] = why
@@ -354,7 +354,7 @@ class _Steps:
             is_new = finding.key not in self.state.person and len(self.state.person) < KEYS_MOST
             if is_new and finding.advice in NEEDS_PERSON:
                 often = finding.evidence.get(OFTEN_KEY)
-                why = {"why": f"{finding.key} came {often} times within a day, whatever ended it"} if often else {}
+                why = {"why": f"{finding.key} occurred {often} times within a day"} if often else {}
                 self._event(EventKind.NEEDS_PERSON, {"advice": finding.advice.value, **why}, finding.key)
 
     # --- events

@@ -96,7 +96,7 @@ class Guarded:
     def unmet(self, verdict: Verdict) -> str:
         text: str | None = self._asked("unmet", verdict)
         if text is None:
-            return f"not restored: {self._objection()}; or bring it back as it is: gpuwarden restore --untested"
+            return f"not restored: {self._objection()}; or restore the node untested: gpuwarden restore --untested"
         return text
 
     def _asked(self, method: str, *arguments: object) -> Any:
@@ -111,7 +111,7 @@ class Guarded:
 
     def _objection(self) -> str:
         feature = self.guard.feature
-        return f"the feature {feature} fails, and what it demands before a return is not known: see journalctl -u gpuwarden, and restart gpuwarden"
+        return f"the feature {feature} fails, so its condition for a return is unknown: see journalctl -u gpuwarden, and restart gpuwarden"
 
 
 def demand_of(requirement: Requirement | None) -> Requirement | None:

@@ -58,7 +58,7 @@ def restore(
     """
     if imminent(state.notices, settings.horizon, now) is not None:
         raise ValueError(
-            "the end of this machine is announced: call that off first (gpuwarden notify-termination --cancel)"
+            "the end of this machine is announced: cancel it first (gpuwarden notify-termination --cancel)"
         )
     failures = live(state, verdict)
     gone = unconfigured(state, actuators)
@@ -116,7 +116,7 @@ def unconfigured(state: PolicyState, actuators: Collection[str]) -> list[str]:
 def _forgotten(state: PolicyState, name: str, boot_id: str, now: Stamp) -> Iterator[Event]:
     yield from _dropped(state, name, boot_id, now)
     if (hold := state.holds.get(name)) is not None:
-        lifted = Lifted(actuator=name, why=hold.why, reason=hold.reason, by="forgotten: configured no more")
+        lifted = Lifted(actuator=name, why=hold.why, reason=hold.reason, by="forgotten: no longer configured")
         yield Event(kind=EventKind.LIFTED, at=now, boot_id=boot_id, data=write(lifted))
 
 
@@ -179,7 +179,7 @@ def call_off(state: PolicyState, by: str, boot_id: str, now: Stamp, horizon: flo
     """
     announced = any(not notice.called_off for notice in state.notices.values())
     if not announced and not any(hold.why is Why.TERMINATION for hold in state.holds.values()):
-        raise ValueError("there is no termination notice to call off")
+        raise ValueError("there is no termination notice to cancel")
     left = imminent(called_off(state.notices, f"{OPERATOR}/"), horizon, now)
     data = write(NoticeEnded(by=by, released=left is None))
     return Event(kind=EventKind.NOTICE_ENDED, at=now, boot_id=boot_id, data=data)

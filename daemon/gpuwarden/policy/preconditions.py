@@ -93,7 +93,7 @@ def with_remark(reason: str, node_state: NodeState) -> NodeState:
 def _exclude(intent: Intent, node_state: NodeState) -> Outcome | None:
     match node_state.owner:
         case Owner.FOREIGN:
-            return Outcome(result=Result.DROPPED, text=f"it is excluded by somebody else: {_shown(node_state)}")
+            return Outcome(result=Result.DROPPED, text=f"it is excluded by another party: {_shown(node_state)}")
         case Owner.OURS if node_state.reason == intent.reason:
             return Outcome(result=Result.ALREADY, since=node_state.since)
         case Owner.OURS if node_state.suffix and not _says_repair(node_state):
@@ -103,7 +103,7 @@ def _exclude(intent: Intent, node_state: NodeState) -> Outcome | None:
         case Owner.OURS if node_state.why is not None and not (
             node_state.reason == intent.replaces or _gives_way(node_state.why, intent.why)
         ):
-            return Outcome(result=Result.DROPPED, text=f"it is excluded by us already: {node_state.reason}")
+            return Outcome(result=Result.DROPPED, text=f"gpuwarden already excludes it: {node_state.reason}")
     barred = _barred(node_state, frozenset())
     if barred is None or not intent.force or node_state.flags != {Flag.POWER}:
         return barred
@@ -120,10 +120,10 @@ def _gives_way(stands: Why, to: Why) -> bool:
 def _restore(intent: Intent, node_state: NodeState) -> Outcome | None:
     match node_state.owner:
         case Owner.NONE:
-            text = "; ".join(filter(None, ("no exclusion of ours stands", still_closed(node_state))))
+            text = "; ".join(filter(None, ("no exclusion of gpuwarden is in force", still_closed(node_state))))
             return Outcome(result=Result.ALREADY, text=text)
         case Owner.FOREIGN:
-            return Outcome(result=Result.DROPPED, text=f"it is excluded by somebody else: {_shown(node_state)}")
+            return Outcome(result=Result.DROPPED, text=f"it is excluded by another party: {_shown(node_state)}")
     if node_state.suffix and not (intent.force or _says_repair(node_state)):
         return Outcome(
             result=Result.DROPPED,
@@ -131,7 +131,7 @@ def _restore(intent: Intent, node_state: NodeState) -> Outcome | None:
         )
     if intent.reason and not stands(intent.reason, intent.since, node_state):
         return Outcome(
-            result=Result.DROPPED, text=f"another exclusion stands than the one to be lifted: {node_state.reason}"
+            result=Result.DROPPED, text=f"the exclusion in force is not the one to be lifted: {node_state.reason}"
         )
     explained = intent.force or intent.rebooted or node_state.why is Why.TERMINATION
     barred = _barred(node_state, frozenset({Flag.DOWN}) if explained else frozenset())
@@ -149,7 +149,7 @@ def _barred(node_state: NodeState, allowed: frozenset[Flag]) -> Outcome | None:
     if not flags:
         return None
     return Outcome(
-        result=Result.DROPPED, text=f"the scheduler says {', '.join(flags)} of this node ({node_state.state})"
+        result=Result.DROPPED, text=f"the scheduler shows {', '.join(flags)} for this node ({node_state.state})"
     )
 
 

@@ -97,14 +97,14 @@ def occupied(node_states: Mapping[str, NodeState], *, gpus_used: bool) -> str:
     the GPUs.
     """
     if away := [name for name, state in node_states.items() if not state.reachable]:
-        return f"{', '.join(away)} cannot be asked for jobs here"
+        return f"{', '.join(away)} cannot be asked which jobs are here"
     asked = {name: state for name, state in node_states.items() if state.empty is not None}
     for name, state in asked.items():
         if state.schedulable:
             return f"{name} may start jobs here ({state.state})"
         if not state.empty:
-            return f"{name} has jobs here ({state.state}), and they must end"
-    return "processes are on the GPUs, and must end" if not asked and gpus_used else ""
+            return f"{name} has jobs here ({state.state}), which must end first"
+    return "processes use the GPUs, and must end first" if not asked and gpus_used else ""
 
 
 def excluded(

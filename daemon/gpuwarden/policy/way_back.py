@@ -55,7 +55,7 @@ class WayBack:
         if not self.clean():
             if forced := overridden(self.state, self.seen.verdict):
                 ids = ids_of(forced)
-                return f"{ids}: overridden, and still active, so that it comes back when that has ended, or by gpuwarden restore --force"
+                return f"{ids}: overridden, but still active: it comes back when they have ended, or by gpuwarden restore --force"
             return f"it comes back after {settings.restore_passes} clean passes in a row, {self.state.clean} so far"
         if hold.by_failure and self._elapsed(hold) < settings.restore_after:
             return f"it comes back when it has been out for {settings.restore_after:.0f} s"
@@ -71,7 +71,7 @@ class WayBack:
         if hold.why is Why.OPERATOR:
             return "an operator excluded it"
         if self.state.person:
-            return next(filter(None, self.state.person.values()), "it was excluded for what needs a person")
+            return next(filter(None, self.state.person.values()), "it was excluded for what needs an operator")
         if hold.why is Why.TERMINATION and not (self.called_off(hold) or self._outlived(hold)):
             return "its end was announced in an earlier boot"
         if not hold.by_failure:

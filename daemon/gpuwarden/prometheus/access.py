@@ -75,7 +75,7 @@ def access(
     elif basic is not None:
         authorization = f"Basic {_basic(basic)}"
     if ca is not None and parts.scheme != "https":
-        raise AccessError(f"{url}: certificates are of use with https:// only")
+        raise AccessError(f"{url}: certificates are used with https:// only")
     return Access(
         url=url.rstrip("/"),
         host=parts.hostname or "",

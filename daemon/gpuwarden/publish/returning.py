@@ -6,7 +6,7 @@ from gpuwarden.health.model import Advice, Severity
 from gpuwarden.policy.way_back import NEEDS_PERSON
 
 BY_ITSELF = "this finding has ended and the node has been clean for a while: by itself (`policy.restore_passes`, `policy.restore_after`)"
-BY_PERSON = "it was repaired and somebody types `gpuwarden restore` on it: the fault may stay when its signs go away"
+BY_PERSON = "it was repaired and an operator runs `gpuwarden restore`: the fault can remain when its symptoms end"
 
 
 def comes_back_when(severity: Severity, advice: Advice, *, shadow: bool = False) -> str:

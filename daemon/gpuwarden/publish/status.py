@@ -313,7 +313,7 @@ def _errors(snapshot: Snapshot) -> Iterable[str]:
     for collector in snapshot.collectors:
         if collector.outcome in (PassOutcome.FAILED, PassOutcome.TIMED_OUT):
             named.add(collector.name)
-            yield f"{collector.name}: {collector.outcome.value.replace('_', ' ')}: {collector.error or 'no more is known'}"
+            yield f"{collector.name}: {collector.outcome.value.replace('_', ' ')}: {collector.error or 'no details given'}"
         if collector.worker is not None and (collector.worker.abandoned or collector.worker.parked):
             yield f"{collector.name}: a reader process could not be ended and was left behind: the host may need a reboot"
     yield from _failing_gpus(snapshot)
@@ -345,7 +345,7 @@ def _unmatched(snapshot: Snapshot) -> Iterable[str]:
 def _disbelieved(snapshot: Snapshot) -> Iterable[str]:
     if any(snapshot.disbelieved.values()):
         counts = ", ".join(f"{n} {DISBELIEVED.get(why, why)}" for why, n in snapshot.disbelieved.items() if n)
-        yield f"kernel log: lines that have the form of a fault were disbelieved: {counts}; see SECURITY.md"
+        yield f"kernel log: lines that look like faults were ignored: {counts}; see SECURITY.md"
 
 
 def _failed_calls(gpu: GpuFacts) -> Iterable[str]:

@@ -128,7 +128,7 @@ class TraceReader:
 
     def _header(self, line: Line) -> str:
         if type(line.get("trace")) is not int:
-            raise self._error('this is no gpuwarden trace: the first line of one begins with {"trace":')
+            raise self._error('this is not a gpuwarden trace: the first line of one begins with {"trace":')
         written_by = str(line.get("gpuwarden"))[:40]
         if line["trace"] > FORMAT:
             newer = f"gpuwarden {written_by} wrote this trace in format {line['trace']}"
@@ -154,9 +154,9 @@ class TraceReader:
         try:
             content = _JSON.decode(line.decode())
         except (ValueError, RecursionError) as error:
-            raise self._error(f"this is no JSON: {str(error)[:100]}") from None
+            raise self._error(f"this is not JSON: {str(error)[:100]}") from None
         if type(content) is not dict:
-            raise self._error("this is no JSON object")
+            raise self._error("this is not a JSON object")
         return content
 
     def _error(self, problem: str) -> TraceError:
@@ -324,7 +324,7 @@ def _sane(at: Stamp) -> Stamp:
 
 
 def _no_number(text: str) -> float:
-    raise ValueError(f"{text} is no number")
+    raise ValueError(f"{text} is not a number")
 
 
 def _float(text: str) -> float:

@@ -140,7 +140,7 @@ def test_gpu_of_which_processes_cannot_be_listed_is_not_tested(fake: FakeCuda) -
     fake.nvml.error(0, "nvmlDeviceGetComputeRunningProcesses_v3", 15)
     measured = run(fake)
     assert measured.obstacle is Obstacle.FAILED_CALL
-    assert "NVML cannot say who uses it" in measured.text
+    assert "NVML does not report which processes use it" in measured.text
     assert fake.holders() == set()
 
 
@@ -151,7 +151,7 @@ def test_gpu_that_vanishes_in_the_middle_ends_the_test(fake: FakeCuda) -> None:
         worker.answer("all")
         measured = worker.measured()
     assert measured.obstacle is Obstacle.FAILED_CALL
-    assert "NVML cannot say who uses it" in measured.text
+    assert "NVML does not report which processes use it" in measured.text
     assert (len(measured.kernels), measured.memory) == (1, None)
 
 

@@ -46,7 +46,7 @@ def test_gpus_on_which_nothing_is_found_exit_with_0_and_are_never_called_healthy
     code, document = host.alone()
     assert (code, document["verdict"]) == (0, "nothing_found")
     assert [gpu["verdict"] for gpu in document["gpus"]] == ["nothing_found"] * 2
-    assert "judged without the past" in document["notes"][0]
+    assert "judged without earlier results" in document["notes"][0]
     printed = host.begin("--i-know-nobody-is-here").communicate(timeout=PATIENCE)[0]
     assert "nothing found" in printed
     assert "3,060.0 GB/s" in printed
@@ -342,7 +342,7 @@ def test_an_error_of_a_peer_costs_the_reader_no_verdict_and_is_that_peer_s(tmp_p
 def test_a_host_that_may_be_given_work_is_tested_at_level_gate_only_and_2_gib_stay_free(host: ActiveHost) -> None:
     code, document = host.test("--level", "standard")
     assert (code, document["gpus"][0]["obstacle"]) == (3, "busy")
-    assert "somebody may start work at any moment" in document["gpus"][0]["text"]
+    assert "work may start at any moment" in document["gpus"][0]["text"]
     assert host.workers == []
     code, _ = host.test("--level", "gate")
     assert code == 0
@@ -440,7 +440,7 @@ def test_the_order_that_nobody_is_here_is_refused_where_a_scheduler_is(host: Act
     [
         ([{"signal": int(signal.SIGSEGV)}], "crashed", "SIGSEGV"),
         ([{"signal": int(signal.SIGTERM)}], "interrupted", "ended by SIGTERM"),
-        ([{"raw": "[" * 5000}], "crashed", "something else than the protocol"),
+        ([{"raw": "[" * 5000}], "crashed", "did not follow the protocol"),
         ([{"flood": True}], "crashed", "line of more than"),
         ([{"write": {"measured": {"memory": 5}}}], "crashed", "cannot be read: memory"),
         ([{"deaf": True}, {"sleep": 300}], "hung", "has not ended within 15 s"),
@@ -590,7 +590,7 @@ def test_who_may_not_test_keeps_no_test_away_by_taking_its_name(host: ActiveHost
     with name_taken(host, f"os.setuid(65534); {TAKEN}; {then}"):
         code, document = host.alone()
         assert code == 0
-        assert "which was disregarded: end it" in document["notes"][0]
+        assert "and was ignored: end it" in document["notes"][0]
 
 
 @pytest.mark.slow

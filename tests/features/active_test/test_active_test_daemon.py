@@ -63,7 +63,7 @@ def test_a_test_goes_on_when_the_daemon_is_killed_and_says_that_nothing_was_kept
     killed.touch()
     code, document = ended(process)
     assert (code, document["verdict"]) == (0, "nothing_found")
-    assert "judged without the past of these GPUs, and not kept: no daemon answers" in document["notes"][0]
+    assert "judged without earlier results of these GPUs, and not recorded: no daemon answers" in document["notes"][0]
 
 
 @pytest.mark.slow

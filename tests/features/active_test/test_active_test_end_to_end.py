@@ -118,7 +118,7 @@ def test_what_all_gpus_lack_is_printed_once_and_with_what_to_do(cuda: CudaHost) 
     printed = cuda.begin("--i-know-nobody-is-here", "--level", "gate").communicate(timeout=PATIENCE)[0]
     assert printed.count("libcuda.so.1 could not be loaded") == 1
     assert "GPU 0, 1: unsupported: CUDA cannot be used" in printed
-    assert printed.splitlines()[-1] == "to do: mend what is named above (gpuwarden doctor has more), and test again"
+    assert printed.splitlines()[-1] == "to do: correct what is named above (gpuwarden doctor has more), and test again"
     assert "judged" not in printed
 
 

@@ -152,7 +152,7 @@ def test_a_job_that_is_cancelled_leaves_a_report_and_no_worker(node: SlurmNode) 
 def test_a_controller_that_does_not_answer_counts_as_occupied(node: SlurmNode) -> None:
     node.slurm.drain("n1", "new board")
     node.slurm.pause("slurmctld")
-    assert "Slurm cannot say who is here" in node.busy("--level", "gate")
+    assert "Slurm does not list the jobs here" in node.busy("--level", "gate")
 
 
 @pytest.mark.slow

@@ -197,7 +197,7 @@ def test_jobs_are_submitted_as_a_user_whom_the_daemon_believes() -> None:
     assert submits_as("root", 0) == ()
     with pytest.raises(NoSuchSubmitter, match="no user of this host"):
         submits_as("no-such-user-here", 0)
-    with pytest.raises(NoSuchSubmitter, match="does not believe"):
+    with pytest.raises(NoSuchSubmitter, match="does not accept"):
         submits_as("nobody", 0)
     with pytest.raises(NoSuchSubmitter, match="run it as root"):
         submits_as("root", 65534)

@@ -244,7 +244,7 @@ def test_the_doctor_finds_what_a_submission_needs(slurm: Slurm, node: IdleNode, 
     }  # fmt: skip
     assert "systemctl enable --now gpuwarden-test.timer" in rows["idle timer"].to_do
     make_idle(node, slurm, "n1", 'account = "nobodys"\n', user="daemon")
-    assert "whose results the daemon does not believe" in examined(node)["slurm_user"].found
+    assert "whose results the daemon does not accept" in examined(node)["slurm_user"].found
 
 
 def examined(node: IdleNode) -> dict[str, Row]:

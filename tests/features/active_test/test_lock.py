@@ -72,7 +72,7 @@ def test_a_lock_file_of_the_same_name_in_any_folder_makes_no_test_of_who_has_the
 ) -> None:
     with name_taken(node, tmp_path / NAME) as pid, node_lock(own, configured, PROC) as stranger:
         assert stranger.startswith(f"process {pid} (")
-        assert f"without the lock of {own} or {configured}, which was disregarded" in stranger
+        assert f"without the lock of {own} or {configured}, and was ignored" in stranger
 
 
 @ROOT

@@ -41,7 +41,7 @@ def test_after_a_finding_it_says_what_to_do_about_it(
     ("obstacle", "to_do"),
     [
         (Obstacle.BUSY, "test again when nobody uses the GPUs"),
-        (Obstacle.UNSUPPORTED, "mend what is named above"),
+        (Obstacle.UNSUPPORTED, "correct what is named above"),
         (Obstacle.RESET_FIRST, "drain the node, reset the GPU or reboot"),
         (Obstacle.GPU_ERROR, "before the GPU takes work again, see its findings"),
         (Obstacle.HUNG, "before the GPU takes work again, see its findings"),

@@ -179,7 +179,7 @@ def test_a_daemon_of_another_version_costs_its_documents_alone(
     archive = only_archive(host)
     assert archive.manifest["findings"] == [FINDING]
     assert archive.state("status.json")[0] == "missing"
-    assert "of a form that this version does not know" in archive.state("status.json")[1]
+    assert "cannot be read by this version" in archive.state("status.json")[1]
 
 
 @pytest.mark.slow

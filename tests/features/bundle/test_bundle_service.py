@@ -63,7 +63,7 @@ def config_of(folder: Path) -> Config:
     ids=str,
 )
 def test_nothing_but_findings_is_a_request(tmp_path: Path, request_: bytes) -> None:
-    assert answer(config_of(tmp_path), request_[:5000]) == {"error": "this is no request"}
+    assert answer(config_of(tmp_path), request_[:5000]) == {"error": "this is not a request"}
     assert list(tmp_path.iterdir()) == []
 
 
@@ -146,7 +146,7 @@ def test_the_daemon_sends_findings_and_gets_the_path(tmp_path: Path) -> None:
     ("answer", "within", "why"),
     [
         (b'{"error": "cannot\\nwrite"}', 60.0, "^cannot write$"),
-        (b"", 60.0, "gave no result; the journal of gpuwarden-bundle@ says why"),
+        (b"", 60.0, "gave no result; see the journal of gpuwarden-bundle@"),
         (b"[" * 50_000, 60.0, "gave no result"),
         (b"x" * (ANSWER_MOST + 1), 60.0, "gave no result"),
         (None, 0.2, r"has not answered within 0\.2 s"),

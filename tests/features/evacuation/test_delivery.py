@@ -81,7 +81,7 @@ def test_the_choice_is_its_own_then_the_comment_s_then_the_label_s_then_the_site
     job = local(7, process(1, declared=own, catches=frozenset(SIGNALS)), declared=label)
     delivery = deliver(job, slurm_job(7, comment=comment, node_count=1), rules)
     assert signals(delivery) == ({} if expected is None else {1: expected})
-    assert delivery.text == (f"SIG{expected} to 1 rank here" if expected else "it wants no signal")
+    assert delivery.text == (f"SIG{expected} to 1 rank here" if expected else "it asks for no signal")
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_a_process_that_does_not_answer_to_the_kernel_is_left_alone() -> None:
     delivery = deliver(local(7, process(1, stuck=True)))
     assert (delivery.way, delivery.text) == (
         Way.NONE,
-        "its ranks here may not be read, do not answer to the kernel, or run under another user than the job",
+        "its ranks here cannot be read, do not respond, or run as another user than the job",
     )
 
 

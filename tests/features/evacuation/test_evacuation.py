@@ -162,7 +162,7 @@ async def test_a_notice_withdrawn_before_the_commit_signals_nobody(tmp_path: Pat
         rig.acts()
         rig.committed.set()
         written = await rig.writes(EventKind.SIGNALLED)
-        assert (written.data["result"], "called off" in str(written.data["text"])) == ("unsent", True)
+        assert (written.data["result"], "cancelled" in str(written.data["text"])) == ("unsent", True)
         assert job_rank.received_all() == []
 
 

@@ -67,7 +67,7 @@ def test_a_job_without_a_receiver_runs_on_until_its_time_is_up() -> None:
     deaf = process(1, catches=frozenset(), rank=0)
     story = Story(unschedulable=True).runs(7, deaf).announces(announced(60.0)).acts()
     assert (story.signals, story.known(7).way, story.requeues) == ([], Way.NONE, [])
-    assert story.known(7).text == "no rank of it here catches SIGTERM: it would die of it"
+    assert story.known(7).text == "no rank of it here catches SIGTERM, which would kill it"
     assert story.waits(55.0).acts().requeues == [(7, 1_055.0)]
 
 
@@ -451,7 +451,8 @@ def test_a_requeued_job_stays_so_though_a_second_attempt_fails() -> None:
 
 
 @pytest.mark.parametrize(
-    ("properties", "text"), [({"batch": False}, "it is no batch job"), ({"requeue": False}, "it may not be requeued")]
+    ("properties", "text"),
+    [({"batch": False}, "it is not a batch job"), ({"requeue": False}, "it may not be requeued")],
 )
 def test_a_job_that_cannot_be_requeued_is_signalled_and_named_once(properties: dict[str, bool], text: str) -> None:
     story = (
@@ -714,7 +715,7 @@ def test_the_plan_is_shown_line_by_line() -> None:
     assert preview(story.state, announced(120.0), story.seen, SETTINGS, story.now) == (
         "aws/aws-1, interruption: this machine ends in 120 s",
         f"slurm/7 (train): SIGTERM through Slurm to the whole job, 2 ranks of it here; {WAITS.format('its ranks on all its nodes are', 115)}",
-        f"slurm/8 (train): no rank of it here catches SIGTERM: it would die of it; not requeued: {never(story.slurm[8])}",
+        f"slurm/8 (train): no rank of it here catches SIGTERM, which would kill it; not requeued: {never(story.slurm[8])}",
         "process/9 (train): SIGTERM to 1 rank here",
         f"slurm/10 (train): SIGTERM to 1 rank here; {WAITS.format('it is', 115)}",
         "final node state in 118 s: down",
@@ -745,7 +746,7 @@ def test_of_many_jobs_the_first_are_shown() -> None:
     lines = preview(Story().state, announced(), Story(jobs=jobs).seen, EvacuationSettings(), Story().now)
     assert (len(lines), lines[-1]) == (66, "and 36 more jobs")
     assert preview(Story().state, announced(-3.0), Story().seen, EvacuationSettings(), Story().now)[1:] == (
-        "no job is here",
+        "there is no job here",
     )
 
 

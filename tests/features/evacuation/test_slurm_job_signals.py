@@ -125,7 +125,7 @@ async def test_a_step_that_runs_on_other_nodes_alone_gets_nothing_and_lives_on(
     await scan.close()
     assert (delivered.result, delivered.text) == (
         Sent.SENT,
-        f"SIGUSR1 to step {number}.0; no rank that catches it is here in step {number}.1, which is left alone",
+        f"SIGUSR1 to step {number}.0; no rank that catches it is here in step {number}.1, which gets no signal",
     )
     slurm.wait(
         lambda: all(ranks.received(number)[rank]["USR1"] for rank in ("0.0", "0.1")),

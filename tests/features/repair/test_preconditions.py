@@ -57,7 +57,7 @@ ALONE: Mapping[str, tuple[dict[str, Any], frozenset[Precondition]]] = {
         {"policy": replace(HELD, override=Override(keys=frozenset({FINDING.key}), by="root", at=NOW))}, frozenset({P.FINDING})
     ),
     "nothing is excluded": ({"policy": PolicyState(boot_id=BOOT)}, frozenset({P.EXCLUDED})),
-    "the exclusion does not stand": (
+    "the exclusion is no longer in force": (
         {"node_states": {"slurm": drained(owner=Owner.NONE, why=None, reason="")}}, frozenset({P.EXCLUDED})
     ),
     "the scheduler is away": (

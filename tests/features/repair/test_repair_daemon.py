@@ -105,7 +105,7 @@ def test_the_last_step_has_three_minutes_to_show_what_it_cured_before_a_person_i
         daemon.wait_passes(5)
         repair = daemon.status()["repair"]
         assert (repair["state"], repair["step"]) == ("waiting", None)
-        assert "and is given 180 s to show what it cured" in repair["text"]
+        assert "and is given 180 s for its effect to show" in repair["text"]
         assert 'gpuwarden_repair_state{state="person"} 0' in daemon.get("/metrics")[1].decode()
 
 

@@ -79,7 +79,7 @@ async def test_each_step_is_named_with_what_this_host_lacks_for_it(tmp_path: Pat
             "reboot for sxid waits: jobs",
         ),
         ({"state": "waiting", "finding": "sxid", "text": "reboot ended"}, "enforce", False, "warn", "sxid waits: reboot ended"),
-        ({"state": "person", "finding": "sxid", "text": "tried"}, "enforce", False, "warn", "for an operator: tried"),
+        ({"state": "person", "finding": "sxid", "text": "tried"}, "enforce", False, "warn", "needs an operator: tried"),
     ],
 )  # fmt: skip
 def test_what_forbids_a_step_now_is_said(shown: dict[str, Any], mode: str, quiet: bool, grade: str, text: str) -> None:

@@ -205,7 +205,7 @@ def test_a_reset_that_nvidia_smi_refuses_is_told_in_its_words(host: RepairHost) 
 
 def test_a_reset_of_another_gpu_is_no_success(host: RepairHost) -> None:
     host.reset_mode("wrong")
-    assert failed(host, host.reset()) == f"nvidia-smi was to reset {SLOTS[0]} and says that it reset {SLOTS[1]}"
+    assert failed(host, host.reset()) == f"nvidia-smi was to reset {SLOTS[0]} and reports that it reset {SLOTS[1]}"
 
 
 def test_a_gpu_that_does_not_come_back_is_no_success(host: RepairHost) -> None:
@@ -281,7 +281,7 @@ def _jailed(host: RepairHost) -> None:
 OBSTACLES = {
     "MIG": (_mig, "MIG is on at the GPU at 0000:1b:00.0"),
     "confidential": (_confidential, "confidential computing is on"),
-    "fabric of the hypervisor": (_virtual(1), "are of a fabric outside of this virtual machine"),
+    "fabric of the hypervisor": (_virtual(1), "belong to a fabric outside this virtual machine"),
     "vgpu": (_virtual(2), "is a vGPU"),
     "vgpu host": (_virtual(3), "is shared as vGPUs"),
     "vfio": (_passed_through, "passed through to a virtual machine (driver vfio-pci)"),
@@ -420,16 +420,16 @@ REQUESTS = {
     b'{"verb":"result"}\n': "id: expected",
     b'{"verb":"result","id":"a b"}\n': "id: expected",
     b'{"verb":"result","id":7}\n': "not an object of texts",
-    b'{"verb":"result","id":"a","more":"x"}\n': "fields that it does not have",
+    b'{"verb":"result","id":"a","more":"x"}\n': "unknown fields",
     b'{"verb":"step","id":"a","step":"format_disk"}\n': "step: expected one of",
-    b'{"verb":"step","id":"a","step":"restart_service","service":"sshd"}\n': "service: not of the form",
-    b'{"verb":"step","id":"a","step":"restart_service","service":"dcgm --now"}\n': "service: not of the form",
-    b'{"verb":"step","id":"a","step":"reset_gpu","slot":"0000:1b:00.0"}\n': "uuid: not of the form",
-    b'{"verb":"step","id":"a","step":"reset_gpu","slot":"-i 0","uuid":""}\n': "slot: not of the form",
-    b'{"verb":"step","id":"a","step":"reboot","reason":""}\n': "reason: not of the form",
-    b'{"verb":"step","id":"a","step":"reboot","reason":"a\\nb"}\n': "reason: not of the form",
-    b'{"verb":"step","id":"a","step":"reboot","reason":"\\ud800"}\n': "reason: not of the form",
-    b'{"verb":"step","id":"a","step":"reset_all","slot":"x"}\n': "fields that it does not have",
+    b'{"verb":"step","id":"a","step":"restart_service","service":"sshd"}\n': "service: not of the required form",
+    b'{"verb":"step","id":"a","step":"restart_service","service":"dcgm --now"}\n': "service: not of the required form",
+    b'{"verb":"step","id":"a","step":"reset_gpu","slot":"0000:1b:00.0"}\n': "uuid: not of the required form",
+    b'{"verb":"step","id":"a","step":"reset_gpu","slot":"-i 0","uuid":""}\n': "slot: not of the required form",
+    b'{"verb":"step","id":"a","step":"reboot","reason":""}\n': "reason: not of the required form",
+    b'{"verb":"step","id":"a","step":"reboot","reason":"a\\nb"}\n': "reason: not of the required form",
+    b'{"verb":"step","id":"a","step":"reboot","reason":"\\ud800"}\n': "reason: not of the required form",
+    b'{"verb":"step","id":"a","step":"reset_all","slot":"x"}\n': "unknown fields",
 }
 
 
@@ -487,7 +487,7 @@ def test_a_step_that_was_just_done_is_not_done_again_for_another_daemon(host: Re
     assert again == {
         "done": False,
         "refused": True,
-        "why": "it was done less than 120 s ago: look first at what came of it",
+        "why": "it was done less than 120 s ago: check its result first",
     }
     assert host.ask(host.reset(gpu=1, id="of-another-gpu"))["done"]
     host.set("now", f"{1_000_000 + REST}")
@@ -506,7 +506,7 @@ def test_without_a_notebook_that_can_be_read_nothing_is_done(host: RepairHost) -
 
 def test_a_folder_that_others_can_write_is_not_used(host: RepairHost) -> None:
     (host.folder / "state").chmod(0o777)
-    assert "root alone writes" in host.ask(host.reset())["why"]
+    assert "only root can write" in host.ask(host.reset())["why"]
     assert host.calls == []
 
 

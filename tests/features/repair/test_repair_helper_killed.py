@@ -47,9 +47,7 @@ def test_a_command_that_outlives_its_helper_is_running_and_nothing_but_a_reboot_
     )
     assert host.ask({**request("reboot"), "id": "try-3"})["done"]
     host.set("go")
-    assert host.settled()["text"].startswith(
-        "the helper was killed while its command ran: whether it was done is not known"
-    )
+    assert host.settled()["text"].startswith("the helper was killed while its command ran: its effect is unknown")
     assert host.running == BEFORE
 
 

@@ -98,7 +98,7 @@ def test_what_a_killed_helper_has_stopped_is_started_without_anybody_asking(mach
     machine.wait(lambda: '"running"' not in machine.output("cat", f"{FOLDER}/notebook.json"), "its entry to be closed")
     result = ask(machine, verb="result", id="try-3")
     assert result["state"] == "failed"
-    assert result["text"].startswith("the helper was killed while its command ran: whether it was done is not known")
+    assert result["text"].startswith("the helper was killed while its command ran: its effect is unknown")
     calls = machine.output("cat", f"{FOLDER}/calls")
     assert reset(machine, "try-3", gpu=0)["why"] == result["text"]
     assert machine.output("cat", f"{FOLDER}/calls") == calls

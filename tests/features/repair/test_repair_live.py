@@ -112,13 +112,13 @@ def test_a_helper_that_is_killed_in_the_reset_leaves_the_truth_and_no_second_res
     with host.acting() as daemon:
         daemon.wait_status("healthy")
         os.kill(host.waits_in_reset(daemon), signal.SIGKILL)
-        daemon.wait(lambda: "asked what it does" in daemon.lines(), "the daemon to notice")
+        daemon.wait(lambda: "asking for its state" in daemon.lines(), "the daemon to notice")
         assert not ended(daemon), "the reset still runs"
         host.resets()
         host.root.settled(events(daemon, "repair_begun")[0]["id"])  # systemd would, once the helper is gone
         daemon.wait(lambda: ended(daemon), "the look")
         ((outcome, text),) = ended(daemon)
-        assert (outcome, "whether it was done is not known; what it had stopped runs again" in text) == ("failed", True)
+        assert (outcome, "its effect is unknown; what it had stopped runs again" in text) == ("failed", True)
         stays_out_and_is_healthy(host, daemon)
 
 

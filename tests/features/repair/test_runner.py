@@ -125,7 +125,7 @@ async def test_a_finding_that_needs_another_step_meanwhile_is_planned_anew(tmp_p
         host.on_off = lambda: setattr(host, "verdict", replace(host.verdict, findings=(worse,)))
         await host.turn()
         assert forbidden(host) == [Precondition.STEP]
-        assert "its next step is reboot by now" in host.runner.barred[0].text
+        assert "its next step is now reboot" in host.runner.barred[0].text
         assert not host.helper.steps
 
 

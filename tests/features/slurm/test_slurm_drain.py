@@ -45,7 +45,8 @@ async def test_a_drained_node_whose_job_is_suspended_is_not_empty(slurm: Slurm) 
     state = await actuator.read()
     assert (state.empty, state.state) == (False, "idle+drain+suspended")
     assert (
-        occupied({"slurm": state}, gpus_used=False) == "slurm has jobs here (idle+drain+suspended), and they must end"
+        occupied({"slurm": state}, gpus_used=False)
+        == "slurm has jobs here (idle+drain+suspended), which must end first"
     )
     slurm.command("scancel", str(job))
     slurm.wait(lambda: slurm.has_ended(job), "the job to end")

@@ -124,4 +124,4 @@ def test_a_node_whose_slurm_does_not_answer_waits(tmp_path: Path) -> None:
         finally:
             await client.close()
 
-    assert asyncio.run(asked()).startswith("it cannot be counted how many nodes are tested: ")
+    assert asyncio.run(asked()).startswith("cannot count the nodes that are tested: ")

@@ -164,7 +164,7 @@ def holder(snapshot: Snapshot) -> Holder:
         (Health.HEALTHY, (), "enforce", "healthy: nothing to do"),
         (Health.FAILURE, (("slurm", "failure"),), "enforce", "failure: ; excluded by slurm:failure"),
         (Health.FAILURE, (), "observe", "failure: ; mode is observe"),
-        (Health.FAILURE, (), "enforce", "failure: ; the daemon is at it"),
+        (Health.FAILURE, (), "enforce", "failure: ; the daemon is acting on it"),
     ],
 )
 async def test_the_health_check_gets_the_state_of_the_node(

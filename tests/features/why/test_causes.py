@@ -276,12 +276,12 @@ def test_the_sentence_names_the_board_and_what_to_do() -> None:
     assert why(Ends("CANCELLED", by="0")).sentence == "It was cancelled by root."
     assert why(Ends("CANCELLED", by="1002")).sentence == "It was cancelled by uid 1002."
     assert why(Ends("CANCELLED")).sentence == "It was cancelled."
-    assert "as ranks are once another one fails" in why(Ends(signal=1, nodes=2)).sentence
+    assert "as ranks are when another rank fails" in why(Ends(signal=1, nodes=2)).sentence
     assert why(Ends("FAILED", 134, nodes=8)).sentence == (
-        "It was ended by SIGABRT, as ranks are once another one fails, which may be on another node; read its own output, and ask the other nodes."
+        "It was ended by SIGABRT, as ranks are when another rank fails, possibly on another node; read its own output, and ask the other nodes."
     )
     assert why(Ends(nodes=2), finding("infiniband_down@port/mlx5_0/1")).sentence == (
-        "Unless it ended well, which this node does not know: The network between GPUs failed: "
+        "Unless it ended well, which is unknown on this node: The network between GPUs failed: "
         "An InfiniBand or RoCE port is down (infiniband_down): mlx5_0/1; run it again on another node."
     )
     assert why(Ends("FAILED", signal=53)).sentence == (
@@ -291,7 +291,7 @@ def test_the_sentence_names_the_board_and_what_to_do() -> None:
     assert why(Ends("REQUEUE_HOLD")).sentence == (
         "It was put back into the queue and is held there; it runs again once it is released (scontrol release)."
     )
-    assert why(Ends(known_from="cgroup")).sentence == "It ended by nothing that this node saw; read its own output."
+    assert why(Ends(known_from="cgroup")).sentence == "Nothing that this node saw ended it; read its own output."
 
 
 def test_braces_in_what_others_name_are_only_text() -> None:

@@ -43,7 +43,7 @@ def test_a_job_whose_facts_raise_is_named_and_all_others_have_their_record(odd: 
     host.run(65)
     host.step(host.xid(1, 119))
     host.run(120)
-    assert f"why: {name} is followed no more: TypeError" in fault(host)
+    assert f"why: {name} is no longer followed: TypeError" in fault(host)
     assert host.job_facts is not None
     host.job_facts = replace(host.job_facts, jobs=(replace(host.job_facts.jobs[-1], ended=host.uptime),), processes=())
     host.free()
@@ -71,5 +71,5 @@ def test_a_pod_is_named_by_its_uid_alone() -> None:
     host.without_slurm()
     host.runs(workload(host, "pod/default/train-0", also=("pod/0-1",), slots=(slot(0), ODD)))
     host.run(180)
-    assert "why: pod/0-1 is followed no more" in fault(host)
+    assert "why: pod/0-1 is no longer followed" in fault(host)
     assert "train-0" not in fault(host)

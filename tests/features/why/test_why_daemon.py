@@ -196,7 +196,9 @@ def test_a_node_that_was_lost_with_the_job_is_named_and_one_that_runs_it_is_last
         ["UTC", "+0s", "n2"],
         ["UTC", "+40s", "n1"],
     ]
-    assert list(lines("slurm/7", nodes))[-1].endswith("publishes no end of it, as of one that ended well in minutes")
+    assert list(lines("slurm/7", nodes))[-1].endswith(
+        "publishes no end of it, as for jobs that ended well within minutes"
+    )
     running = [node for node in nodes if node.state == "running"]
     assert headline("slurm/7", running) == "slurm/7 is running on 1 node"
 

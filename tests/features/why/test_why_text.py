@@ -73,7 +73,7 @@ used    2.00 kWh (7200000 J) in 90 % of its time, the rest was not measured; mea
         87 % busy, 41 % tensor cores active, memory peak 71.0 GiB on one GPU
         0.50 GPU-hours without a process, 30 GPU-seconds throttled
 
-what touched it, by time since its begin
+what touched it, by time since its start
   +0:10:00  GPU 0  finding thermal_slowdown: A GPU is slowed down by heat, for 12 min
   +1:26:11  GPU 1  Xid 79: GPU has fallen off the bus, process 4242, 2 times
   +1:26:11  GPU 1  finding xid.79: The driver reported an Xid
@@ -100,7 +100,7 @@ def test_a_running_job_shows_what_touched_it_so_far() -> None:
     assert short(answered).startswith("gpuwarden: slurm/4711 is running; if it ended now: GPU 1 fell off the bus")
     untouched = of_running(replace(EPOCH, touches=()), INDICES, at(59))
     assert short(untouched) == "gpuwarden: slurm/4711 is running: nothing touched it so far"
-    assert list(lines(untouched))[-1] == "nothing touched it that this node saw"
+    assert list(lines(untouched))[-1] == "this node saw nothing that touched it"
 
 
 def test_what_is_not_known_is_not_made_up() -> None:

@@ -58,7 +58,7 @@ class _Row(NamedTuple):
 
 _OWN = "this is a fault of gpuwarden or of the driver"
 _REPORT = "report it, with the version of the driver"
-_COUNTERS = "its error counters and the kernel log say what it was"
+_COUNTERS = "its error counters and the kernel log show what it was"
 _FINDINGS = "see its findings and the kernel log before using it"
 _KERNEL_FAILED = "a kernel that is known to be right failed on it"
 _UPGRADE = "upgrade the driver"

@@ -173,7 +173,7 @@ class Leases:
         if existing is None and holds is not None:
             return f"another test began (pid {holds.pid})"
         if existing is not None and existing.until is not None and existing.until.boottime <= lease.at.boottime:
-            return "it takes longer than it was to take"
+            return "it takes longer than announced"
         return ""
 
     def _append(self, *events: Event, step: Step = Step.SOON) -> None:
@@ -254,7 +254,7 @@ def _believed(verb: Verb, user: str) -> Verb:
     async def answer(arguments: dict[str, Any], peer: Peer) -> Any:
         if peer.uid not in (0, os.geteuid()) and peer.uid != await _uid_of(user):
             raise VerbError(
-                f"uid {peer.uid} may not do this: results of tests are believed from root and {user} only", NOT_ALLOWED
+                f"uid {peer.uid} may not do this: results of tests are accepted from root and {user} only", NOT_ALLOWED
             )
         return await verb(arguments, peer)
 

@@ -6,7 +6,7 @@ REASONS = {
     "return_gate": {
         "meaning": "gpuwarden lifts an exclusion for a failure of a GPU, link or switch only after a test of test.level on every GPU found nothing",
         "waits for": "the end of jobs and of other tests, and its turn while test.at_once other nodes are tested",
-        "no verdict": "tried three times within 30 minutes, and asked for as long where a test cannot begin on a host that could test before; after that an operator must act",
+        "no verdict": "tried three times within 30 minutes, and retried for as long where a test cannot begin on a host that could test before; after that an operator must act",
         "a failed test": "keeps the node out with a finding such as test_failed; after two in one exclusion an operator must act",
         "to do": "gpuwarden test --level LEVEL, which brings the node back if it finds nothing; or gpuwarden restore --untested, which brings it back without a test",
     },

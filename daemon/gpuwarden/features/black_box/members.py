@@ -81,7 +81,7 @@ def first_line(path: Path) -> Any:
     """Parse the first line. Raises OSError, and ValueError if there is none."""
     for _, content in whole_members(path):
         return json.loads(content.partition(b"\n")[0])
-    raise ValueError("nothing in it is whole")
+    raise ValueError("it has no complete record")
 
 
 def whole_members(path: Path) -> Iterator[tuple[int, bytes]]:

@@ -31,6 +31,6 @@ METRICS: tuple[Metric, ...] = (
         "gpuwarden_black_box_lost_records_total",
         COUNTER,
         lambda shown: shown.lost,
-        "Records that the black box lost since the daemon started: the disk did not take them.",
+        "Records that the black box lost since the daemon started, because the disk did not accept them.",
     ),
 )

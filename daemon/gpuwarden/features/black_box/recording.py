@@ -192,9 +192,9 @@ class Recording:
         """Return why the black box is not written; "" while it is."""
         hint = "free space there, or set black_box.enabled = false"
         if self._failure:
-            return f"cannot write {self.ring.folder}: {self._failure}: no black box of what happens now; {hint}"
+            return f"cannot write {self.ring.folder}: {self._failure}: present events are not recorded; {hint}"
         if (seconds := self._writer.stalled_for(now.boottime)) >= HANGS_AFTER:
-            return f"writing to {self.ring.folder} hangs for {seconds:.0f} s: no black box of what happens now; check the disk"
+            return f"writing to {self.ring.folder} hangs for {seconds:.0f} s: present events are not recorded; check the disk"
         return ""
 
     @property

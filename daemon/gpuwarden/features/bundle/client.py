@@ -48,9 +48,7 @@ async def ask(path: Path, findings: Sequence[str], within: float, busy_again: fl
                     return _made(path, answer, findings)
                 await asyncio.sleep(busy_again)
     except TimeoutError:
-        raise NoAnswer(
-            f"{path} has not answered within {within:g} s; the journal of gpuwarden-bundle@ says why"
-        ) from None
+        raise NoAnswer(f"{path} has not answered within {within:g} s; see the journal of gpuwarden-bundle@") from None
 
 
 def _made(path: Path, answer: Document, findings: Sequence[str]) -> Bundle:
@@ -63,4 +61,4 @@ def _made(path: Path, answer: Document, findings: Sequence[str]) -> Bundle:
             return Bundle(file=one_line(file, _TEXT_MOST), missing=names, not_found=not_found)
         case {"error": str(error)}:
             raise NoAnswer(one_line(error, _TEXT_MOST))
-    raise NoAnswer(f"{path} gave no result; the journal of gpuwarden-bundle@ says why")
+    raise NoAnswer(f"{path} gave no result; see the journal of gpuwarden-bundle@")

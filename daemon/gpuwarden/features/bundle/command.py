@@ -9,16 +9,16 @@ from gpuwarden.cli.parser import Parser, folder
 
 HELP = """
 Makes one archive about a failure, to hand to the vendor: the black box, the ledger around the failure, the boards with their
-serial numbers, the kernel's lines with what their Xids mean, active tests, nvidia-smi -q, nvidia-bug-report.sh, DCGM's results,
-the doctor's, the configuration without secrets. index.html shows all on one page, rma.txt is a text for the vendor's form,
-manifest.json lists every file with its hash, and what is missing with the reason.
+serial numbers, the kernel's lines with the meaning of their Xids, active tests, nvidia-smi -q, nvidia-bug-report.sh, results of
+DCGM and doctor, the configuration without secrets. index.html shows all on one page, rma.txt is a text for the vendor's form,
+manifest.json lists every file with its hash, and each missing file with the reason.
 
-FINDING is an id of gpuwarden status or gpuwarden events; without it the archive is about all failures in force. One that is not
-in the ledger is named, and the archive is about the others. Run it as root. It takes up to 6 minutes, the longest for
-nvidia-bug-report.sh: each program has a deadline and is killed after it; one that cannot be killed, since it hangs in the driver, is left
-and named. It works without a daemon, from the ledger, and changes nothing there.
+FINDING is an id of gpuwarden status or gpuwarden events; without it the archive is about all failures in force. An id that is not
+in the ledger is named, and the archive is about the others. Run it as root. It takes up to 6 minutes, mostly for
+nvidia-bug-report.sh. Each program has a deadline and is killed after it; one that cannot be killed because it hangs in the driver
+is left running and named. It works without a daemon, from the ledger, and changes nothing there.
 
-exit code: 0 the archive is made, whatever is missing in it; 64 none of the findings exists; 73 it cannot be written, or exists already
+exit code: 0 the archive is made, even if parts are missing; 64 none of the findings exists; 73 it cannot be written, or exists already
 
 examples:
   gpuwarden bundle

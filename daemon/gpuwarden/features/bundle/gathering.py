@@ -122,7 +122,7 @@ async def got(name: str, work: Callable[[], Value], within: float) -> Got[Value]
         async with asyncio.timeout(within):
             value = await detached(f"bundle: {name}", work)
     except TimeoutError:
-        return Got(why=f"no answer within {within:g} s; it is left behind", seconds=time.monotonic() - began)
+        return Got(why=f"no answer within {within:g} s; it is left running", seconds=time.monotonic() - began)
     except Exception as error:  # noqa: BLE001 - whatever a damaged ledger, trace or answer leads to: the archive is made without it
         text = " ".join((str(error) or type(error).__name__).split())
         return Got(why=text[:_WHY_MOST], seconds=time.monotonic() - began)
@@ -136,7 +136,7 @@ def _status(daemon: Daemon, findings: tuple[str, ...]) -> dict[str, Any]:
         ledger.of_status(status, findings)
         list(boards.of_documents(status.get("gpus", ()), "daemon"))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"its status is of a form that this version does not know ({error!r})"[:_WHY_MOST]) from error
+        raise ValueError(f"its status cannot be read by this version ({error!r})"[:_WHY_MOST]) from error
     return status
 
 
@@ -146,9 +146,7 @@ def _inventory(daemon: Daemon) -> list[dict[str, Any]]:
     try:
         list(boards.of_documents(inventory, "daemon"))
     except (AttributeError, TypeError) as error:
-        raise ValueError(
-            f"its inventory is of a form that this version does not know ({error!r})"[:_WHY_MOST]
-        ) from error
+        raise ValueError(f"its inventory cannot be read by this version ({error!r})"[:_WHY_MOST]) from error
     return inventory
 
 

@@ -67,7 +67,7 @@ def _body(contents: Contents) -> Iterator[str]:
     yield "<h2>Its boards</h2>"
     shown = [(key, label) for key, label in BOARD if any(board[key] for board in overview.boards)]
     yield _table([label for _, label in shown], [[board[key] for key, _ in shown] for board in overview.boards])
-    yield "<h2>What the kernel said</h2>"
+    yield "<h2>Kernel log</h2>"
     yield (
         f"<pre>{escape(_last_lines(overview.lines))}</pre>"
         if overview.lines
@@ -94,7 +94,7 @@ def _body(contents: Contents) -> Iterator[str]:
 
 def _failure(failure: Document, overview: Overview) -> Iterator[str]:
     board = next((board for board in overview.boards if board["slot"] == failure["slot"]), None)
-    over = " It has ended meanwhile." if failure["over"] else ""
+    over = " It has ended since then." if failure["over"] else ""
     yield f"<h3>{escape(failure['title'])}</h3><p><b>{escape(failure['id'])}</b>, since {escape(failure['since'])}.{over}</p>"
     if board is not None:
         yield _table(("", ""), [(label, board[key]) for key, label in BOARD if board[key]])

@@ -53,7 +53,7 @@ def _doctor(order: Order, _: Path) -> tuple[str, ...]:
 PROGRAMS = (
     Program(
         name="nvidia-smi-q.txt",
-        about="nvidia-smi -q: all that the driver says of each GPU",
+        about="nvidia-smi -q: all that the driver reports of each GPU",
         command=lambda _, __: ("nvidia-smi", "-q"),
         deadline=60.0,
         most=4 * MIB,

@@ -45,7 +45,7 @@ def serve(config: Config, connection: socket.socket, fault: str = "") -> None:
 
     async def answered(request: Document, _: asyncio.StreamReader) -> Document:
         findings = _findings(request)
-        return {"error": "this is no request"} if findings is None else await _answer(config, findings, fault)
+        return {"error": "this is not a request"} if findings is None else await _answer(config, findings, fault)
 
     services.serve(connection, answered, most=REQUEST_MOST)
 

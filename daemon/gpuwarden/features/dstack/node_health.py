@@ -83,5 +83,5 @@ def _without_exclusion(published: Published) -> NodeHealth:
         return NodeHealth(Level.WARN, f"unknown: {published.doubt}")
     if verdict.state == "healthy":
         return PASSING
-    held = ", not excluded: the budget of exclusions is spent" if verdict.breaker and verdict.state == "failure" else ""
+    held = ", not excluded: the exclusion budget is used up" if verdict.breaker and verdict.state == "failure" else ""
     return NodeHealth(Level.WARN, f"gpuwarden: {verdict.state} {verdict.reason}{held}".rstrip())

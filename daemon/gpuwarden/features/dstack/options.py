@@ -35,7 +35,7 @@ def misfits(config: Config) -> Iterator[Misfit]:
     """Yield values that have the right type but are wrong, by their keys."""
     options = config.of(DstackOptions)
     if options.shim.port in (0, SERVED.port):
-        why = "that is where dstack's server asks, and where we answer" if options.shim.port else "it must be known"
+        why = "that is where dstack's server asks and gpuwarden answers" if options.shim.port else "it must be known"
         yield ("dstack.shim",), f"expected the address to which the shim was moved, found {options.shim}: {why}"
 
 

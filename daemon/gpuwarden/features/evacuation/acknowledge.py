@@ -112,7 +112,7 @@ class Acknowledge:
         if caller.uid not in (0, membership.user):
             if membership.user is None:
                 raise VerbError(
-                    f"whose {membership.job} is, is not known: its processes are of several users, and Slurm has not answered; try again",
+                    f"the owner of {membership.job} is unknown: its processes are of several users, and Slurm has not answered; try again",
                     TRY_AGAIN,
                 )
             raise self._refusals.refused(

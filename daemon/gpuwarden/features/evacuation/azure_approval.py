@@ -42,7 +42,7 @@ class AzureApproval:
         events = [event for event in own_events(await self._metadata.get(EVENTS, HEADERS), own) if event.id == id]
         approvals = {event.approval for event in events}
         if not events or not goes_on():
-            return Result.DROPPED, "called off in the meantime" if events else GONE
+            return Result.DROPPED, "cancelled in the meantime" if events else GONE
         if approvals == {Approval.BEGUN}:
             return Result.ALREADY, "it has begun"
         if approvals != {Approval.ALONE}:
@@ -55,4 +55,4 @@ class AzureApproval:
         reply = await self._metadata.ask("POST", EVENTS, headers, body=body)
         if reply.status != 200:
             return Result.RETRY, _REFUSED.format(status=reply.status)
-        return Result.DONE, "this machine goes now, ahead of its time"
+        return Result.DONE, "this machine ends now, before its deadline"

@@ -64,8 +64,8 @@ def wanted_of_slurm(config: Config) -> Iterator[Row]:
         *(['the requeue of jobs.failing_gpu = "requeue"'] if jobs.failing_gpu == "requeue" else ()),
     ]
     if wanted and not config.slurm.enabled:
-        state = f"without [slurm] nothing comes of {' and of '.join(wanted)}"
-        yield warn("job settings", state, "enable [slurm] where this node is one of Slurm's; else leave it out")
+        state = f"without [slurm] there is no effect of {' and of '.join(wanted)}"
+        yield warn("job settings", state, "enable [slurm] if this is a node of Slurm; else remove the key")
 
 
 CHECKS = {

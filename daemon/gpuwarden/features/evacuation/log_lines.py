@@ -21,7 +21,7 @@ def _signalling(event: Event) -> Line:
 
 def _signalled(event: Event) -> Line:
     if event.data.get("result") == "unknown":
-        return "warning", "not known whether the job got its signal"
+        return "warning", "unknown whether the job got its signal"
     return "info", "job signalled"
 
 

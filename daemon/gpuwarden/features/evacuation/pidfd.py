@@ -87,7 +87,7 @@ async def send_all(
     await asyncio.wait((going,), timeout=deadline)
     if going.done() and isinstance(error := going.exception(), RuntimeError):  # no thread can be started
         return round_.results(f"not sent: {error}; raise the daemon's limit on threads (TasksMax)")
-    return round_.results(f"not sent: the {deadline:g} s for all of them had passed")
+    return round_.results(f"not sent: the {deadline:g} s for all signals had passed")
 
 
 class _Round:
@@ -158,7 +158,7 @@ def _objection(order: Order, handle: int, proc: Path) -> Objection | None:
         signal.pidfd_send_signal(handle, 0)
         return Result.NOT_PERMITTED, f"it cannot be read in {proc}; is that mounted with hidepid?"
     if stat.started != order.started:
-        return Result.REPLACED, "its number is another process's by now"
+        return Result.REPLACED, "its pid belongs to another process by now"
     if stat.over:
         return Result.GONE, "it has ended"
     return _unready(order, status)

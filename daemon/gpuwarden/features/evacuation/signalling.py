@@ -46,7 +46,7 @@ class Delivered:
     passing: tuple[Process, ...] = ()
 
 
-WITHDRAWN = Delivered(result=Sent.UNSENT, text="not sent: the end was called off in the meantime", due=True)
+WITHDRAWN = Delivered(result=Sent.UNSENT, text="not sent: the end was cancelled in the meantime", due=True)
 
 
 async def signal_local(steps: Sequence[SignalJob]) -> list[Delivered]:

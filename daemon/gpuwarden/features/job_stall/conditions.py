@@ -11,7 +11,7 @@ CONDITIONS = (
     Condition(
         code="job_hung", scope="job", severity=W, advice=Advice.RESTART_APP, fall=60,
         title="A job holds the whole node and does nothing",
-        why="The part of `job_stalled` that is nothing else, and in no shadow: for 30 minutes a job that worked before has every GPU of the node at least 99 % busy "
+        why="The unambiguous part of `job_stalled`, not in shadow: for 30 minutes a job that worked before has every GPU of the node at least 99 % busy "
         "at no more than 23 % of its power limit, with its memory at rest (1 % of the time), its SM clock high and next to nothing over NVLink, PCIe and network. Its kernels "
         "wait for each other. About the job and never a reason to drain. Only where GPM or DCGM's profiling fields show memory traffic; "
         "`GPUWARDEN_STALL=ignore` leaves a job out.",

@@ -92,8 +92,8 @@ _ADVICE: Mapping[int, tuple[type[ActuatorError], str]] = {
     401: (NotAccepted, _REJECTED),
     403: (ActuatorRefused, "the account has no permission: apply kubernetes/rbac.yaml"),
     404: (NoSuchNode, "there is no such node: set kubernetes.node to the name that `kubectl get nodes` shows"),
-    409: (Conflict, "another client wrote it in that moment"),
-    410: (Busy, "the list is too old to be continued, and is begun again"),
+    409: (Conflict, "another client wrote it at the same time"),
+    410: (Busy, "the list is too old to be continued, and is read again from its start"),
     422: (ActuatorRefused, "the server finds it invalid: is kubernetes.key a valid label and taint?"),
     429: (TooManyRequests, "it has too many requests"),
 }

@@ -121,7 +121,7 @@ def misfits(config: Config) -> Iterator[Misfit]:
     if options.slinky and not options.cordon:
         yield (
             ("kubernetes.slinky",),
-            "needs kubernetes.cordon = true: slurm-operator reads the annotation of cordoned nodes alone",
+            "needs kubernetes.cordon = true: slurm-operator reads only the annotation of cordoned nodes",
         )
     if not options.pool.isprintable() or len(options.pool) > _SELECTOR_MOST:
         yield ("kubernetes.pool",), f"expected a label selector, found {options.pool[:60]!r}"

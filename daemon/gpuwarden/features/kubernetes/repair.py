@@ -44,7 +44,7 @@ class RepairCondition:
             )
             return Condition(self.bad, asking[0].key.code, text[:LONGEST])
         if snapshot.health(now) is Health.UNKNOWN:
-            return Condition("Unknown", "unknown", "gpuwarden does not know the state of this node")
+            return Condition("Unknown", "unknown", "the state of this node is unknown")
         return Condition(_GOOD[self.bad], "no_repair", f"no failure has the advice {' or '.join(sorted(self.advices))}")
 
     def _asks(self, finding: Finding) -> bool:

@@ -19,7 +19,7 @@ Document = dict[str, Any]
 PROBED_WITHIN = 2.0
 """Seconds, out of the four that a verb has."""
 SHOWN_MOST = 10
-FLEET = "repair.at_once and repair.per_day are asked of the fleet right before the step"
+FLEET = "repair.at_once and repair.per_day are checked in the fleet right before the step"
 
 
 class Asking:

@@ -71,7 +71,7 @@ async def request(
             case {"done": False}:
                 refused = line.get("refused") is True
                 return Result(Outcome.REFUSED if refused else Outcome.FAILED, _text(line.get("why")))
-    raise NoAnswer(f"{path} closed the connection before it said what came of {step}")
+    raise NoAnswer(f"{path} closed the connection before it reported the result of {step}")
 
 
 async def result(path: Path, name: str) -> Result:
@@ -86,7 +86,7 @@ async def result(path: Path, name: str) -> Result:
         case "failed":
             return Result(Outcome.FAILED, text)
         case "refused" | "unknown":  # the helper begins nothing for a closed connection
-            return Result(Outcome.REFUSED, text or "the helper does not know of it")
+            return Result(Outcome.REFUSED, text or "the helper has no record of it")
     return Result(Outcome.UNKNOWN, text)
 
 

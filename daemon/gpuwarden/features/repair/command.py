@@ -11,12 +11,12 @@ from gpuwarden.cli.parser import UNKNOWN, Parser
 from gpuwarden.cli.text import clean
 
 HELP = """
-Orders the next step that repairs a finding of this node, under the preconditions under which gpuwarden takes it by itself,
-except for quiet hours. With --dry-run it only shows the step, and everything that forbids it now.
+Orders the next step to repair a finding of this node. The preconditions are those of automatic repair, except quiet hours.
+With --dry-run it only shows the step, and everything that forbids it now.
 
-The step is begun and goes on without this command: gpuwarden status and gpuwarden events show what came of it.
+The step continues without this command: gpuwarden status and gpuwarden events show its result.
 
-exit code: 0 the step is begun, or nothing forbids it; 3 something forbids it; 64 no such finding, or bad usage
+exit code: 0 the step has begun, or nothing forbids it; 3 something forbids it; 64 no such finding, or bad usage
 
 examples:
   gpuwarden status                                         shows findings with their ids
@@ -50,7 +50,7 @@ def _lines(answer: dict[str, Any]) -> list[str]:
     if answer["not_ordered"]:
         lines.append(f"not begun: {clean(answer['not_ordered'])}")
     elif answer["ordered"]:
-        lines.append("it begins: gpuwarden events shows what comes of it")
+        lines.append("the step begins: gpuwarden events shows its result")
     elif not answer["forbidden_by"]:
         lines.append("nothing forbids it")
     return [*lines, *(f"note: {clean(note)}" for note in answer["notes"])]

@@ -66,7 +66,7 @@ def step_row(word: str, host: Probed) -> Row:
         restriction = f"one GPU alone cannot be: {alone}" if alone else f"all GPUs together cannot be: {together}"
         return ok(word, f"can be taken; {restriction}")
     if why := host.unable.get(word, ""):
-        return warn(word, f"cannot be taken: {why}", f"do what it says, or take {word} out of repair.steps")
+        return warn(word, f"cannot be taken: {why}", f"correct that, or remove {word} from repair.steps")
     return ok(word, "can be taken")
 
 
@@ -89,7 +89,7 @@ def now(shown: dict[str, Any], mode: str, *, quiet: bool) -> Iterator[Row]:
         case "person":
             yield warn(
                 "repair now",
-                f"{finding} is for an operator: {text}",
+                f"{finding} needs an operator: {text}",
                 "see its runbook; gpuwarden restore brings the node back",
             )
         case "clear":

@@ -85,8 +85,8 @@ SERVICES: Mapping[str, Ladder] = {
 """For `service_down`, by the unit without its suffix. No other service is restarted."""
 
 NOT_REPAIRED: Mapping[str, str] = {
-    "mount_missing": "what a mount needs is outside of this node",
-    "mount_hung": "what a mount needs is outside of this node",
+    "mount_missing": "what a mount needs is outside this node",
+    "mount_hung": "what a mount needs is outside this node",
 }
 """Conditions whose advice is a step, but which need an operator."""
 
@@ -119,7 +119,7 @@ def why_none(finding: Finding, domain: str = "") -> str:
     """Return why a finding has no steps, for people."""
     code = finding.key.code
     if finding.advice not in REPAIRED:
-        return f"its advice is {finding.advice}, which is for a person"
+        return f"its advice is {finding.advice}, which needs an operator"
     if domain and code in OF_DOMAIN:
         return f"it is of NVLink domain {domain}, which its controller repairs"
     return NOT_REPAIRED.get(code, "no step is known to repair it")

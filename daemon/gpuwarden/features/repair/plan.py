@@ -60,9 +60,9 @@ def plan(finding: Finding, state: State, verdict: Verdict, allowed: Collection[s
     tried = max((strength(attempt.step) for attempt in done), default=-1)
     left = [step for step in usable if strength(step.kind) > tried]
     if number > TRIES_MOST or not left:
-        return person(f"{number - 1} of its steps within a day did not help ({_listed(done)}): it is for a person")
+        return person(f"{number - 1} of its steps within a day did not help ({_listed(done)}): it needs an operator")
     if len(refused) >= REFUSALS_MOST:
-        return person(f"the helper refused {len(refused)} times within a day ({refused[-1].text}): it is for a person")
+        return person(f"the helper refused {len(refused)} times within a day ({refused[-1].text}): an operator decides")
     return Plan(finding=finding, board=board, step=left[0], number=number)
 
 

@@ -110,14 +110,14 @@ def _mode(scene: Scene, _: Plan) -> str:
 
 
 def _ledger(scene: Scene, _: Plan) -> str:
-    return "" if scene.remembered else "the ledger could not be read yet, and what was tried before is not known"
+    return "" if scene.remembered else "the ledger could not be read yet, so earlier steps are unknown"
 
 
 def _finding(scene: Scene, plan: Plan) -> str:
     if plan.finding.key in scene.policy.overridden:
         return "an operator overrode it (gpuwarden restore --force)"
     if not any(finding.key == plan.finding.key for finding in failing(scene.policy, scene.verdict)):
-        return "it is no failure that stands and was confirmed since gpuwarden started"
+        return "it is not an active failure that was confirmed since gpuwarden started"
     cause = plan.finding.caused_by
     return f"it follows from {cause}, which is to be repaired" if cause is not None else ""
 
@@ -135,9 +135,9 @@ def _excluded(scene: Scene, _: Plan) -> str:
     for name, hold in scene.policy.holds.items():
         state = scene.node_states.get(name)
         if state is None or not state.reachable:
-            return f"{name} cannot be asked whether the exclusion stands"
+            return f"{name} cannot be asked whether the exclusion is in force"
         if not stands(hold.reason, hold.since, state):
-            return f"the exclusion does not stand in {name} any more ({state.state or state.reason})"
+            return f"the exclusion is no longer in force in {name} ({state.state or state.reason})"
     if pending := sorted(scene.policy.pending):
         return f"an exclusion or a return is under way in {', '.join(pending)}"
     return ""
@@ -161,7 +161,7 @@ def _operator(scene: Scene, _: Plan) -> str:
         if state.owner is Owner.FOREIGN:
             return f"somebody else excluded the node in {name}: {state.reason or state.state}"
         if state.suffix and not REPAIR_REMARKS.issuperset(state.suffix.split(" : ")):
-            return f"{state.suffix!r} was added to the reason in {name}: somebody looks at the node"
+            return f"{state.suffix!r} was added to the reason in {name}: somebody is looking at the node"
     return ""
 
 
@@ -174,7 +174,7 @@ def _scheduler(scene: Scene, _: Plan) -> str:
         if Flag.MAINTENANCE in state.flags:
             return f"{name} keeps the node for maintenance"
         if state.flags:
-            return f"{name} says {', '.join(sorted(state.flags))} of this node"
+            return f"{name} shows {', '.join(sorted(state.flags))} for this node"
     return ""
 
 
@@ -186,9 +186,7 @@ def _jobs(scene: Scene, plan: Plan) -> str:
         plan.step is not None and plan.step.kind is StepKind.REBOOT
     )  # before other steps the helper checks this itself
     if reboots and not named and scene.processes is None and not scene.ordered:
-        return (
-            "no scheduler names jobs here, and NVML does not say what is on the GPUs: only an operator orders a reboot"
-        )
+        return "no scheduler names jobs here, and NVML does not list the processes on the GPUs: only an operator orders a reboot"
     return ""
 
 
@@ -233,7 +231,7 @@ def settles(memory: Memory, now: float) -> str:
     """Return which step may have cured more than is visible yet, or "". `now`: Unix time."""
     for attempt in memory.tries:
         if attempt.ended is not None and attempt.counts and 0.0 <= (since := now - attempt.ended.wall) < SETTLES:
-            return f"{attempt.what} ended {since:.0f} s ago, and is given {SETTLES:.0f} s to show what it cured"
+            return f"{attempt.what} ended {since:.0f} s ago, and is given {SETTLES:.0f} s for its effect to show"
     return ""
 
 

@@ -105,7 +105,7 @@ class ReadWell:
             return ""
         return (
             f"not restored: {self.check.step} was begun to repair this node, and has not ended; wait for it,"
-            " or bring the node back all the same: gpuwarden restore --untested"
+            " or restore the node anyway: gpuwarden restore --untested"
         )
 
 

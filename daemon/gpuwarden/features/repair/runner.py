@@ -56,7 +56,7 @@ AFTER_FAULT = 60.0
 STOPS_WITHIN = 2.0
 UNWRITTEN = "the ledger cannot be written: nothing is begun meanwhile"
 UNREAD = "the scheduler could not be read right before the step"
-BOOTED = "the machine booted since"
+BOOTED = "the machine has booted since"
 SLURM = "slurm"
 """The actuator whose scheduler reboots the node."""
 
@@ -260,13 +260,13 @@ class Runner:
                 begun.id,
                 begun.what,
                 WITHIN[begun.step],
-                progress=lambda text: log.info("repair: step goes on", step=str(begun.what), text=text),
+                progress=lambda text: log.info("repair: step continues", step=str(begun.what), text=text),
                 reason=reason if begun.step is StepKind.REBOOT else "",
             )
         except NotBegun as error:
             return Result(Outcome.REFUSED, str(error))
         except NoAnswer as error:
-            log.warning("repair: the helper gave no answer and is asked what it does", reason=str(error))
+            log.warning("repair: no answer from the helper, asking for its state", reason=str(error))
             return await self._found_out(begun)
 
     async def _found_out(self, begun: Try) -> Result:

@@ -16,7 +16,7 @@ from gpuwarden.runtime.part import Service
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.facts import GpuFacts, Stamp
 
-MIG = "MIG is on: a reset would take its instances away"
+MIG = "MIG is on: a reset would delete its instances"
 
 
 class Sight:
@@ -88,7 +88,7 @@ class Sight:
         if now is None or now.step is None or before.step is None:
             return now
         if now.step != before.step and (now.step.kind, before.step.kind) != (StepKind.RESET_GPU, StepKind.RESET_ALL):
-            return replace(now, step=None, why=f"its next step is {now.step} by now")
+            return replace(now, step=None, why=f"its next step is now {now.step}")
         return replace(now, step=before.step)
 
     def _plan(self, finding: Finding) -> Plan:

@@ -46,7 +46,7 @@ def _state(snapshot: Snapshot) -> str:
         return f"excluded by {' '.join(snapshot.excluded_by)}"
     if snapshot.service.mode != "enforce":
         return f"mode is {snapshot.service.mode}"
-    return snapshot.enforced.breaker or "the daemon is at it"
+    return snapshot.enforced.breaker or "the daemon is acting on it"
 
 
 def document(snapshot: Snapshot) -> dict[str, Any]:

@@ -78,7 +78,7 @@ class SlurmDoctor:
                 return [ok("slurm.conf", "no Slurm on this host")]
             return [fail("slurm.conf", f"{path} does not exist", "set slurm.conf to its path")]
         if self._off_by:
-            state = f"disabled: {path} is there and not used, since slurm.enabled is false ({self._off_by})"
+            state = f"disabled: {path} exists but is not used, since slurm.enabled is false ({self._off_by})"
             return [ok("slurm.conf", state)]
         rows = [self._enabled(path)]
         try:
@@ -113,7 +113,7 @@ class SlurmDoctor:
         return warn(
             "slurm.conf",
             f"{path}, but slurm.enabled is not set",
-            "set slurm.enabled = true: otherwise nothing is drained; or false, if that is meant",
+            "set slurm.enabled = true: otherwise nothing is drained; or false, if that is intended",
         )
 
     async def _munge(self) -> Row:

@@ -176,16 +176,14 @@ def _signalled_for_gpu(case: Case) -> Found | None:
     return Found(touch=findings[-1], template=_FINDING) if findings else Found(touch=signal)
 
 
-_FINDING = (
-    "{gpu} failed: {meaning}; for that the job was signalled to save its work, or requeued; run it again on other GPUs"
-)
+_FINDING = "{gpu} failed: {meaning}; because of that the job was signalled to save its work, or requeued; run it again on other GPUs"
 
 
 def _fault(case: Case) -> Found | None:
     fault = _of_sign(case.first_fault())
     if fault is None or fault.certainty is not Certainty.POSSIBLE or not case.end.may_be_well:
         return fault
-    return replace(fault, template=f"Unless it ended well, which this node does not know: {fault.template}")
+    return replace(fault, template=f"Unless it ended well, which is unknown on this node: {fault.template}")
 
 
 def _of_sign(sign: Sign | None) -> Found | None:
@@ -251,7 +249,7 @@ def _signalled(case: Case) -> Found | None:
         return Found(
             cause=Cause.NOT_SEEN,
             certainty=Certainty.POSSIBLE,
-            template="It was ended by {signal}, as ranks are once another one fails, which may be on another node;"
+            template="It was ended by {signal}, as ranks are when another rank fails, possibly on another node;"
             " read its own output, and ask the other nodes",
         )
     own = case.signal in _OWN_SIGNALS
@@ -303,7 +301,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name="time_limit", asks=_state("TIMEOUT", "DEADLINE"), cause=Cause.SCHEDULER, certainty=C.CERTAIN,
-        template="It reached its time limit; ask for more time, or save and go on in another job", source="Slurm, job states TIMEOUT and DEADLINE",
+        template="It reached its time limit; ask for more time, or save and continue in another job", source="Slurm, job states TIMEOUT and DEADLINE",
     ),
     Rule(
         name="cancelled", asks=_cancelled, cause=Cause.SCHEDULER, certainty=C.CERTAIN, template="It was cancelled",
@@ -311,12 +309,12 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name="failing_gpu", asks=_signalled_for_gpu, cause=Cause.HARDWARE, certainty=C.LIKELY,
-        template="{gpu} failed, and for that the job was signalled to save its work, or requeued; run it again on other GPUs",
+        template="{gpu} failed, and because of that the job was signalled to save its work, or requeued; run it again on other GPUs",
         source="the events of the evacuation itself, which name the job and the GPU; docs/use/termination.md, A failing GPU",
     ),
     Rule(
         name="requeued", asks=_state("REQUEUED"), cause=Cause.SCHEDULER, certainty=C.LIKELY,
-        template="It was put back into the queue, by a person, for another job or since the scheduler lost a node of it, and runs again",
+        template="It was put back into the queue, by a person, for another job or because the scheduler lost one of its nodes, and runs again",
         source="Slurm, a job that is pending or running again (collectors: slurm/jobs_end.py); after NODE_FAIL it says no more, seen on 22.05",
     ),
     Rule(
@@ -344,7 +342,7 @@ RULES: tuple[Rule, ...] = (
         "and its user may write to them", source="exit code 0:53 of a job with --output in a folder that is missing, or not its user's; 22.05, 25.11",
     ),
     Rule(
-        name="signal", asks=_signalled, cause=Cause.JOB, certainty=C.LIKELY, template="It was ended by {signal}, which a program brings on itself",
+        name="signal", asks=_signalled, cause=Cause.JOB, certainty=C.LIKELY, template="It was ended by {signal}, caused by a fault of the program itself",
         source="signal(7); exit codes above 128: POSIX shell, 2.8.2",
     ),
     Rule(
@@ -353,7 +351,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name="not_seen", asks=lambda _: HERE, cause=Cause.NOT_SEEN, certainty=C.POSSIBLE,
-        template="It ended by nothing that this node saw; read its own output", source="none",
+        template="Nothing that this node saw ended it; read its own output", source="none",
     ),
 )  # fmt: skip
 

@@ -7,13 +7,13 @@ from gpuwarden.cli.prometheus_options import add_files, add_timeout
 
 HELP = """
 Shows why a job on this node ended, with the certainty of that answer; what touched its GPUs, its processes and the node while it
-ran; and what it used of its GPUs. Of a job that runs it shows what touched it so far.
+ran; and what it used of its GPUs. For a running job it shows what touched it so far.
 
 JOB is a number of Slurm (4711), or slurm/4711, container/0123456789ab, pod/namespace/name, session/4711 (processes that no
 scheduler placed). Without it: the job that the command runs in, else the newest of your jobs here. If a number was given twice, the
 newest job is shown. You see your own jobs; root and members of control.group see all. Where no daemon runs, it reads the ledger.
 
-In a batch script, one line at the end of its output; without || true a script with set -e would end with the exit code of this command:
+To print one line at the end of a batch script's output; without || true, set -e would make its exit code that of this command:
   trap 'gpuwarden why --short || true' EXIT
 
 With --prometheus it asks Prometheus for all nodes of the job instead, in order of time, so that the first line is where it began.
@@ -34,7 +34,7 @@ MAIN = "gpuwarden.features.why.command_main"
 
 def arguments(parser: Parser) -> None:
     parser.add_argument(
-        "job", metavar="JOB", nargs="?", help="which job (default: the one it runs in, else your newest)"
+        "job", metavar="JOB", nargs="?", help="the job (default: the one that this command runs in, else your newest)"
     )
     parser.add_argument("--short", action="store_true", help="one line: the answer and its certainty")
     parser.add_json()

@@ -29,7 +29,7 @@ _FOLLOWS = frozenset({Cause.NONE, Cause.OTHER_NODE, Cause.NOT_SEEN})
 """Causes on a node where the end of the job did not begin."""
 _STATES = {
     "running": "it runs",
-    "unrecorded": "it had the job, and publishes no end of it, as of one that ended well in minutes",
+    "unrecorded": "it had the job, and publishes no end of it, as for jobs that ended well within minutes",
     "silent": "it had the job, and does not answer any more",
 }
 Key = tuple[str, str]

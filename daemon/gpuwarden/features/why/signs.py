@@ -168,7 +168,7 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         name="counted_memory", fits=lambda touch, _: touch.what == "oom_count", cause=Cause.JOB, certainty=C.LIKELY,
-        template="Processes of it were killed for want of memory of the host; ask for more, or use less",
+        template="Processes of it were killed for lack of host memory; ask for more, or use less",
         source="Linux, cgroup-v2.rst, memory.events; the kernel's line, which distinguishes its limit from a full node, was not read",
     ),
     Row(

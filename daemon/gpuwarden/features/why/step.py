@@ -88,7 +88,7 @@ class Step:
         job = self.live.pop(name, None)
         also = () if job is None else job.epoch.also
         if len(self.state.broken) < NAMED_MOST:
-            self.state = with_error(self.state, f"{NAME}: {_shown(name, also)} is followed no more", error)
+            self.state = with_error(self.state, f"{NAME}: {_shown(name, also)} is no longer followed", error)
 
     def _rebooted(self, name: str, epoch: Epoch) -> None:
         """End a job of an earlier boot, which no process outlives: it ended when this boot began, at the latest."""

@@ -31,7 +31,7 @@ _TOUCHES = {
     "oom_limit": "out of memory: the job reached its own limit",
     "oom_shared": "out of memory: a limit that the job shares with others was reached",
     "oom_node": "out of memory: this node had none left",
-    "oom_count": "processes of the job were killed for want of memory",
+    "oom_count": "processes of the job were killed for lack of memory",
     "notice": "termination notice",
     "announced": "termination notice for later",
     "signalled": "the job was signalled",
@@ -157,9 +157,9 @@ def _ended(document: Document) -> str:
 def _timeline(document: Document) -> Iterator[str]:
     touches = document["touches"]
     if not touches:
-        yield "nothing touched it that this node saw"
+        yield "this node saw nothing that touched it"
         return
-    yield "what touched it, by time since its begin"
+    yield "what touched it, by time since its start"
     rows = [(f"+{_clock(touch['after_seconds'])}", _where(touch), _what(touch)) for touch in touches]
     ends = document["end"] is not None
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]

@@ -83,7 +83,7 @@ _ACTIONS: dict[str, tuple[str, Advice]] = {
 _ROWS: tuple[tuple[int, str, str, str, str, str], ...] = (
     (0, "OK", "none", UNKNOWN, "", "No error"),
     (1, "UNKNOWN", "none", UNKNOWN, "", "An error that DCGM has no code for"),
-    (2, "UNRECOGNIZED", "none", UNKNOWN, "", "An error code that DCGM itself does not know"),
+    (2, "UNRECOGNIZED", "none", UNKNOWN, "", "An error code that is unknown in DCGM itself"),
     (3, "PCI_REPLAY_RATE", "hardware_pcie", ISOLATE, "reconnect", "More PCIe replays a minute than the link may have"),
     (4, "VOLATILE_DBE_DETECTED", "hardware_memory", ISOLATE, "drain and reset", "Uncorrectable memory errors since the driver was loaded"),
     (5, "VOLATILE_SBE_DETECTED", "hardware_memory", MONITOR, "monitor", "Many corrected memory errors since the driver was loaded"),
@@ -113,7 +113,7 @@ _ROWS: tuple[tuple[int, str, str, str, str, str], ...] = (
     (29, "PERSISTENCE_MODE", "software_other", CONFIG, "fix", "Persistence mode is off"),
     (30, "LOW_BANDWIDTH", "hardware_pcie", TRIAGE, "fix", "The PCIe bandwidth is too low"),
     (31, "HIGH_LATENCY", "hardware_pcie", TRIAGE, "fix", "The PCIe latency is too high"),
-    (32, "CANNOT_GET_FIELD_TAG", "internal_other", MONITOR, "", "DCGM knows no name for a field"),
+    (32, "CANNOT_GET_FIELD_TAG", "internal_other", MONITOR, "", "DCGM has no name for a field"),
     (33, "FIELD_VIOLATION", "hardware_other", ISOLATE, "triage", "A field of errors is not zero (the health of the fabric, or of a ConnectX adapter)"),
     (34, "FIELD_THRESHOLD", "perf_violation", MONITOR, "triage", "A field is above its limit"),
     (35, "FIELD_VIOLATION_DBL", "perf_violation", ISOLATE, "triage", "A field of errors is not zero"),
@@ -211,7 +211,7 @@ _ROWS: tuple[tuple[int, str, str, str, str, str], ...] = (
     (127, "GPU_RECOVERY_DRAIN_P2P", "hardware_other", RESET, "fix", "The driver asks for the end of peer-to-peer traffic"),
     (128, "GPU_RECOVERY_DRAIN_RESET", "hardware_other", RESET, "drain and reset", "The driver asks for a drain and a reset: the GPU works below its capacity"),
     (129, "NCCL_ERROR", "hardware_other", RESET, "drain and reset", "NCCL failed"),
-    (130, "RETEST_REQUESTED", "software_other", TRIAGE, "", "The test wants to be run again"),
+    (130, "RETEST_REQUESTED", "software_other", TRIAGE, "", "The test must be run again"),
     (131, "CONTAINED_ERROR", "software_xid", MONITOR, "restart application", "A contained memory error (Xid 94)"),
     (132, "UNCORRECTABLE_ROW_REMAP_LIMIT", "hardware_memory", TRIAGE, "field diagnostic", "512 or more rows were remapped for uncorrectable errors"),
 )  # fmt: skip
@@ -224,8 +224,8 @@ _RESTARTED = "a counter that starts again (a reset, a driver loaded again) makes
 
 # Code: at worst, advice, our condition, note. These come from passive health checks.
 _PASSIVE: dict[int, tuple[Health, Advice, str, str]] = {
-    3: (WARNING, A.INSPECT_HARDWARE, "pcie_replay_rate", f"ours asks for minutes of it; {_RESTARTED}"),
-    4: (FAILURE, A.RESET_GPU, "ecc_uncorrectable", "a warning if the driver contained the errors, which only our condition knows"),
+    3: (WARNING, A.INSPECT_HARDWARE, "pcie_replay_rate", f"our condition needs minutes of it; {_RESTARTED}"),
+    4: (FAILURE, A.RESET_GPU, "ecc_uncorrectable", "a warning if the driver contained the errors, which only our condition shows"),
     6: (WARNING, A.RESET_GPU, "retired_pages", ""),
     7: (FAILURE, A.CONTACT_SUPPORT, "retired_pages", ""),
     8: (FAILURE, A.CONTACT_SUPPORT, "retired_pages", ""),
@@ -248,7 +248,7 @@ _PASSIVE: dict[int, tuple[Health, Advice, str, str]] = {
     119: (WARNING, A.OBSERVE, "nvlink_errors", _BIT_ERRORS),
     120: (FAILURE, A.REBOOT, "xid", f"{_LATCHED}. That the GPU is gone is seen on the bus and by its status"),
     121: (WARNING, A.OBSERVE, "nvlink_errors", _BIT_ERRORS),
-    122: (WARNING, A.RESTART_SERVICE, "", "only where GPUs belong to an NVLink domain of several nodes and this host runs IMEX itself; also while its daemon starts; work on this node alone goes on"),
+    122: (WARNING, A.RESTART_SERVICE, "", "only where GPUs belong to an NVLink domain of several nodes and this host runs IMEX itself; also while its daemon starts; work on only this node continues"),
     123: (FAILURE, A.RESTART_SERVICE, "fabric_unhealthy", "10 while the registration is in progress"),
     125: (FAILURE, A.RESET_GPU, "gpu_recovery_action", ""),
     126: (FAILURE, A.REBOOT, "gpu_recovery_action", ""),

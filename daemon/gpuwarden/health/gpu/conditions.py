@@ -14,7 +14,7 @@ GPU_CONDITIONS: tuple[Condition, ...] = (
         jobs_go_on=True,
         title="The memory of a GPU degrades",
         why="At least 1,000,000 corrected errors an hour in two of the last three windows of 10 minutes, or 2 or more rows remapped "
-        "for corrected errors within 7 days while at least 1,000 errors an hour go on. The node is taken out after its jobs. An idle "
+        "for corrected errors within 7 days while at least 1,000 errors an hour continue. The node is taken out after its jobs. An idle "
         "GPU makes no errors, and a reset or reboot only begins the counters again: it stays until the board is replaced, gpuwarden test "
         "finds nothing (quick or standard), or gpuwarden ack.",
         source="NVIDIA/NVSentinel#1748 (17,700 a second for weeks under load, none while idle); Lablup (a GPU with 254 remapped rows "
@@ -24,8 +24,8 @@ GPU_CONDITIONS: tuple[Condition, ...] = (
         code="row_remaps_many", scope="gpu", severity=W, advice=Advice.CONTACT_SUPPORT, fall=60,
         title="Many rows of a GPU's memory are remapped",
         why="8 or more for corrected errors or 512 for uncorrectable ones in the life of the board, or a bank has few spare rows left, "
-        "or none. Each remapping did its work; plan the replacement of the board. The count never falls: gpuwarden warns and does "
-        "no more.",
+        "or none. Each remapping did its work; plan the replacement of the board. The count never falls, so gpuwarden only "
+        "warns.",
         source="NVIDIA/NVSentinel#1748 (8 rows), Lablup (254); DCGM_FR_UNCORRECTABLE_ROW_REMAP_LIMIT; awslabs (remap histogram)",
         depends_on=NO_GPU,
     ),
@@ -56,7 +56,7 @@ GPU_CONDITIONS: tuple[Condition, ...] = (
         "same job where that is known), or with fewer than two of them below half of its maximum, and the driver gives no reason that "
         "explains it (clocks that were set, hardware slowdown for heat or by the power brake, its own power limit); or, under software thermal slowdown, below 80 % of "
         "them (60 % of its maximum); or it is power-capped below 70 % of its limit while its siblings reach theirs (not on superchips, "
-        "whose CPU shares the power). GPUs with MIG are not judged. At rest nothing shows it: it ends after 5 minutes of work.",
+        "whose CPU shares the power). GPUs with MIG are not judged. An idle GPU does not show it: it ends after 5 minutes of work.",
         source="sgl-project/sglang#39206 (480 of 1980 MHz at 86 °C), GB10 (650 of 3003 MHz without a reason); scitix/sichek; the limits: "
         "own choice", depends_on=NO_GPU,
     ),
@@ -70,8 +70,8 @@ GPU_CONDITIONS: tuple[Condition, ...] = (
     Condition(
         code="vgpu_unlicensed", scope="gpu", severity=W, advice=Advice.FIX_CONFIGURATION, rise=1200, fall=60,
         title="A vGPU lost its licence",
-        why="It had a licence here before, and has had none for 20 minutes: from then on its vGPU software slows it down. Where it is to have none any "
-        "more, gpuwarden inventory accept says so.",
+        why="It had a licence here before, and has had none for 20 minutes: from then on its vGPU software slows it down. If it no longer needs one, "
+        "run gpuwarden inventory accept.",
         source="NVIDIA vGPU client licensing user guide (full capability for 20 minutes without a licence); nvml.h: nvmlDeviceGetGridLicensableFeatures",
         depends_on=NO_GPU,
     ),

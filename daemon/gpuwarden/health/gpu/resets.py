@@ -90,7 +90,7 @@ def answered(state: State, track: Track, sight: Sight) -> Event | None:
     asked = track.key.code == "gpu_reset_required" or (track.key.code == "gpu_recovery_action" and by_action)
     if not asked or not track.raised or track.clean_since is not None or not _is_news(state, track, sight.now, sight):
         return None
-    return _reset(track, sight.now, sight, "the driver asks for a reset no more")
+    return _reset(track, sight.now, sight, "the driver no longer asks for a reset")
 
 
 def _is_news(state: State, track: Track, at: Stamp, sight: Sight) -> bool:

@@ -39,8 +39,8 @@ HOST_CONDITIONS: tuple[Condition, ...] = (
         title="An InfiniBand, RoCE or EFA port counts errors for long",
         why="An error counter of the port grows beyond its limit in each third of 10 or 12 minutes or of an hour, while no more than half of the "
         "ports of its kind do: 120 symbol errors or 3 recoveries an hour, a timeout a second; the table is in health/host/port_errors.py. "
-        "Of EFA any command without completion. Counters never fail a node. One that stands at its maximum counts no more: the port is blind "
-        "there, gpuwarden_port_blind.",
+        "Of EFA any command without completion. Counters never fail a node. A counter at its maximum no longer counts: gpuwarden_port_blind "
+        "shows that.",
         source="NVIDIA/NVSentinel NIC health monitor (rates, of which many are fatal there), UFM (traps and events), InfiniBand specification (bit error rate)",
     ),
     Condition(
@@ -67,7 +67,7 @@ HOST_CONDITIONS: tuple[Condition, ...] = (
     Condition(
         code="mount_hung", scope="mount", severity=F, advice=Advice.RESTART_SERVICE, rise=120, fall=30,
         title="A file system does not answer",
-        why="A process of its own has asked it and hangs, or was given an error such as a stale file handle. 2 minutes are "
+        why="A separate process that queried it hangs, or got an error such as a stale file handle. 2 minutes are "
         "what the failover of a file server takes. A failure where the mount is expected, else a warning.",
         source="NVRx storage check; the grace period of an NFS server is 90 s (Linux nfsd)",
     ),
@@ -89,7 +89,7 @@ HOST_CONDITIONS: tuple[Condition, ...] = (
     Condition(
         code="memory_ecc_uncorrectable", scope="node", severity=F, advice=Advice.INSPECT_HARDWARE, fall=60, latch=Latch.REBOOT,
         title="Main memory lost data",
-        why="A memory controller counted an uncorrectable error. What held the page died or goes on with wrong data. It "
+        why="A memory controller counted an uncorrectable error. The process that held the page died or continues with wrong data. It "
         "stays until the node reboots or an operator acknowledges it.",
         source="kernel, EDAC: ue_count; NHC check_hw_mcelog",
     ),

@@ -9,8 +9,8 @@ LINE_CONDITIONS: tuple[Condition, ...] = (
     Condition(
         code="gsp_not_answering", scope="gpu", severity=W, advice=Advice.RESET_GPU, fall=3600,
         title="The system processor of a GPU does not answer the driver",
-        why="The driver limits its lines about calls that time out and says that the GPU likely needs a reset; or lines about a late "
-        "heartbeat, which name no GPU, go on for a minute. One such line alone comes after each resume from suspend. Xids 119, 120 "
+        why="The driver limits its lines about calls that time out and reports that the GPU likely needs a reset; or lines about a late "
+        "heartbeat, which name no GPU, continue for a minute. One such line alone comes after each resume from suspend. Xids 119, 120 "
         "and 175 fail the GPU by themselves: this is one sign among others.",
         source="NVIDIA/open-gpu-kernel-modules rpc.c, kernel_gsp.c; leptonai/gpud#500 (a dead GSP prints only while somebody asks it)",
         depends_on=(*NO_GPU, "xid"),
@@ -18,7 +18,7 @@ LINE_CONDITIONS: tuple[Condition, ...] = (
     Condition(
         code="soft_lockup", scope="node", severity=F, advice=Advice.REBOOT, fall=600, latch=Latch.REBOOT,
         title="A CPU is stuck in the kernel",
-        why="Soft lockups go on for a minute: a warning. A failure after 5 minutes in a driver of GPUs or network adapters, and after "
+        why="Soft lockups continue for a minute: a warning. A failure after 5 minutes in a driver of GPUs or network adapters, and after "
         "a minute where a fatal PCIe error came within the 10 minutes before. The first 5 minutes after a boot do not count.",
         source="leptonai/gpud#1245 (a node that was Ready for 3.5 days); NVIDIA/NVSentinel (soft lockup in mlx5 is fatal); a pause of the "
         "hypervisor prints one line for each CPU, and no more",

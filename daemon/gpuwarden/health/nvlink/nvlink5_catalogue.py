@@ -65,7 +65,7 @@ class Nvlink5Rule:
         return {RESET: Advice.RESET_GPU, SEE_154: Advice.RESTART_APP}.get(self.action, Advice.NONE)
 
 
-_TWO_STEPS = "the vendor's second action, should it go on, is a reset"
+_TWO_STEPS = "the vendor's second action, if it continues, is a reset"
 _ONE, _HIGH = "0x1", "0x80000000"
 
 # Xid, names, the unit's number before R575 and since; then statuses, action, severity, follow-up for sub-code 0.

@@ -59,7 +59,7 @@ _PLACE = "the application's, if it comes from several places or GPUs; from one p
 
 # Numbers ({n}: their index, from 0), meaning, class, the vendor's immediate action, our advice, note.
 _ROWS: tuple[tuple[str, str, XidClass, str, Advice, str], ...] = (
-    ("8", "GPU stopped processing: idle timeout", W, "RESTART_APP", A.RESTART_APP, "if it comes back, the vendor wants to know"),
+    ("8", "GPU stopped processing: idle timeout", W, "RESTART_APP", A.RESTART_APP, "if it comes back, report it to the vendor"),
     ("11 25 32", "Invalid or corrupted push buffer stream", I, "RESTART_APP", A.RESTART_APP, _APP),
     ("13", "Graphics engine exception", I, "RESTART_APP", A.RESTART_APP, f"the place is GPC and TPC; {_PLACE}"),
     ("14", "Not in use", I, "IGNORE", A.NONE, ""),
@@ -75,7 +75,7 @@ _ROWS: tuple[tuple[str, str, XidClass, str, Advice, str], ...] = (
     ("54", "Auxiliary power is not connected", F, "CHECK_MECHANICALS", A.INSPECT_HARDWARE, ""),
     ("60", "Video processor exception", I, "RESTART_APP", A.RESTART_APP, _REPEAT),
     ("62", "Internal microcontroller halted", F, "RESET_GPU", A.RESET_GPU, "Xid 154 may follow and name the action"),
-    ("63", "Row remapping (before Ampere: page retirement) recorded", W, "IGNORE", A.OBSERVE, "takes effect at the next reset; the pending flag of the GPU is asked instead of trusting the line"),
+    ("63", "Row remapping (before Ampere: page retirement) recorded", W, "IGNORE", A.OBSERVE, "takes effect at the next reset; the pending flag of the GPU is read instead of trusting the line"),
     ("64", "Row remapping (before Ampere: page retirement) could not be recorded", F, "RESET_GPU", A.RESET_GPU, "if the failure flag stays after the reset, the GPU has to be replaced"),
     ("66 67", "Illegal access by the driver", I, "IGNORE", A.NONE, ""),
     ("68 83 84 88 89 96-98", "Exception in video decoder NVDEC{n}", I, "RESTART_APP", A.RESTART_APP, _REPEAT),
@@ -88,7 +88,7 @@ _ROWS: tuple[tuple[str, str, XidClass, str, Advice, str], ...] = (
     ("86 139", "Exception in optical-flow engine OFA{n}", I, "RESTART_APP", A.RESTART_APP, _REPEAT),
     ("92", "High rate of corrected (single-bit) ECC errors", W, "IGNORE", A.OBSERVE, ""),
     ("93", "InfoROM is near the end of its write life (A100)", W, "IGNORE", A.OBSERVE, ""),
-    ("94", "Contained memory error: only the application that owned the memory was ended", W, "RESTART_APP", A.RESTART_APP, "the GPU works on; a reset, when convenient, replaces the row. A line with `RST: Yes` is a failure: the GPU must be reset"),
+    ("94", "Contained memory error: only the application that owned the memory was ended", W, "RESTART_APP", A.RESTART_APP, "the GPU keeps working; a reset, when convenient, replaces the row. A line with `RST: Yes` is a failure: the GPU must be reset"),
     ("95", "Uncontained memory error: all applications on the GPU are affected", F, "RESET_GPU", A.RESET_GPU, "goes with 48; one GPU can log tens of thousands of these lines"),
     ("106 107", "Test message of the system management bus", I, "IGNORE", A.NONE, ""),
     ("108", "NVLink remote translation error", I, "IGNORE", A.NONE, ""),

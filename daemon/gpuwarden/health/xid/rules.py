@@ -35,7 +35,7 @@ from gpuwarden.health.xid.witnesses import fallen_off
 
 TEXT_WITHIN = 5.0
 """Seconds to wait for the kernel log line of a bare number from NVML or DCGM."""
-_UNDESCRIBED: Evidence = {"decoded": "nobody has described this line"}
+_UNDESCRIBED: Evidence = {"decoded": "this line is not documented"}
 _ORDER = (XidClass.RECORD, XidClass.WARNING, XidClass.FAILURE)
 
 

@@ -46,7 +46,7 @@ def advice(*, fatal: bool) -> Advice:
 _NON_FATAL = {
     10001: "Host interface: privileged register access failed",
     10002: "Host interface: privileged register access timed out",
-    10003: "Host interface: interrupt that nobody handles",
+    10003: "Host interface: unhandled interrupt",
     10004: "Host interface: overheating began",
     10005: "Host interface: overheating ended",
     11012: "Ingress: single-bit errors in packet headers",

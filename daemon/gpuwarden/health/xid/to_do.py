@@ -28,7 +28,7 @@ XID_TO_DO: Mapping[int, str] = {
     48: f"Drain the node and {_RESET}. The reset remaps the row. Then run `dcgmi diag -r 3`.",
     54: "Drain the node, power it off and check the power cable of the board.",
     62: f"Drain the node and {_RESET}. If the reset fails, reboot.",
-    63: f"Reset the GPU when the node is empty: {RESET_COMMAND}. That remaps the row; jobs may go on until then.",
+    63: f"Reset the GPU when the node is empty: {RESET_COMMAND}. That remaps the row; jobs may continue until then.",
     64: f"Drain the node and {_RESET}. If {_ECC} then still reports a remapping failure, have the board replaced.",
     74: "Check the link: `nvidia-smi nvlink -s -i SLOT` and `nvidia-smi nvlink -e -i SLOT`. One that recovered needs nothing. Down or growing: reset "
     "the GPUs when the node is empty. The GPU at the other end may be the cause.",
@@ -95,6 +95,6 @@ def xid_to_do(number: int, advice: Advice) -> str:
 def sxid_to_do(advice: Advice) -> str:
     """Return the instructions for an SXid; "" for one that stops traffic, for which the condition has the text."""
     return {
-        Advice.OBSERVE: "Nothing now: traffic goes on. Again on one port: have its NVLink path inspected at the next maintenance.",
+        Advice.OBSERVE: "Nothing now: traffic continues. Again on one port: have its NVLink path inspected at the next maintenance.",
         Advice.NONE: "Nothing.",
     }.get(advice, "")

@@ -151,7 +151,7 @@ class Renderer:
         except Exception:
             if metric.name not in self._broken:
                 self._broken.add(metric.name)
-                log.exception("metric not rendered: the others are", metric=metric.name)
+                log.exception("metric not rendered: the others are rendered", metric=metric.name)
             return {}
 
     def _telemetry(self, snapshot: Snapshot) -> Iterator[_Family]:

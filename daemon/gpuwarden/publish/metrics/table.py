@@ -293,7 +293,7 @@ _ROWS: tuple[Metric, ...] = (
            "Attempts to deliver a notification, by outcome: delivered; refused (not tried again); barred (tried again, but an operator must correct "
            "something); later (tried again); dropped (undelivered, for a newer one of its subject or for room).", default=False),
     Metric("gpuwarden_termination_notice", GAUGE, ("source", "kind"), notices.announced,
-           "1 while a termination notice for this machine is in force and not called off by an operator: imminent, further away, or only a hint."),
+           "1 while a termination notice for this machine is in force and not cancelled by an operator: imminent, further away, or only a hint."),
     Metric("gpuwarden_termination_deadline_timestamp_seconds", GAUGE, (), notices.deadline,
            "Earliest announced end of this machine, Unix time; hints do not count. No series while no notice gives a time."),
     Metric("gpuwarden_termination_source_up", GAUGE, ("source",), notices.sources_up,
@@ -340,7 +340,7 @@ _ROWS: tuple[Metric, ...] = (
            "Error counters of InfiniBand, RoCE and EFA ports, as the device counts; InfiniBand counters stop at their maximum. Only for the first "
            "32 ports that are active or have counted an error.", default=False),
     Metric("gpuwarden_port_blind", GAUGE, ("device", "port", "counter"), ports.blind,
-           "Always 1, while this counter of the port is at its maximum and counts no more.", default=False),
+           "Always 1, while this counter of the port is at its maximum and no longer counts.", default=False),
     # --- collectors
     Metric("gpuwarden_collector_up", GAUGE, PER_COLLECTOR, _each_collector(_up),
            "1 if the last pass of this collector succeeded, 0 if it failed or timed out. No series if the source does not exist."),

@@ -94,13 +94,13 @@ class Control:
     async def start(self) -> None:
         """Listen, if possible. Replaces a socket that no process listens on. Raises ControlError if one does."""
         if self._group is not None and not await self._is_found(self._group, GROUP_WITHIN):
-            log.error("group of the control socket not found: root alone is served", error=self._group_error)
+            log.error("group of the control socket not found: only root is served", error=self._group_error)
             self._seeking = asyncio.create_task(self._seek(self._group))
         try:
             await self._serve(self._made())
         except SocketUnavailable as error:
             self._error = str(error)
-            log.error("control socket not available: served over TCP alone", error=self._error)  # noqa: TRY400 - the message suffices
+            log.error("control socket not available: served over TCP only", error=self._error)  # noqa: TRY400 - the message suffices
             self._retrying = asyncio.create_task(self._retry())
 
     def error(self, _: Stamp) -> str:

@@ -41,7 +41,7 @@ ENDPOINTS = (
     Endpoint(
         "/v1/events",
         "events since a time: RFC 3339 or Unix",
-        "200; the oldest 1,000 since then, and `truncated` if there are more; 400 for a time that is none, 504 if the ledger does not respond",
+        "200; the oldest 1,000 since then, and `truncated` if there are more; 400 for an invalid time, 504 if the ledger does not respond",
         "?since=TIME",
     ),
     Endpoint(

@@ -139,7 +139,7 @@ class Guard:
     def error(self, now: Stamp) -> str:
         """Return the fault of the web-config file or its certificate; "" if there is none."""
         if self._fault:
-            return f"{self._fault}; the configuration before stays in force"
+            return f"{self._fault}; the previous configuration stays in force"
         stalled = 0.0 if self._reader is None else self._reader.stalled_for(now.boottime)
         if stalled > READ_WITHIN:
             return f"cannot read {self._path}: no response for {stalled:.0f} s; is its filesystem frozen?"

@@ -175,7 +175,7 @@ def _cannot_listen(host: str, port: int, error: Exception) -> str:
     advice = {
         errno.EADDRINUSE: "another process has this port (`ss -ltnp` names it); stop it, or listen elsewhere",
         errno.EADDRNOTAVAIL: "no interface of this host has this address",
-        errno.EACCES: "ports below 1024 are root's; choose a higher one",
+        errno.EACCES: "ports below 1024 need root; choose a higher one",
     }.get(number or 0, "check the listen address")
     place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     return f"cannot listen on {place}: {advice} ({error})"

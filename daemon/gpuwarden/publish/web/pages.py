@@ -191,7 +191,7 @@ class Web:
     def error(self, now: Stamp) -> str:
         """Return the fault of the web-config file or its certificate; "" if there is none."""
         if isinstance(self._failure, GuardError):
-            return f"{self._failure}; nothing is served until it is mended"
+            return f"{self._failure}; nothing is served until it is corrected"
         return self._guard.error(now)
 
     def port_error(self) -> str:

@@ -272,7 +272,7 @@ def _as_file(data: bytes) -> Iterator[str]:
 
 
 _REASONS = {
-    "KEY_VALUES_MISMATCH": "the key is another's",
+    "KEY_VALUES_MISMATCH": "the key belongs to another certificate",
     "NO_START_LINE": "one of them is not PEM",
     "PEM_LIB": "one of them is not PEM",
     "NOT_ENOUGH_DATA": "it is cut off",

@@ -200,7 +200,7 @@ def assess(gate: Gate, level: Level, around: Surroundings, now: Stamp) -> Assess
     if gate.run:
         return Assessed(GateState.RUNNING, f"a test of level {level} runs before the node comes back")
     if passed(gate, level, around.gpus):
-        wait = "the node was tested, and comes back when the test has ended"
+        wait = "the node passed its test, and comes back when that has ended"
         return Assessed(GateState.WAITING, wait) if around.testing else Assessed(GateState.PASSED, "")
     if why := _needs_person(gate):
         to_do = (
@@ -228,7 +228,7 @@ def result_text(gate: Gate, level: Level, assessed: Assessed | None, gpus: Itera
         return f"no test has passed: {why} ({gate.text})"
     waits = "" if assessed is None else f", {assessed.waits}" if assessed.waits else ", due now"
     came = "" if gate.result is None else f", the last one {_CAME.get(gate.result, gate.result)} ({gate.text})"
-    return f"no test has passed since the failure{came}: one of level {level} is to run{waits}"
+    return f"no test has passed since the failure{came}: a test of level {level} is next{waits}"
 
 
 _CAME = {GateResult.FAILED: "failed", GateResult.NO_VERDICT: "gave no verdict"}

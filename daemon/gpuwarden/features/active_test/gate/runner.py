@@ -220,7 +220,7 @@ class ReturnGate:
         now = self._clock().boottime
         since = self._hindered_since = now if self._hindered_since is None else self._hindered_since
         if now - since < HINDERED_FOR:
-            until = f"asked again each {HINDERED_AGAIN:g} s for {HINDERED_FOR / 60:.0f} minutes, then it needs a person"
+            until = f"retried every {HINDERED_AGAIN:g} s for {HINDERED_FOR / 60:.0f} minutes, then an operator must act"
             await self._pause(HINDERED_AGAIN, f"no test can begin: {why}; {until}")
             return
         self._hindered_since = None
@@ -255,7 +255,7 @@ class ReturnGate:
     async def _twice_probed(self) -> Probed:
         host = await self._probed()
         if why := host.lacking or host.impossible or "; ".join(host.untestable.values()):
-            await self._pause(PROBE_AGAIN, f"{why}; asked again in {PROBE_AGAIN:g} s")
+            await self._pause(PROBE_AGAIN, f"{why}; checked again in {PROBE_AGAIN:g} s")
             host, self._not_now = await self._probed(), ""
         return host
 

@@ -67,7 +67,7 @@ async def submit(order: Submission) -> int:
         raise NotNow(f"another submission runs (pid {held.holder.pid})") from held
     number = answer.strip().partition(";")[0]
     if not number.isdecimal():
-        raise OddAnswer(f"sbatch says {answer[:60]!r}; see squeue --name={JOB_NAME}")
+        raise OddAnswer(f"sbatch reports {answer[:60]!r}; see squeue --name={JOB_NAME}")
     return int(number)
 
 

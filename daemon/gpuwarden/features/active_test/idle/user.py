@@ -27,7 +27,7 @@ def submits_as(name: str, euid: int) -> tuple[str, ...]:
         ) from None
     if user.pw_uid not in (0, euid) and name not in BELIEVED:
         raise NoSuchSubmitter(
-            f"test.slurm_user is {name!r}, whose results the daemon does not believe: set root or gpuwarden"
+            f"test.slurm_user is {name!r}, whose results the daemon does not accept: set root or gpuwarden"
         )
     if user.pw_uid == euid:
         return ()

@@ -127,7 +127,7 @@ def _hung(runs: Sequence[GpuTest], past: Sequence[PastTest]) -> Iterator[Defect]
     if hung is None:
         return
     before = _hung_before(hung, past)
-    text = f"{hung.text}; so it was an hour ago or more, and no test has ended well since" if before else hung.text
+    text = f"{hung.text}; the same an hour ago or more, and no test has ended well since" if before else hung.text
     yield Defect(code=TEST_HUNG, detail="", severity=F if before else W, text=text)
 
 

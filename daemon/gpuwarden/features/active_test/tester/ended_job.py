@@ -53,7 +53,7 @@ class EndedJob:
         """Return the memory that may be used: none if the prolog left no note of the job or another shares a GPU."""
         jobs = registered(self.notes, self.now())
         if self.id not in jobs:
-            why = f"the prolog left no note of job {self.id} in {self.notes}, so that nobody knows who shares its GPUs: set Prolog"
+            why = f"the prolog left no note of job {self.id} in {self.notes}, so it is unknown which jobs share its GPUs: set Prolog"
             return Occupancy(Memory.NONE, f"{why} to gpuwarden-slurm-prolog")
         others = [job.id for job in jobs.values() if job.id != self.id and job.ended is None]
         if sharing := [number for number in others if set(jobs[number].gpus) & set(self.gpus)]:

@@ -43,7 +43,7 @@ def order_of(
     )
     if nobody_here and asked.has_scheduler:
         raise NoSuchOrder(
-            "--i-know-nobody-is-here is for hosts without a scheduler, and this one has one, which is asked: "
+            "--i-know-nobody-is-here is for hosts without a scheduler, and this one has one: "
             "exclude or drain the node instead"
         )
     return Order(

@@ -145,7 +145,7 @@ def _stranger(peer: Peer | None, run_dirs: Iterable[Path]) -> str:
         who = f"process {peer.pid} ({name}, uid {peer.uid})"
     return (
         f"{who} has taken the name of the socket that keeps tests apart (@{NODE}) without the lock of {' or '.join(map(str, run_dirs))},"
-        " which was disregarded: end it, unless it is a test with another run directory; such tests see each other only as processes on the GPUs"
+        " and was ignored: end it, unless it is a test with another run directory; such tests see each other only as processes on the GPUs"
     )
 
 

@@ -35,7 +35,7 @@ _ANSWERS = {
     ),
     GpuAnswer.TIMEOUT: (Obstacle.UNSUPPORTED, "the GPU does not answer in time: see gpuwarden status"),
     GpuAnswer.HUNG: (Obstacle.UNSUPPORTED, "the GPU does not answer in time: see gpuwarden status"),
-    GpuAnswer.UNKNOWN: (Obstacle.UNSUPPORTED, "the GPU answers with errors only: see gpuwarden status"),
+    GpuAnswer.UNKNOWN: (Obstacle.UNSUPPORTED, "the GPU answers only with errors: see gpuwarden status"),
 }
 
 
@@ -69,7 +69,7 @@ def _unidentified(gpu: GpuFacts) -> Found | None:
 def _confidential(host: HostFacts) -> Found | None:
     if not host.confidential:
         return None
-    return Obstacle.UNSUPPORTED, "confidential computing is on, where the test was never tried: nothing to do"
+    return Obstacle.UNSUPPORTED, "confidential computing is on, with which the test was never tried: nothing to do"
 
 
 def _divided(gpu: GpuFacts) -> Found | None:
@@ -118,5 +118,5 @@ def _mode(settings: GpuSettings) -> Found | None:
         return Obstacle.UNSUPPORTED, f"its compute mode is {name}: nvidia-smi -c 0"
     return (
         Obstacle.UNSUPPORTED,
-        f"its compute mode is {name}, in which the test would shut out a job that starts: nvidia-smi -c 0",
+        f"its compute mode is {name}, in which the test would block a job that starts: nvidia-smi -c 0",
     )

@@ -83,11 +83,11 @@ async def occupancy(asked: Asked, gpus: int) -> Occupancy:
     if asked.slurm is not None:
         return await _slurm(asked, asked.slurm, gpus)
     if asked.alone_by_order:
-        return Occupancy(Memory.ALL, "nobody is here by order of who started the test")
+        return Occupancy(Memory.ALL, "whoever started the test states that nobody uses this node")
     if pods.is_kubernetes(asked.kubelet):
         return await _cluster(asked)
     to_do = "gpuwarden exclude, wait for the end of what runs here, and add --i-know-nobody-is-here"
-    return Occupancy(Memory.PART, f"somebody may start work at any moment, and no scheduler can be asked: {to_do}")
+    return Occupancy(Memory.PART, f"work may start at any moment, and there is no scheduler to ask: {to_do}")
 
 
 class SharedOccupancy:
@@ -167,7 +167,7 @@ async def _slurm(asked: Asked, client: SlurmClient, gpus: int) -> Occupancy:
             return await _own_job(client, int(own), name, gpus)
         return await _node(client, name)
     except SlurmError as error:
-        return Occupancy(Memory.NONE, f"Slurm cannot say who is here: {error}")
+        return Occupancy(Memory.NONE, f"Slurm does not list the jobs here: {error}")
 
 
 async def _node(client: SlurmClient, name: str) -> Occupancy:
@@ -177,7 +177,7 @@ async def _node(client: SlurmClient, name: str) -> Occupancy:
         return Occupancy(Memory.NONE, f"Slurm has jobs here ({shown}): drain the node and wait for their end")
     if not node.is_empty:
         return Occupancy(
-            Memory.NONE, f"Slurm says that the node is {node.state}: drain it and wait until it is drained"
+            Memory.NONE, f"Slurm reports that the node is {node.state}: drain it and wait until it is drained"
         )
     if "drain" in node.flags:
         return Occupancy(Memory.ALL, f"the node is drained in Slurm ({node.reason[:80]}), and has no job")

@@ -178,11 +178,11 @@ class ActiveTest:
             outcomes |= judged
             if self._lease.unannounced:
                 notes.append(
-                    f"the daemon did not know that the test ran, and may have taken it for work: {self._lease.unannounced}"
+                    f"the test was not announced to the daemon, which may have taken it for work: {self._lease.unannounced}"
                 )
         elif any(outcome.verdict is not ActiveVerdict.NO_VERDICT for outcome in outcomes.values()):
             why = self._lease.error or "the daemon's answer is of another version"
-            notes.append(f"judged without the past of these GPUs, and not kept: {why}")
+            notes.append(f"judged without earlier results of these GPUs, and not recorded: {why}")
         return self._report(tests=tests, outcomes=outcomes, notes=(*self._notes, *notes))
 
     def _untested(self, met: Obstacle, text: str) -> Report:

@@ -26,13 +26,13 @@ NEXT: Mapping[Obstacle | None, str] = {
     Obstacle.DISTURBED: _WAIT,
     Obstacle.MEMORY_TAKEN: _WAIT,
     Obstacle.INTERRUPTED: "test again",
-    Obstacle.UNSUPPORTED: "mend what is named above (gpuwarden doctor has more), and test again",
+    Obstacle.UNSUPPORTED: "correct what is named above (gpuwarden doctor has more), and test again",
     Obstacle.RESET_FIRST: "drain the node, reset the GPU or reboot, and test again",
     Obstacle.HUNG: _LOOK,
     Obstacle.CRASHED: _LOOK,
     Obstacle.GPU_ERROR: _LOOK,
     Obstacle.FAILED_CALL: _LOOK,
-    None: "test again: this test alone says nothing of the GPU",
+    None: "test again: this test alone shows nothing about the GPU",
 }
 """Next steps by the obstacle that left no verdict."""
 _NONE = "-"

@@ -146,7 +146,7 @@ class WorkerProcess:
                 return None
         if not line:
             return await self._died(process)
-        return Failed(Obstacle.CRASHED, f"its worker wrote something else than the protocol: {line[:80]!r}")
+        return Failed(Obstacle.CRASHED, f"its worker did not follow the protocol: {line[:80]!r}")
 
     async def _given_up(self, process: asyncio.subprocess.Process, why: Failed) -> Failed:
         """End the worker. One that cannot be ended is left behind, and not waited for again."""

@@ -323,12 +323,12 @@ def _why_nobody(job: LocalJob, chosen: tuple[Aim, ...], signalled: Iterable[Proc
     if chosen and not left:
         return "all of its ranks here were signalled before"
     if len(before) >= SIGNALLED_MOST:
-        return f"{len(before)} of its processes were signalled; no more than that are kept count of"
+        return f"{len(before)} of its processes were signalled, the most that are tracked"
     deaf = sorted({aim.signal for aim in left if aim.signal in SIGNALS})
     if deaf:
-        return f"no rank of it here catches SIG{' or SIG'.join(deaf)}: it would die of it"
+        return f"no rank of it here catches SIG{' or SIG'.join(deaf)}, which would kill it"
     if left:
-        return "it wants no signal"
+        return "it asks for no signal"
     if any(process.role is Role.RANK for process in job.processes):
-        return "its ranks here may not be read, do not answer to the kernel, or run under another user than the job"
-    return "no rank of it is found here" if job.processes else "no process of it is here"
+        return "its ranks here cannot be read, do not respond, or run as another user than the job"
+    return "no rank of it is found here" if job.processes else "it has no process here"

@@ -37,7 +37,7 @@ def follow(state: EvacuationState, notices: Iterable[Notice], *, boot_id: str, n
     acted = {id_of(notice): notice for notice in notices}
     begun = [_departing(n, boot_id, now) for name, n in acted.items() if _is_news(state.evacuations.get(name), n)]
     ended = [
-        departed(evacuation.id, "called off, withdrawn or over", boot_id, now)
+        departed(evacuation.id, "cancelled, withdrawn or over", boot_id, now)
         for evacuation in state.evacuations.values()
         if evacuation.over is None and evacuation.id not in acted
     ]

@@ -327,7 +327,7 @@ def wants_requeue(kind: str, settings: EvacuationSettings) -> bool:
 def never(slurm: SlurmJob) -> str:
     """Return why a job cannot be requeued at all; empty if it can."""
     if not slurm.batch:
-        return "it is no batch job: Slurm requeues no other; start it again elsewhere"
+        return "it is not a batch job, and Slurm requeues no others; start it again elsewhere"
     if not slurm.requeue:
         return "it may not be requeued (--no-requeue, or JobRequeue=0): submit it again"
     return ""

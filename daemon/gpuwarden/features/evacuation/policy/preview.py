@@ -61,7 +61,7 @@ def summary(state: EvacuationState, previewed: tuple[str, ...], *, enforce: bool
     signalled = sum(job.result in _REACHED for job in jobs.values())
     unsignalled = [f"{name}: {job.text}" for name, job in jobs.items() if job.result not in _REACHED]
     if not jobs:
-        return "no job is here that could be signalled"
+        return "there is no job here to signal"
     text = "1 job is signalled to save" if signalled == 1 else f"{signalled or 'no'} jobs are signalled to save"
     if unsignalled:
         more = f"; and {len(unsignalled) - SUMMED_MOST} more" if len(unsignalled) > SUMMED_MOST else ""
@@ -82,7 +82,7 @@ def _when(scene: Scene) -> str:
 
 def _lines(scene: Scene, *, names: bool) -> Iterator[str]:
     if not scene.jobs:
-        yield "no job is here"
+        yield "there is no job here"
     for key, job in list(scene.jobs.items())[:JOBS_SHOWN]:
         called = f"{key} ({job.name})" if names and job.name else key
         yield f"{called}: {_signal_text(scene, key, job)}{_requeue(scene, key, job)}"

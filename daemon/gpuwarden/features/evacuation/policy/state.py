@@ -113,7 +113,7 @@ def _final_node_state(evacuation: Evacuation, data: event_data.FinalNodeState, n
 
 def _approving(evacuation: Evacuation, _: event_data.Approving, now: Stamp) -> Evacuation:
     tries = 1 + (0 if evacuation.approved is None else evacuation.approved.tries)
-    text = "what came of it is not known"
+    text = "its outcome is unknown"
     return replace(evacuation, approved=Approved(tries=tries, result=Result.RETRY, text=text, at=now))
 
 

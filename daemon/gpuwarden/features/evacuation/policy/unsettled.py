@@ -112,7 +112,7 @@ def _found_out(
 
 
 _TEXTS = {
-    Sent.WATCHED: "another node signals the whole job: its mark stands",
+    Sent.WATCHED: "another node signals the whole job: its mark is in force",
     Sent.UNSENT: "not sent: gpuwarden was killed before it had marked the job",
 }
 
@@ -168,7 +168,7 @@ def repeated(
     if not again:
         return None
     repeat = delivery(job, slurm, rules, now=now.wall, signalled=again, again=again, wide=False)
-    return replace(repeat, text=f"{repeat.text}, perhaps once more") if repeat.receivers else None
+    return replace(repeat, text=f"{repeat.text}, possibly for the second time") if repeat.receivers else None
 
 
 def repeatable(state: EvacuationState, key: str, job: LocalJob, restarts: int | None) -> frozenset[Process]:

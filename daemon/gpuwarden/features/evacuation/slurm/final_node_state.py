@@ -57,7 +57,7 @@ async def set_final_state(
     """
     facts = await read_node(commands, node)
     if not _is_own_termination(facts):
-        text = f"{node} is {facts.state}, {facts.reason[:120]!r}: not drained by gpuwarden for a termination; it is left alone"
+        text = f"{node} is {facts.state}, {facts.reason[:120]!r}: not drained by gpuwarden for a termination; it is left unchanged"
         return FinalStateOutcome(result=FinalStateResult.NOT_OURS, text=text)
     if _has(facts, final):
         return FinalStateOutcome(result=FinalStateResult.ALREADY, text=f"{node} is {facts.state}")

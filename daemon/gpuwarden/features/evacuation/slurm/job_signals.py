@@ -60,7 +60,7 @@ async def find_steps(commands: Commands, job: SlurmJob, here: Collection[str]) -
         text = f"its step {parts[0]} is one of several parts, of which Slurm signals the first only"
         return SignalOutcome(result=Signalling.IN_PARTS, text=text)
     left = tuple(step for step in steps if step not in steps_here)
-    text = f"no rank that catches it is here in step {_named(left)}, which is left alone" if left else ""
+    text = f"no rank that catches it is here in step {_named(left)}, which gets no signal" if left else ""
     if not steps_here:
         return SignalOutcome(result=Signalling.NO_STEPS, text=text)
     return SignalOutcome(result=Signalling.READY, text=text, steps=steps_here)

@@ -63,7 +63,7 @@ def reset(host: Host, slots: Sequence[str], run: Run, *, alone: bool) -> str:
     ended = _checked(run(_program(host, "nvidia-smi"), "--gpu-reset", *chosen), "nvidia-smi --gpu-reset")
     were = {slot_of(address) for address in _RESET.findall(ended.output)}
     if alone and were and were != set(slots):
-        raise CommandFailed(f"nvidia-smi was to reset {slots[0]} and says that it reset {', '.join(sorted(were))}")
+        raise CommandFailed(f"nvidia-smi was to reset {slots[0]} and reports that it reset {', '.join(sorted(were))}")
     if were and (missing := set(slots) - were):
         raise CommandFailed(f"nvidia-smi did not reset {', '.join(sorted(missing))}")
     return f"the GPU at {slots[0]} was reset" if alone else f"{len(slots)} GPUs were reset"

@@ -100,17 +100,17 @@ class Notebook:
         entries = self.entries
         begun = [entry for entry in entries if entry.begun > now - STEPS_WITHIN]
         if len(begun) >= STEPS_MOST:
-            return f"{len(begun)} steps were begun on this node within 24 h, and no more than {STEPS_MOST} are"
+            return f"{len(begun)} steps were begun on this node within 24 h; the limit is {STEPS_MOST}"
         reboots = [
             entry
             for entry in entries
             if entry.step == "reboot" and not entry.refused and entry.begun > now - REBOOTS_WITHIN
         ]
         if step == "reboot" and len(reboots) >= REBOOTS_MOST:
-            return "a reboot of this node was begun within 6 h, and no more than one is"
+            return "a reboot of this node was begun within 6 h; the limit is one"
         done = [entry for entry in entries if (entry.step, entry.subject, entry.state) == (step, subject, "done")]
         if any(entry.ended > now - REST for entry in done):
-            return f"it was done less than {REST:.0f} s ago: look first at what came of it"
+            return f"it was done less than {REST:.0f} s ago: check its result first"
         return ""
 
     def _write(self, entries: list[Entry]) -> None:
@@ -119,7 +119,7 @@ class Notebook:
             replace_file(self._file, content, mode=0o600, synced=True)
         except OSError as error:
             raise NotebookError(
-                f"cannot write {self._file}: {error.strerror}, and no step is carried out without"
+                f"cannot write {self._file}: {error.strerror}; no step is carried out without it"
             ) from error
 
     def check(self) -> None:
@@ -131,7 +131,7 @@ class Notebook:
         except OSError as error:
             raise NotebookError(f"cannot use {self._folder}: {error.strerror}") from error
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
-            raise NotebookError(f"{self._folder} is not a folder that root alone writes: remove it")
+            raise NotebookError(f"{self._folder} is not a folder that only root can write: remove it")
 
     def lock(self, name: Literal["helper", "commands"], within: float = 0.0) -> AbstractContextManager[int | None]:
         """The open file of the lock, until the end of the block; None if another has it for so many seconds."""

@@ -61,7 +61,7 @@ def mismatch(slot: str, uuid: str, seen: Seen) -> str:
 def by_setup(slots: Collection[str], seen: Seen, *, reset: bool) -> str:
     """Return why GPUs with their settings cannot be reset, or their driver cannot be reloaded, or ""."""
     if seen.driver is not None and seen.driver.confidential:
-        return "confidential computing is on, where this was never tried: reboot the node"
+        return "confidential computing is on, with which this was never tried: reboot the node"
     for slot in sorted(slots):
         gpu = seen.gpu(slot)
         if gpu is not None and gpu.mig:
@@ -75,7 +75,7 @@ def by_setup(slots: Collection[str], seen: Seen, *, reset: bool) -> str:
                 f"the GPU at {slot} {_VIRTUAL[gpu.virtualization]}: reset it where it is shared out, or reboot the node"
             )
         if reset and gpu is not None and gpu.virtualization == _PASSED_THROUGH and gpu.linked and not seen.switches:
-            return f"the NVLinks of the GPU at {slot} are of a fabric outside of this virtual machine: reboot the node"
+            return f"the NVLinks of the GPU at {slot} belong to a fabric outside this virtual machine: reboot the node"
     return ""
 
 
@@ -88,7 +88,7 @@ def not_alone(slot: str, seen: Seen) -> str:
     if seen.switches and not seen.fabric_manager:
         return "without a fabric manager all GPUs of an NVSwitch system are reset together: restart it, or reset_all"
     if seen.switches and (gpu is None or gpu.architecture is None):
-        return f"the driver does not say of which generation the GPU at {slot} is, and on an NVSwitch system the old are reset together: reset_all"
+        return f"the driver does not report the generation of the GPU at {slot}, and on an NVSwitch system older ones are reset together: reset_all"
     return ""
 
 

@@ -89,8 +89,8 @@ def _exactly(
     document: Mapping[str, str], patterns: Mapping[str, re.Pattern[str]], others: tuple[str, ...]
 ) -> Mapping[str, str]:
     if unknown := document.keys() - patterns.keys() - set(others):
-        raise BadRequest(f"{len(unknown)} fields that it does not have here")
+        raise BadRequest(f"{len(unknown)} unknown fields")
     for name, pattern in patterns.items():
         if name not in document or not pattern.fullmatch(document[name]):
-            raise BadRequest(f"{name}: not of the form that it must have")
+            raise BadRequest(f"{name}: not of the required form")
     return {name: document[name] for name in patterns}

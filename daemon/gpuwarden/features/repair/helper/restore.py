@@ -15,7 +15,7 @@ _TURN_WITHIN = 0.2
 """Seconds. A process that only checks has the lock for a moment."""
 KILLED = {
     "before": "the helper was killed before its command: it was not run",
-    "command": "the helper was killed while its command ran: whether it was done is not known",
+    "command": "the helper was killed while its command ran: its effect is unknown",
     "after": "the helper was killed after its command, which had failed",
 }
 
