@@ -397,6 +397,14 @@ def test_link_states_are_read_in_each_pass_and_counters_each_minute(node: Node) 
     assert node.gpu(after=MINUTE).links[4].replay_errors == 9
 
 
+@pytest.mark.parametrize(("state", "active"), [(0, False), (1, True), (2, True)])
+def test_a_link_is_down_only_if_the_driver_answers_inactive(node: Node, state: int, *, active: bool) -> None:
+    """A link that sleeps is not down: nodes at rest would fail."""
+    node.fake.link(0, 3, "active", state)
+    node.reader.connect()
+    assert node.gpu().links[3].active is active
+
+
 @pytest.mark.parametrize("older", [False, True])
 def test_a_gpu_is_of_a_cluster_if_any_byte_of_its_cluster_uuid_is_set(node: Node, *, older: bool) -> None:
     """A zero UUID is that of a fabric of one node (NCCL, mnnvl.cc)."""

@@ -69,7 +69,8 @@ class Links:
         states: dict[int, bool | None] = {}
         for link in self._active:
             try:
-                states[link] = nvml.nvmlDeviceGetNvLinkState(calls.handle, link) == nvml.NVML_FEATURE_ENABLED
+                # Only this one answer is down, as for DCGM: the field of the same name also has 2, asleep (nvml.h).
+                states[link] = nvml.nvmlDeviceGetNvLinkState(calls.handle, link) != nvml.NVML_FEATURE_DISABLED
             except nvml.NVMLError as error:
                 if not calls.failed("nvmlDeviceGetNvLinkState", error.value):
                     states[link] = None
