@@ -164,6 +164,19 @@ def test_a_port_is_free_or_the_daemon_s_or_a_stranger_is_named() -> None:
     assert port_row(SILENT, number, "192.0.2.1").grade is Grade.FAIL, "no address of this host"
 
 
+def test_a_stranger_on_the_port_may_have_any_name() -> None:
+    """A program chooses its name: 15 bytes, in no encoding."""
+    comm = Path("/proc/self/comm")
+    before = comm.read_bytes()
+    comm.write_bytes(b"\xff\xfe\n")
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as stranger:
+            row = port_row(SILENT, stranger.getsockname()[1])
+    finally:
+        comm.write_bytes(before)
+    assert (row.grade, f"pid {os.getpid()}" in row.found) == (Grade.FAIL, True)
+
+
 @pytest.mark.slow
 def test_the_port_of_a_real_daemon_is_its_own(tmp_path: Path) -> None:
     host = FakeHost(tmp_path, 1)

@@ -144,7 +144,7 @@ def _listening(number: int) -> Iterator[tuple[int, str]]:
             continue
         try:
             if any(str(link.readlink()) in inodes for link in (process / "fd").iterdir()):
-                yield int(process.name), (process / "comm").read_text().strip()[:40]
+                yield int(process.name), (process / "comm").read_text(errors="replace").strip()[:40]
         except OSError:
             continue
 
