@@ -1,6 +1,7 @@
 """Do repaired nodes come back, and do drains of Slurm's own stay?
 
     benchmarks/repair_nodes.py --return-to-service 0 --nodes 10 --rounds 2
+    benchmarks/repair_nodes.py --slurmdbd     # with accounting in a MariaDB
     PYTHONPATH=tests .venv/bin/python -m support.newer_slurm .venv/bin/python benchmarks/repair_nodes.py     # the same on Slurm 24.11
 
 In each round every node fails, is drained, is off for longer than SlurmdTimeout and boots again; then Slurm drains it itself, because a GPU is
@@ -22,6 +23,7 @@ sys.path.insert(1, str(Path(__file__).parents[1] / "tests"))
 
 from support.repairs import RepairedHost
 from support.slurm import GPUS, Slurm, running
+from support.slurm_accounting import AccountedSlurm
 
 OFF_AFTER = 12
 """Seconds: SlurmdTimeout. A machine that runs many nodes answers late."""
@@ -83,18 +85,19 @@ def main() -> int:
     parser.add_argument("--return-to-service", dest="when", type=int, default=0, choices=(0, 1, 2))
     parser.add_argument("--nodes", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--slurmdbd", action="store_true", help="with accounting; needs slurmdbd and mariadb-server")
     options = parser.parse_args()
-    result = Result()
+    result, kind = Result(), AccountedSlurm if options.slurmdbd else Slurm
     for _ in range(options.rounds):
         with (
             tempfile.TemporaryDirectory(prefix="gw-slurm-", ignore_cleanup_errors=True) as rig,
             tempfile.TemporaryDirectory(prefix="gw-", ignore_cleanup_errors=True) as folder,
-            running(Slurm(Path(rig), options.nodes, slurmd_timeout=OFF_AFTER, return_to_service=options.when)) as slurm,
+            running(kind(Path(rig), options.nodes, slurmd_timeout=OFF_AFTER, return_to_service=options.when)) as slurm,
         ):
             version = slurm.command("slurmctld", "-V").strip()
             a_round(slurm, Path(folder), result)
     print(
-        f"{version}, ReturnToService={options.when}: {result.restored} of {result.nodes} repaired nodes restored; "
+        f"{version}{', slurmdbd' * options.slurmdbd}, ReturnToService={options.when}: {result.restored} of {result.nodes} repaired nodes restored; "
         f"drains of Slurm's own lifted: {len(result.lifted)} of {result.nodes}"
     )
     print(*result.lifted, sep="\n")
