@@ -124,8 +124,8 @@ async def test_a_node_that_is_well_costs_the_controller_twelve_requests_an_hour(
 
 async def test_a_job_that_its_user_has_stopped_has_its_node_still(slurm: Slurm, commands: Commands) -> None:
     """After `scancel --signal=STOP` its state is STOPPED: what asks for running jobs alone does not get it."""
-    job = slurm.submit("sleep 600", "-w", "n1", "--gres=gpu:1")
-    slurm.wait(lambda: slurm.job_state(job) == "RUNNING", "the job to run")
+    job = slurm.submit("echo here; sleep 600", "-w", "n1", "--gres=gpu:1")
+    slurm.wait(lambda: slurm.output(job), "its script to run, since without a step the signal is lost")
     slurm.command("scancel", "--signal=STOP", str(job))
     slurm.wait(lambda: slurm.job_state(job) == "STOPPED", "it to be stopped")
     assert await runs_jobs(commands, "n1")
