@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,6 +55,8 @@ def test_a_node_that_we_drained_is_rebooted_with_our_reason_and_stays_drained(
     assert slurm.reason("n1").startswith(REASON), "the reason of the drain is replaced"
     slurm.wait(rebooted.exists, "slurmd to run RebootProgram")
     slurm.stop("n1")
+    # To Slurm a boot in the second of its order is none (src/slurmctld/node_mgr.c, waiting_for_node_boot).
+    time.sleep(2.0)
     slurm.start("n1", booted=True)
     slurm.wait(lambda: slurm.state("n1") == {"IDLE", "DRAIN"}, "the node to be back, for a test before its return")
     assert slurm.reason("n1").startswith(REASON)
