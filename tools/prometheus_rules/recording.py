@@ -41,10 +41,9 @@ def recordings(pace: Pace) -> tuple[Group, ...]:
     return (_nodes(pace), _trends())
 
 
-def _nodes(pace: Pace) -> Group:
-    carry = pace("65m")  # an hour, and what begins at its edge, which a range of Prometheus 3 leaves out
+def _names(pace: Pace, carry: str) -> tuple[Recording, ...]:
     seen = "gpuwarden:node:last_seen_timestamp_seconds"
-    rows = (
+    return (
         Recording(
             record=seen,
             why="When a scrape of this node last succeeded. Kept for 24 h after its target is gone from service discovery; "
@@ -67,6 +66,13 @@ unless on (job, instance, node) (
   unless on (job, instance) up
 )""",
         ),
+    )
+
+
+def _nodes(pace: Pace) -> Group:
+    carry = pace("65m")  # an hour, and what begins at its edge, which a range of Prometheus 3 leaves out
+    rows = (
+        *_names(pace, carry),
         Recording(
             record="gpuwarden:node:exclusion",
             why="Whether the node is excluded. 0: no. 1: it is out for a failure, by gpuwarden or another party. 2: it is out as "

@@ -163,7 +163,9 @@ def _pinned(state: State, event: Event) -> State:
 
 
 def _uncounted(state: State, slot: str) -> Mapping[Key, Record]:
-    """The records, those of the slot with a count of 0: its board is gone. A line that is read again is still known."""
+    """Return the records, those of the slot with a count of 0: its board is gone. They stay, so that a line that is read
+    again is known.
+    """
     return {k: replace(r, count=0) if k.subject.slot == slot else r for k, r in state.records.items()}
 
 

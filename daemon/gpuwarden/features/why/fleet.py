@@ -217,6 +217,7 @@ def first_of(nodes: Sequence[NodeOfJob]) -> NodeOfJob | None:
 
 
 def headline(name: str, nodes: Sequence[NodeOfJob]) -> str:
+    """Return the first line: where the end of the job began."""
     first = first_of(nodes)
     if first is None:
         if all(node.state == "running" for node in nodes):

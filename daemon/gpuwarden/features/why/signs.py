@@ -322,8 +322,9 @@ def _perhaps_unused(touch: Touch, end: End) -> bool:
 
 
 def in_time(touch: Touch, end: End, epoch: Epoch, within: float = WITHIN) -> bool:
-    """True if it was in force at the end, or so shortly before that the job may have waited for it. An end that was not
-    observed may have come at any time since the job was last known to run: a node may be off for days after a fault.
+    """Return True if the touch was in force at the end, or so shortly before that the job may have waited for it. An end
+    that was not observed may have come at any time since the job was last known to run: a node may be off for days
+    after a fault.
     """
     if end.known_from in ("boot", "restart") and touch.at.boottime > _last_known(epoch).boottime:
         return end.known_from == "boot" or touch.at.boottime <= end.at.boottime + LATE

@@ -10,6 +10,7 @@ from gpuwarden.health.model import Advice, Evidence, Key, Severity, Sighting, gp
 from gpuwarden.health.state import State, counts
 from gpuwarden.health.view import Sight
 from gpuwarden.health.xid.lines import RESET
+from gpuwarden.health.xid.ruling import newest_signs
 from gpuwarden_collectors.facts import GpuFacts
 
 W, F = Severity.WARNING, Severity.FAILURE
@@ -34,9 +35,7 @@ def _contained(state: State, facts: GpuFacts) -> bool | None:
     here = {record.key.detail for record in counted}
     readings = facts.readings
     remappable = readings.remapped_rows_pending is not None and not readings.remapped_rows_failure
-    must_reset = any(
-        RESET in burst.signs for record in counted if record.key.detail == "94" for burst in record.bursts[-1:]
-    )
+    must_reset = any(RESET in newest_signs(record) for record in counted if record.key.detail == "94")
     if must_reset or here & {"48", "95", "140"} or readings.ecc_uncorrected_volatile_sram or not remappable:
         return False
     return True if "94" in here else None

@@ -104,7 +104,7 @@ def nvlink_errors(state: State, sight: Sight) -> Detection:
 
 
 def _counted(state: State, slot: str) -> list[tuple[str, Series]]:
-    """The windows of a GPU by name; of two counters of one kind the one that grew more."""
+    """Return the windows of a GPU by name; of two counters of one kind the one that grew more."""
     windows, counted = state.moments.windows, []
     for names in _COUNTERS:
         same = [series for name in names if (series := windows.get((slot, name))) is not None]

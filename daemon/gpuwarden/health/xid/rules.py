@@ -85,7 +85,7 @@ def _line(sight: Sight, row: Xid, sign: str) -> Ruling:
 
 
 def of_line(row: Xid, signs: Sequence[str]) -> Ruling | None:
-    """Ruling on an Xid 94 or 160 whose line asks for more than its row; None for others.
+    """Return the ruling on an Xid 94 or 160 whose line asks for more than its row; None for others.
 
     On Blackwell the driver contains what poisons the GPU's own processors, and needs a reset all the same
     (kern_gpu_error_cont_gb100.c of NVIDIA's open kernel modules 595.45.04). ras_events.c of later ones has the texts of 160.
@@ -122,7 +122,7 @@ _RULES: dict[int, Callable[[State, Sight, Record, Xid], Ruling | None]] = {
     154: _recovery,
     160: _repair,
     **dict.fromkeys(DETAILS_OF_48, detail_of_48),
-    94: _contained,
+    94: _contained,  # also a detail of 48
     **dict.fromkeys(map(int, CANCELS.values()), ended),
     **dict.fromkeys(NVLINK5_XIDS, _decoded),
 }
