@@ -295,6 +295,22 @@ async def test_requests_that_are_sent_ahead_are_answered_in_order(site: Site) ->
         assert codes == [200, 404, 200] * 40 + [200]
 
 
+DATA_SEGMENTS_IN = 152
+"""Offset of `tcpi_data_segs_in` in Linux's struct tcp_info."""
+
+
+async def test_a_response_of_one_piece_comes_with_its_headers_in_one_packet() -> None:
+    """Prometheus' gzip page has a few kB: a second packet would wake the client twice."""
+    async with serving(deadline=PATIENCE) as served:
+        object.__setattr__(served.holder.page, "text_gzip", b"x" * 7000)
+        scraper = await Scraper.connect(served)
+        for _ in range(3):
+            assert len((await scraper.get("/metrics", **{"Accept-Encoding": "gzip"})).body) == 7000
+        about = scraper.writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+        assert int.from_bytes(about[DATA_SEGMENTS_IN : DATA_SEGMENTS_IN + 4], sys.byteorder) == 3
+        scraper.close()
+
+
 async def test_http_1_0_is_answered_and_closed(site: Site) -> None:
     async with serving(config=site.write(site.serve())) as served:
         for request in (b"GET /healthz HTTP/1.0\r\n\r\n", b"GET /healthz HTTP/1.0\r\nHost: a\r\n\r\n"):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from ipaddress import IPv6Address, ip_address
 from typing import Any
 
@@ -97,18 +96,10 @@ class Connections:
         """Return the open connection of this handler; None if it was just closed for a new one."""
         return self._open.get(handler)
 
-    @contextmanager
-    def answering(self, handler: web.RequestHandler) -> Iterator[None]:
+    def spoke(self, handler: web.RequestHandler, *, answering: bool) -> None:
         """Mark the connection while its request is served: it is then closed for a new one only if all others are
-        marked too. Afterwards it is the least idle one.
+        marked too. It is the least idle one now.
         """
-        try:
-            self._spoke(handler, answering=True)
-            yield
-        finally:
-            self._spoke(handler, answering=False)
-
-    def _spoke(self, handler: web.RequestHandler, *, answering: bool) -> None:
         connection = self._open.pop(handler, None)
         if connection is not None:
             connection.answering = answering

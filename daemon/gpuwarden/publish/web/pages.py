@@ -209,15 +209,19 @@ class Web:
     # --- responses
 
     async def _answer(self, request: web.BaseRequest) -> Response:
-        self._listener.connections.asked(request.protocol)
+        connections, handler = self._listener.connections, request.protocol
+        connections.asked(handler)
         refusal = await self._guard.refusal(request)
         if refusal is not None:
             self.refusals.note(refusal.kind, refusal.message, request.get_extra_info("peername"))
             response = _error(refusal.code, refusal.message)
             response.headers.update(refusal.headers)
         else:
-            with self._listener.connections.answering(request.protocol):
+            connections.spoke(handler, answering=True)
+            try:
                 response = await self._routed(request)
+            finally:
+                connections.spoke(handler, answering=False)
         response.headers.update(self._guard.headers)
         if self._guard.outdated(request):
             response.force_close()
@@ -226,15 +230,19 @@ class Web:
 
     async def _send(self, request: web.BaseRequest, response: Response) -> None:
         """Send the response and wait until the client has taken it. The next request waits too, which bounds memory."""
-        with self.unsent.sending(request.transport, response.body) as sending:
+        sending = self.unsent.begin(request.transport, response.body)
+        try:
             await response.prepare(request)
-            for piece in response.pieces(request.method):
+            *first, last = response.pieces(request.method)
+            for piece in first:
                 await response.write(piece)
                 await request.writer.drain()
                 if sending is not None:
                     sending.took()
-            await response.write_eof()
+            await response.write_eof(last)  # type: ignore[arg-type]  # it takes what `write` takes
             await request.writer.drain()
+        finally:
+            self.unsent.forget(sending)
 
     async def _routed(self, request: web.BaseRequest) -> Response:
         page = self._routes.get(request.path)
@@ -254,12 +262,12 @@ class Web:
 
     async def _metrics(self, request: web.BaseRequest) -> Response:
         """Serve `/metrics`. A page that is no longer renewed is not served, since its numbers would look current."""
-        page = self._holder.page
-        age = self._clock().boottime - page.made.boottime
+        page, now = self._holder.page, self._clock()
+        age = now.boottime - page.made.boottime
         if age > self._holder.snapshot.service.fresh_for:
             return _error(503, f"the page is {age:.0f} s old: the daemon answers but no longer judges; see its log")
         headers = request.headers
-        self._holder.scraped = self._clock(), headers.get("User-Agent", "")
+        self._holder.scraped = now, headers.get("User-Agent", "")
         openmetrics, compressed = self._form(headers.get("Accept", ""), headers.get("Accept-Encoding", ""))
         if openmetrics:
             kind, body = OPENMETRICS, page.openmetrics_gzip if compressed else page.openmetrics

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from gpuwarden.publish.web import http as web
 
@@ -13,15 +13,17 @@ PIECE = 32 << 10
 class Response(web.StreamResponse):
     """A response whose `body` may be shared with other responses."""
 
+    _send_headers_immediately = False
+    """aiohttp's own name: the headers leave with the first piece, in one packet, as those of its `web.Response`."""
+
     def __init__(
         self, body: bytes, content_type: str, *, status: int = 200, headers: Mapping[str, str] | None = None
     ) -> None:
-        super().__init__(status=status, headers={"Content-Type": content_type, **(headers or {})})
+        own = {"Content-Type": content_type, "Content-Length": str(len(body))}
+        super().__init__(status=status, headers={**own, **(headers or {})})
         self.body = body
-        self.content_length = len(body)
 
-    def pieces(self, method: str) -> Iterator[memoryview]:
-        """Yield the pieces of the body for a request of this method, none for HEAD."""
+    def pieces(self, method: str) -> list[memoryview]:
+        """Return the pieces of the body for a request of this method, at least one; for HEAD it is empty."""
         whole = memoryview(b"" if method == "HEAD" else self.body)
-        for start in range(0, len(whole), PIECE):
-            yield whole[start : start + PIECE]
+        return [whole[start : start + PIECE] for start in range(0, len(whole) or 1, PIECE)]

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from gpuwarden.publish.web.response import PIECE
 from gpuwarden.publish.web.trimming import Trimming
@@ -57,26 +55,33 @@ class Unsent:
         """Return the number of responses being sent."""
         return len(self._sending)
 
-    @contextmanager
-    def sending(self, transport: asyncio.BaseTransport | None, body: bytes) -> Iterator[Sending | None]:
-        """Count a response until the client has taken it or its connection ends. Yield None if the client has left.
+    def begin(self, transport: asyncio.BaseTransport | None, body: bytes) -> Sending | None:
+        """Count a response, until `forget`. Return None if the client has left, or for a body of one piece: those of
+        all connections are at most 4 MiB.
 
         Make room by aborting clients that do not read, rather than slow ones.
         """
-        if not isinstance(transport, asyncio.WriteTransport):
-            yield None
-            return
+        if len(body) <= PIECE or not isinstance(transport, asyncio.WriteTransport):
+            return None
         self.turn += 1
-        while self._sending and self.bytes + self._added_by(body) > max(self._most, RESPONSES_LEAST * len(body)):
+        added = self._added_by(body)
+        while self._sending and self.bytes + added > max(self._most, RESPONSES_LEAST * len(body)):
             self._end_one()
+            added = self._added_by(body)
         sending = Sending(transport, body, PIECE, self.turn, self)
-        self.bytes += self._added_by(body)
+        self.bytes += added
         self._sending.add(sending)
         self._bodies[id(body)] += 1
-        try:
-            yield sending
-        finally:
-            self._forget(sending)
+        return sending
+
+    def forget(self, sending: Sending | None) -> None:
+        """Count a response no longer: its client has taken it, or its connection has ended."""
+        if sending is not None and sending in self._sending:
+            self._sending.remove(sending)
+            shared = self._bodies.pop(id(sending.body)) - 1
+            if shared:
+                self._bodies[id(sending.body)] = shared
+            self.bytes -= self._added_by(sending.body)
 
     def _added_by(self, body: bytes) -> int:
         return min(PIECE, len(body)) + (0 if self._bodies[id(body)] else len(body))
@@ -87,14 +92,7 @@ class Unsent:
             if left < sending.left:
                 sending.left, sending.moved = left, self.turn
         stuck = min(self._sending, key=lambda each: each.moved)
-        self._forget(stuck)
+        self.forget(stuck)
         self.turned_away += 1
         stuck.transport.abort()
         self._trimming.later()
-
-    def _forget(self, sending: Sending) -> None:
-        if sending in self._sending:
-            self._sending.remove(sending)
-            self._bodies[id(sending.body)] -= 1
-            self._bodies += Counter()  # drops bodies that are no longer sent
-            self.bytes -= self._added_by(sending.body)
