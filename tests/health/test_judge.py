@@ -511,6 +511,7 @@ def test_definite_reports_of_the_driver_count_within_seconds(
         ({"pcie_generation": 3}, "pcie_link_degraded", 240),
         ({"fabric_state": 2}, "fabric_unhealthy", 300),
         ({"fabric_health_mask": 0x1A9}, "fabric_unhealthy", 60),
+        ({"fabric_health_mask": 0x19A}, "fabric_unhealthy", 60),
         ({"fabric_health_mask": 0x1AA, "fabric_health_summary": 2}, "fabric_unhealthy", 60),
         ({"fabric_status": 999}, "fabric_unhealthy", 0),
     ],

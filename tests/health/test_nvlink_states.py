@@ -259,3 +259,64 @@ def test_one_large_step_of_a_counter_is_no_failure() -> None:
     host.change(5, nvlink_recovery_errors=1_000_000)
     host.run(900, every=15)
     assert [event.data["severity"] for event in host.ledger if event.kind == "raised"] == ["warning"]
+
+
+# --- health in the fabric
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"fabric_health_mask": 0x1A9, "fabric_health_summary": 3}, "bandwidth degraded"),
+        ({"fabric_health_mask": 0x1A6}, "route recovery"),
+        ({"fabric_health_mask": 0x1A5}, "bandwidth degraded, route recovery"),
+        ({"fabric_health_summary": 3}, "limited capacity, for a reason that the health mask does not name"),
+    ],
+)
+def test_what_the_driver_calls_limited_capacity_warns(changes: dict[str, int], why: str) -> None:
+    host = Host(4)
+    for n in host.gpus:
+        host.change(n, **changes)
+    host.run(3600, every=15)
+    assert {(str(f.key).partition("@")[0], f.severity, f.evidence["why"]) for f in host.findings} == {
+        ("fabric_unhealthy.limited_capacity", "warning", why)
+    }
+    for n in host.gpus:
+        host.change(n, fabric_health_mask=0x1AA, fabric_health_summary=1)
+    host.run(60)
+    assert host.health is Health.HEALTHY
+
+
+@pytest.mark.parametrize(
+    ("mask", "why"),
+    [
+        (0x19A, "route unhealthy"),
+        (0x16A, "access timeout"),
+        (0x5AA, "wrong configuration: too few NVLinks"),
+        (0xFAA, "wrong configuration: 15"),
+        (0x21AA, "no partition is assigned"),
+    ],
+)
+def test_what_the_driver_calls_unhealthy_fails_and_is_named(mask: int, why: str) -> None:
+    host = Host(4)
+    host.change(3, fabric_health_mask=mask, fabric_health_summary=2)
+    host.run(70)
+    [finding] = host.findings
+    assert (finding.key.code, finding.severity, finding.evidence["why"]) == ("fabric_unhealthy", "failure", why)
+
+
+def test_a_gpu_of_limited_capacity_does_not_fail_for_a_fault_of_one_pass() -> None:
+    host = Host(4)
+    host.change(3, fabric_health_mask=0x1A9)
+    host.run(600)
+    host.change(3, fabric_health_mask=0x199)
+    host.run(30)
+    host.change(3, fabric_health_mask=0x1A9)
+    host.run(120)
+    assert [event.kind for event in host.ledger if event.key and event.data.get("severity") == "failure"] == ["rising"]
+    host.change(3, fabric_health_mask=0x199)
+    host.run(70)
+    assert {str(f.key).partition("@")[0]: f.severity for f in host.findings} == {
+        "fabric_unhealthy": "failure",
+        "fabric_unhealthy.limited_capacity": "warning",
+    }

@@ -125,6 +125,16 @@ def rack_without_local_fabric_manager() -> Host:
     return host
 
 
+def rack_with_a_switch_out() -> Host:
+    """All GPUs have less bandwidth, as DCGM and the driver report it."""
+    host = DcgmHost(4)
+    for n in host.gpus:
+        host.change(n, fabric_health_mask=0x1A9, fabric_health_summary=3, fabric_in_cluster=1, fabric_clique=1)
+        host.incident(33, gpu=n)
+    host.run(1 * HOURS, every=15)
+    return host
+
+
 # --- Xids
 
 
@@ -207,6 +217,10 @@ STORIES: tuple[Story, ...] = (
         made=partial(every_program_faults, 4000.0),
     ),
     Story(id="A54", source="leptonai/gpud#1106", name="a GB200 whose fabric manager runs in the rack", made=rack_without_local_fabric_manager),
+    Story(
+        id="E03", source="NVIDIA/NVSentinel#1275; NMX-M, partition health", name="a switch of a rack is out, so that its GPUs have less bandwidth",
+        made=rack_with_a_switch_out, expects=("warning fabric_unhealthy.limited_capacity",), ends=Health.WARNING,
+    ),
     Story(id="A61", source="NVIDIA/NVSentinel#1701", name="links that train after a planned reboot", made=rack_reboot),
     *(
         Story(

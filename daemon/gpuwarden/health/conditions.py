@@ -226,8 +226,10 @@ _ROWS: tuple[Condition, ...] = (
         code="fabric_unhealthy", scope="gpu", severity=F, advice=Advice.RESTART_SERVICE, fall=30,
         title="A GPU is not healthy in the NVLink fabric",
         why="Registration with the fabric manager failed or did not finish within 5 minutes, or the health mask reports a "
-        "fault, or the driver's summary of it is unhealthy, for a minute.",
-        source="nvml.h: nvmlGpuFabricInfoV_t; DCGM_FR_FIELD_VIOLATION, DCGM_FR_FABRIC_PROBE_STATE", depends_on=NO_GPU,
+        "fault, or the driver's summary of it is unhealthy, for a minute. Degraded bandwidth and routes under recovery are limited "
+        "capacity by the driver's summary and warn: the GPU works, and a switch that is out does this to all GPUs of a rack.",
+        source="nvml.h: nvmlGpuFabricInfoV_t; DCGM_FR_FIELD_VIOLATION, DCGM_FR_FABRIC_PROBE_STATE; NVIDIA open kernel modules 595.45.04 "
+        "(nvlinkGetFabricHealthSummary), NMX-M partition health (degraded bandwidth is operational)", depends_on=NO_GPU,
     ),
     # --- PCIe
     Condition(

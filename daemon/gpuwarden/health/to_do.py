@@ -136,6 +136,8 @@ TO_DO: Mapping[str, str] = {
 VARIANTS: Mapping[tuple[str, Advice], str] = {
     ("ecc_uncorrectable", Advice.RESTART_APP): "Restart the job that died: the driver contained the error. Reset the GPU when the node is empty, "
     "which remaps the row.",
+    ("fabric_unhealthy", Advice.INSPECT_HARDWARE): "Look for the link or switch that is out: `nvidia-smi nvlink -s -i SLOT`. All nodes of a rack: its "
+    "NVLink switches. Jobs continue at less bandwidth.",
     ("retired_pages", Advice.CONTACT_SUPPORT): f"Drain the node, {REPORT}, and have the board replaced. 63 pages are the vendor's limit.",
     ("adapter_failed", Advice.OBSERVE): "Look at the port: `ibstat`. Commands to the adapter had no answer; it is a failure after 2 minutes of them.",
 }  # fmt: skip

@@ -691,3 +691,16 @@ def test_a_process_of_a_job_that_has_its_record_is_another_s_all_the_same(togeth
     host.job_facts = JobsFacts(jobs=(over, replace(second, ended=host.uptime, exit_code=1)))
     host.run(SETTLES + 5)
     assert [(record.epoch.id, record.answer.code) for record in host.records] == [("8", "xid.31"), ("9", "")]
+
+
+@pytest.mark.parametrize(("mask", "touched"), [(0x1A9, []), (0x19A, [f"fabric_unhealthy@gpu/{slot(0)}"])])
+def test_a_fabric_of_limited_capacity_keeps_no_job_from_starting(mask: int, touched: list[str]) -> None:
+    host = WhyHost(2)
+    host.without_slurm()
+    host.change(0, fabric_health_mask=mask)
+    host.run(120)
+    host.job_facts = JobsFacts(jobs=(Job(id=7, uid=UID, gpus=(0,), started=host.uptime),))
+    host.run(10)
+    host.job_facts = JobsFacts(jobs=(replace(host.job_facts.jobs[0], ended=host.uptime, exit_code=1, state="FAILED"),))
+    record = host.settles()
+    assert [touch.detail for touch in record.epoch.touches if touch.what == "standing"] == touched

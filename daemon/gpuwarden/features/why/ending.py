@@ -16,6 +16,7 @@ from gpuwarden.features.why.stored import NAME_MOST
 from gpuwarden.features.why.touches import touched
 from gpuwarden.features.why.use import written
 from gpuwarden.health.memory import State
+from gpuwarden.health.nvlink.detectors import LIMITED
 from gpuwarden.health.view import Sight
 from gpuwarden.health.xid.bursts import OF_A_DAY
 from gpuwarden.health.xid.witnesses import contradicted
@@ -94,6 +95,7 @@ def _standing(epoch: Epoch, end: End, state: State) -> list[Touch]:
         Touch(what="standing", detail=str(key)[:NAME_MOST], at=epoch.began, slot=key.subject.slot)
         for key, track in state.tracks.items()
         if key.code in STANDING and track.raised and not track.latched and track.first_seen.wall < epoch.began.wall
+        if key.detail != LIMITED  # GPUs of limited capacity in the fabric work
         if key.subject.slot in where
     ]
 

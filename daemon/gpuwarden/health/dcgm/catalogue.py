@@ -237,7 +237,7 @@ _PASSIVE: dict[int, tuple[Health, Advice, str, str]] = {
     14: (FAILURE, A.RESET_GPU, "nvlink_down", "one incident for each link, whose number is only in the text; not with MIG. Nothing of a GPU that never had an active link, a warning for a link that never was"),
     15: (FAILURE, A.REBOOT, "sxid", _SXID),
     16: (WARNING, A.OBSERVE, "sxid", _SXID),
-    33: (FAILURE, A.RESTART_SERVICE, "fabric_unhealthy", "of a ConnectX adapter it is about the adapter, not the fabric"),
+    33: (FAILURE, A.RESTART_SERVICE, "fabric_unhealthy", "of a ConnectX adapter it is about the adapter, not the fabric. A warning where our own reading is limited capacity (degraded bandwidth, route recovery)"),
     36: (FAILURE, A.INSPECT_HARDWARE, "", "of a CPU: 10 at the warning limit, 20 at the critical one"),
     52: (FAILURE, A.CONTACT_SUPPORT, "", "the driver's flag for memory that cannot be repaired, which NVML gives from 13.5 on: memory_unrepairable"),
     70: (WARNING, A.INSPECT_HARDWARE, "nvlink_errors", f"they were all replayed; a link that fails goes down; {_RESTARTED}"),

@@ -48,8 +48,8 @@ def _merged(code: str, detector: Detector) -> Detector:
         if not (reported or theirs or own.sightings):
             return own
         covered = covered_subjects(sight)
-        mine = {sighting.key for sighting in own.sightings}
-        quoted = [_quoting(s, reported.get(s.key), covered) for s in own.sightings]
+        mine = {_of_subject(sighting.key) for sighting in own.sightings}
+        quoted = [_quoting(s, reported.get(_of_subject(s.key)), covered) for s in own.sightings]
         dcgm_only = _sightings(
             own,
             [statement for key, statement in reported.items() if key not in mine and not _rising(state, key)],
@@ -61,6 +61,11 @@ def _merged(code: str, detector: Detector) -> Detector:
         return Detection((*quoted, *dcgm_only), own.examined - subjects | ended)
 
     return detect
+
+
+def _of_subject(key: Key) -> Key:
+    """Return the key without its detail, which DCGM's reports lack."""
+    return replace(key, detail="")
 
 
 def _only_from_dcgm(track: Track) -> bool:

@@ -8,7 +8,7 @@ from itertools import chain
 from operator import attrgetter
 
 from gpuwarden.health.detection import Detection, gpu_detection
-from gpuwarden.health.model import Evidence, Key, Severity, Sighting, Subject, gpu, link
+from gpuwarden.health.model import Advice, Evidence, Key, Severity, Sighting, Subject, gpu, link
 from gpuwarden.health.state import State
 from gpuwarden.health.view import Sight
 from gpuwarden.health.windows import Series
@@ -121,18 +121,36 @@ def _all_the_time(counters: Sequence[Series]) -> bool:
     return followed and all(until[n + 1] - until[n] >= ALL_THE_TIME * part for n in range(PARTS))
 
 
-FABRIC_FLAGS = {0: "bandwidth degraded", 2: "route recovery", 4: "route unhealthy", 6: "access timeout"}
-"""Two bits each in the fabric health mask: 1 true, 2 false, 0 not supported (nvml.h, NVML_GPU_FABRIC_HEALTH_MASK_*)."""
+FABRIC_FAULTS = {4: "route unhealthy", 6: "access timeout"}
+FABRIC_LIMITS = {0: "bandwidth degraded", 2: "route recovery"}
+"""Two bits each in the fabric health mask: 1 true, 2 false, 0 not supported (nvml.h, NVML_GPU_FABRIC_HEALTH_MASK_*). With the limits alone the
+driver calls a GPU of limited capacity, not unhealthy (NVIDIA open kernel modules 595.45.04, nvlinkGetFabricHealthSummary), and it works: if a
+switch or trunk link is out, all GPUs of a rack have less bandwidth (NMX-M, partition health: operational)."""
+WRONG_CONFIGURATION = {
+    2: "system GUID",
+    3: "chassis serial number",
+    4: "no partition",
+    5: "too few NVLinks",
+    6: "incompatible firmware of the GPU",
+    7: "location",
+    8: "state of the GPU",
+}
+"""Four bits of the mask from `CONFIGURATION` on; 0 and 1 are no fault."""
+CONFIGURATION, PARTITION, NOT_ASSIGNED = 8, 12, 2
+LIMITED = "limited_capacity"
+"""Detail of the finding about limits, which must not become a failure with the first pass of a fault."""
 FABRIC_START = 300.0
 """Seconds allowed for registration with the fabric manager and link training after a boot or a GPU reset. 214 of 288
 nodes had links down for one poll after planned reboots (NVSentinel#1701)."""
+FABRIC_LASTS = 60.0
 
 
-UNHEALTHY = 2
-"""fabric_health_summary: the driver's own verdict (nvml.h, NVML_GPU_FABRIC_HEALTH_SUMMARY_UNHEALTHY). Newer drivers have flags in the mask that
-are not read here."""
+UNHEALTHY, LIMITED_CAPACITY = 2, 3
+"""fabric_health_summary: the driver's own verdict (nvml.h, NVML_GPU_FABRIC_HEALTH_SUMMARY_*). Newer drivers have flags in the mask that are not
+read here."""
 REGISTERED = 3
 """fabric_state: registration with the fabric manager is complete (nvml.h, NVML_GPU_FABRIC_STATE_COMPLETED)."""
+_UNNAMED = "for a reason that the health mask does not name"
 
 
 def _fabric_fault(facts: GpuFacts) -> tuple[str, float] | None:
@@ -142,23 +160,38 @@ def _fabric_fault(facts: GpuFacts) -> tuple[str, float] | None:
     if r.fabric_state == REGISTERED and r.fabric_status:
         return (f"registration with the fabric failed with status {r.fabric_status}", 0.0)
     mask = r.fabric_health_mask or 0
-    bad = [text for bit, text in FABRIC_FLAGS.items() if mask >> bit & 3 == 1]
-    if mask >> 8 & 0xF not in (0, 1):
-        bad.append("wrong configuration")
+    bad = [text for bit, text in FABRIC_FAULTS.items() if mask >> bit & 3 == 1]
+    if (wrong := mask >> CONFIGURATION & 0xF) not in (0, 1):
+        bad.append(f"wrong configuration: {WRONG_CONFIGURATION.get(wrong, wrong)}")
+    if mask >> PARTITION & 3 == NOT_ASSIGNED:
+        bad.append("no partition is assigned")
     if not bad and r.fabric_health_summary == UNHEALTHY:
-        bad.append("unhealthy, for a reason that the health mask does not name")
-    return (", ".join(bad), 60.0) if bad else None
+        bad.append(f"unhealthy, {_UNNAMED}")
+    return (", ".join(bad), FABRIC_LASTS) if bad else None
+
+
+def _fabric_limits(facts: GpuFacts) -> str:
+    """Return what limits the bandwidth of the GPU in the fabric, or ""."""
+    mask = facts.readings.fabric_health_mask or 0
+    limits = [text for bit, text in FABRIC_LIMITS.items() if mask >> bit & 3 == 1]
+    if not limits and facts.readings.fabric_health_summary == LIMITED_CAPACITY:
+        limits.append(f"limited capacity, {_UNNAMED}")
+    return ", ".join(limits)
 
 
 def fabric_unhealthy(_: State, sight: Sight) -> Detection:
     sightings, examined = [], []
     for facts in sight.answering:
-        if facts.readings.fabric_state is None:
+        readings, subject = facts.readings, gpu(facts.slot)
+        if readings.fabric_state is None:
             continue
         examined.append(facts)
+        rest: Evidence = {"state": readings.fabric_state, "mask": readings.fabric_health_mask}
         if (fault := _fabric_fault(facts)) is not None:
-            why, rise = fault
-            readings = facts.readings
-            evidence: Evidence = {"why": why, "state": readings.fabric_state, "mask": readings.fabric_health_mask}
-            sightings.append(Sighting(Key("fabric_unhealthy", gpu(facts.slot)), evidence, Severity.FAILURE, rise=rise))
+            key, evidence = Key("fabric_unhealthy", subject), {"why": fault[0], **rest}
+            sightings.append(Sighting(key, evidence, Severity.FAILURE, rise=fault[1]))
+        if limits := _fabric_limits(facts):
+            key, evidence = Key("fabric_unhealthy", subject, LIMITED), {"why": limits, **rest}
+            advice = Advice.INSPECT_HARDWARE
+            sightings.append(Sighting(key, evidence, Severity.WARNING, advice, rise=FABRIC_LASTS))
     return gpu_detection(sightings, examined)
