@@ -162,6 +162,7 @@ class GpuReadings:
     recovery_action: int | None = None
     persistence_mode: int | None = None
     mig_mode: int | None = None
+    compute_mode: int | None = None  # 0 default, 1 exclusive thread, 2 prohibited, 3 exclusive process
     gsp_mode: int | None = None  # 1 if the GPU system processor runs the driver's firmware
     inforom_valid: int | None = None
     inforom_checksum: int | None = None

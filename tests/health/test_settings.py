@@ -15,7 +15,14 @@ from gpuwarden_collectors.facts import GpuProcess
 from support.hosts import Host, slot
 from support.quick import first_quick
 
-USUAL = {"ecc_mode": 1, "ecc_mode_pending": 1, "persistence_mode": 1, "power_limit_mw": 700_000, "gsp_mode": 1}
+USUAL = {
+    "ecc_mode": 1,
+    "ecc_mode_pending": 1,
+    "persistence_mode": 1,
+    "power_limit_mw": 700_000,
+    "gsp_mode": 1,
+    "compute_mode": 0,
+}
 HOUR, DAY = 3600.0, 86_400.0
 AT_WORK = (GpuProcess(pid=4711),)
 
@@ -52,6 +59,7 @@ HARD = [
 BY_JOBS = [
     ("persistence_mode", 0, "persistence_mode"),
     ("mig_mode", 1, "mig_mode"),
+    ("compute_mode", 3, "compute_mode"),
     ("power_limit_mw", 230_000, "power_limit"),
     ("power_enforced_limit_mw", 500_000, "power_limit_enforced"),
     ("clock_sm_application_mhz", 1200, "clock_sm"),
@@ -226,3 +234,24 @@ def test_what_differs_on_purpose_is_accepted_for_good(then: Callable[[Host], Non
     host.gpus[3] = replace(host.gpus[3], uuid="GPU-another", vbios="96.00.74.00.01 (beta)")
     host.run(700, every=10)
     assert len(host.findings) == 1, "another board was not accepted"
+
+
+@pytest.mark.parametrize("odd", [(3,), (0, 1, 2), (0, 1, 2, 3)])
+def test_gpus_on_which_no_job_may_start_warn_after_ten_minutes_however_many_they_are(odd: tuple[int, ...]) -> None:
+    host = host_with(4, *odd, seconds=590, compute_mode=2)
+    assert host.health is Health.HEALTHY
+    host.run(20)
+    assert found(host) == [(f"gpu_misconfigured@gpu/{slot(n)}", Severity.WARNING) for n in odd]
+    assert all(finding.evidence == {"compute_mode": 2} for finding in host.findings)
+    for n in odd:
+        host.change(n, compute_mode=0)
+    host.run(70)
+    assert host.health is Health.HEALTHY
+
+
+def test_a_compute_mode_that_an_operator_accepts_is_healthy_also_where_all_have_it() -> None:
+    host = host_with(4, *range(4), compute_mode=2)
+    assert len(host.findings) == 4
+    host.accept()
+    host.run(120)
+    assert host.health is Health.HEALTHY

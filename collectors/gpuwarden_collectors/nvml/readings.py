@@ -234,6 +234,7 @@ CALLS: tuple[Call, ...] = (
                             (), "state status cliqueId inCluster"))),
 
     Call("nvmlDeviceGetPersistenceMode", ("persistence_mode",), cadence=SETTING),
+    Call("nvmlDeviceGetComputeMode", ("compute_mode",), cadence=SETTING),
     Call("nvmlDeviceGetMigMode", ("mig_mode",), (), "[]", MINUTE, SOME, DIVIDED),
     Call("nvmlDeviceGetGspFirmwareMode", ("gsp_mode",), (), "[]", SETTING, SOME),
     Call(_inforom_valid, ("inforom_valid",), cadence=DAY, price=69.0),

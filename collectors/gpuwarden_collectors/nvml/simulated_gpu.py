@@ -35,7 +35,8 @@ _CONSTANT: dict[str, int] = {
     "pcie_generation": 5, "pcie_generation_max": 5, "pcie_width": 16, "pcie_width_max": 16,
     "remap_banks_max": 640, "remap_banks_high": 0, "remap_banks_partial": 0, "remap_banks_low": 0, "remap_banks_none": 0,
     "fabric_state": 3, "fabric_status": 0, "fabric_clique": 0, "fabric_health_mask": 0x1AA, "fabric_health_summary": 1,
-    "recovery_action": 0, "persistence_mode": 1, "mig_mode": 0, "gsp_mode": 1, "inforom_valid": 1, "inforom_checksum": 0x3C5A91E7,
+    "recovery_action": 0, "persistence_mode": 1, "mig_mode": 0, "compute_mode": 0, "gsp_mode": 1,
+    "inforom_valid": 1, "inforom_checksum": 0x3C5A91E7,
 }  # fmt: skip
 
 _ZERO = (

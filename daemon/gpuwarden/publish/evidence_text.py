@@ -144,6 +144,7 @@ NAMES: Mapping[str, Shown] = {
     "gsp_mode": Shown("firmware of the system processor", SWITCH),
     "persistence_mode": Shown("persistence mode", SWITCH),
     "mig_mode": Shown("MIG", SWITCH),
+    "compute_mode": Shown("compute mode"),
     "power_limit": Shown("power limit", MILLIWATTS),
     "power_limit_enforced": Shown("power limit in force", MILLIWATTS),
     "clock_sm": Shown("application clock of the SMs", "MHz"),

@@ -55,6 +55,7 @@ MAIN_READINGS = (
     "pcie_generation",
     "pcie_width",
     "mig_mode",
+    "compute_mode",
     "persistence_mode",
     "gsp_mode",
     "recovery_action",

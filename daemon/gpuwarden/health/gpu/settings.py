@@ -3,6 +3,7 @@
 A power limit of 500 of 700 W on all four GPUs (stackhpc/ansible-slurm-appliance#975) and persistence mode *off* on all
 eight (leptonai/gpud#1318, #1322) are healthy. The same on one of eight GPUs was forgotten, or set by a job that did not
 restore it. Settings that jobs may change count only after a day without a job on the GPU, or if the site pins them.
+Compute mode *prohibited* counts on any number of GPUs: each job that is given such a GPU fails.
 """
 
 from __future__ import annotations
@@ -28,15 +29,19 @@ class Setting:
     """A setting that is compared between GPUs.
 
     `name`: name in the evidence. `of`: attribute of a GPU's facts. `by_jobs`: jobs and their prologs set it.
-    `tolerance`: allowed share of deviation, since boards of one model have slightly different limits.
+    `tolerance`: allowed share of deviation, since boards of one model have slightly different limits. `unusable`: with
+    this value no job can start on the GPU.
     """
 
     name: str
     of: str
     by_jobs: bool = False
     tolerance: float = 0.0
+    unusable: int | None = None
 
 
+PROHIBITED = 2
+"""nvml.h: NVML_COMPUTEMODE_PROHIBITED."""
 SETTINGS = (
     Setting(name="ecc_mode", of="readings.ecc_mode"),
     Setting(name="ecc_mode_pending", of="readings.ecc_mode_pending"),
@@ -46,6 +51,7 @@ SETTINGS = (
     Setting(name="gsp_mode", of="readings.gsp_mode"),
     Setting(name="persistence_mode", of="readings.persistence_mode", by_jobs=True),
     Setting(name="mig_mode", of="readings.mig_mode", by_jobs=True),
+    Setting(name="compute_mode", of="readings.compute_mode", by_jobs=True, unusable=PROHIBITED),
     Setting(name="power_limit", of="readings.power_limit_mw", by_jobs=True, tolerance=0.05),
     Setting(name="power_limit_enforced", of="readings.power_enforced_limit_mw", by_jobs=True, tolerance=0.05),
     Setting(name="clock_sm", of="readings.clock_sm_application_mhz", by_jobs=True),
@@ -67,7 +73,8 @@ class Odd(NamedTuple):
     facts: GpuFacts
     setting: Setting
     value: Value
-    usual: Value
+    usual: Value | None
+    """The expected value; None if any other is."""
     pinned: bool
 
 
@@ -80,12 +87,14 @@ def gpu_misconfigured(state: State, sight: Sight) -> Detection:
     jobs = job_numbers(state.pins, sight)
     evidence: dict[Key, dict[str, Json]] = {}
     for odd in differing:
-        by_job = odd.setting.by_jobs and not odd.pinned
+        by_job = odd.setting.by_jobs and not odd.pinned and odd.usual is not None
         key = Key("gpu_misconfigured", gpu(odd.facts.slot), SET_BY_JOBS if by_job else "")
         if by_job and key not in raised and (odd.facts.processes or jobs.get(odd.facts.slot)):
             continue
-        usual = f"{odd.setting.name}_{'expected' if odd.pinned else 'of_siblings'}"
-        evidence.setdefault(key, {}).update({odd.setting.name: odd.value, usual: odd.usual})
+        shown = evidence.setdefault(key, {})
+        shown[odd.setting.name] = odd.value
+        if odd.usual is not None:
+            shown[f"{odd.setting.name}_{'expected' if odd.pinned else 'of_siblings'}"] = odd.usual
     sightings = [Sighting(key, e, rise=FORGOTTEN if key.detail else None) for key, e in evidence.items()]
     return gpu_detection(sightings, sight.answering)
 
@@ -97,7 +106,8 @@ def odd_settings(sight: Sight) -> list[Odd]:
     for facts in sight.answering:
         models.setdefault((facts.name, facts.board_part), []).append((facts, _values(facts)))
     alike = all(len({values for _, values in group}) == 1 for group in models.values())  # the common case
-    if alike and not pinned:
+    usable = all(facts.readings.compute_mode != PROHIBITED for facts in sight.answering)
+    if alike and usable and not pinned:
         return []
     return [
         odd
@@ -109,6 +119,8 @@ def odd_settings(sight: Sight) -> list[Odd]:
 
 def _odd(readings: Iterable[tuple[GpuFacts, Value | None]], setting: Setting, pinned: int | None) -> Iterator[Odd]:
     values = [(facts, value) for facts, value in readings if value is not None and value != ""]
+    yield from (Odd(facts, setting, value, None, False) for facts, value in values if value == setting.unusable)
+    values = [(facts, value) for facts, value in values if value != setting.unusable]
     if not values:
         return
     common, _ = Counter(value for _, value in values).most_common(1)[0]
