@@ -163,6 +163,7 @@ class GpuReadings:
     persistence_mode: int | None = None
     mig_mode: int | None = None
     compute_mode: int | None = None  # 0 default, 1 exclusive thread, 2 prohibited, 3 exclusive process
+    confidential_ready: int | None = None  # 1 if GPUs in confidential computing accept work; None without that mode
     gsp_mode: int | None = None  # 1 if the GPU system processor runs the driver's firmware
     inforom_valid: int | None = None
     inforom_checksum: int | None = None

@@ -261,6 +261,7 @@ def test_mig_that_is_turned_on_or_off_is_seen_in_the_next_pass(node: Node) -> No
 
 
 def test_the_first_pass_reads_everything(node: Node) -> None:
+    node.fake.reading(0, "confidential_computing", 1)
     node.reader.connect()
     gpu = node.gpu()
     missing = {field.name for field in fields(GpuReadings) if getattr(gpu.readings, field.name) is None}

@@ -41,6 +41,7 @@ SMALL = {
     "mig_mode": 0,
     "inforom_valid": 1,
     "vgpu_license": 1,
+    "confidential_ready": 1,
     **{name: 90 + number for number, name in enumerate(GPM_OF_INSTANCES)},  # per cent
 }  # only these values mean something
 
@@ -125,6 +126,7 @@ def test_a_field_value_is_read_as_the_type_it_declares(
 def test_every_reading_of_the_driver_arrives_in_its_own_attribute(node: Node) -> None:
     expected = {name: SMALL.get(name, 20 + number) for number, name in enumerate(READINGS) if name in names("READING")}
     assert len(expected) > 100
+    node.fake.reading(0, "confidential_computing", 1)
     node.fake.add(*(f"set 0 {name} {value}" for name, value in expected.items()))
     node.reader.connect()
     node.read()
@@ -343,6 +345,19 @@ def _counted(counts: Counter[str], name: str) -> Callable[..., object]:
         return function(*args)
 
     return counted
+
+
+def test_the_ready_state_is_read_with_confidential_computing_only(node: Node) -> None:
+    node.fake.reading(0, "confidential_ready", 0)
+    assert [gpu.readings.confidential_ready for gpu in node.read().gpus] == [None] * 8
+    node.reader.close()  # the driver was loaded again
+    node.fake.reading(0, "confidential_computing", 1)
+    assert [gpu.readings.confidential_ready for gpu in node.read().gpus] == [0] * 8
+    node.fake.reading(0, "confidential_ready", 1)
+    assert node.gpu(after=125).readings.confidential_ready == 1
+    node.fake.error("*", "nvmlSystemGetConfComputeState", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    node.reader.close()
+    assert (node.gpu().readings.confidential_ready, node.gpu().errors) == (None, ())
 
 
 @pytest.mark.parametrize("licensed", [0, 1])

@@ -236,15 +236,21 @@ def test_what_differs_on_purpose_is_accepted_for_good(then: Callable[[Host], Non
     assert len(host.findings) == 1, "another board was not accepted"
 
 
+@pytest.mark.parametrize(("setting", "value", "usual"), [("compute_mode", 2, 0), ("confidential_ready", 0, 1)])
 @pytest.mark.parametrize("odd", [(3,), (0, 1, 2), (0, 1, 2, 3)])
-def test_gpus_on_which_no_job_may_start_warn_after_ten_minutes_however_many_they_are(odd: tuple[int, ...]) -> None:
-    host = host_with(4, *odd, seconds=590, compute_mode=2)
+def test_gpus_on_which_no_job_may_start_warn_after_ten_minutes_however_many_they_are(
+    odd: tuple[int, ...], setting: str, value: int, usual: int
+) -> None:
+    host = host_with(4, seconds=0)
+    for n in host.gpus:
+        host.change(n, **{setting: value if n in odd else usual})
+    host.run(590)
     assert host.health is Health.HEALTHY
     host.run(20)
     assert found(host) == [(f"gpu_misconfigured@gpu/{slot(n)}", Severity.WARNING) for n in odd]
-    assert all(finding.evidence == {"compute_mode": 2} for finding in host.findings)
+    assert all(finding.evidence == {setting: value} for finding in host.findings)
     for n in odd:
-        host.change(n, compute_mode=0)
+        host.change(n, **{setting: usual})
     host.run(70)
     assert host.health is Health.HEALTHY
 

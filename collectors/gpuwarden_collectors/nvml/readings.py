@@ -89,6 +89,7 @@ UNSIGNED_INT = 1  # nvmlValueType_t
 TOO_HOT = 200  # °C; above it, the driver means "no value" (as DCGM does for fields 140 and 150)
 MEMORY_V2 = 0x02000028  # NVML_STRUCT_VERSION(Memory, 2)
 UNREPAIRABLE_V1 = 0x01000008  # NVML_STRUCT_VERSION of a structure of two words
+CONFIDENTIAL = 1  # NVML_CC_SYSTEM_FEATURE_ENABLED
 VGPU_FEATURE = 1  # NVML_GRID_LICENSE_FEATURE_CODE_VGPU
 
 
@@ -151,6 +152,13 @@ def _vgpu_license(nvml: Any, handle: Any) -> int:
         return 0
     features = license_of.gridLicensableFeatures[: license_of.licensableFeaturesCount]
     return int(any(feature.featureCode == VGPU_FEATURE and feature.featureState for feature in features))
+
+
+def _confidential_ready(nvml: Any, _: Any) -> int:
+    """Reads the ready state, which is of the node. Without confidential computing it is 0, too, and means nothing."""
+    if nvml.nvmlSystemGetConfComputeState().ccFeature != CONFIDENTIAL:
+        raise nvml.NVMLError(nvml.NVML_ERROR_NOT_SUPPORTED)
+    return int(nvml.nvmlSystemGetConfComputeGpusReadyState())
 
 
 def _memory_unrepairable(nvml: Any, handle: Any) -> int:
@@ -235,6 +243,7 @@ CALLS: tuple[Call, ...] = (
 
     Call("nvmlDeviceGetPersistenceMode", ("persistence_mode",), cadence=SETTING),
     Call("nvmlDeviceGetComputeMode", ("compute_mode",), cadence=SETTING),
+    Call(_confidential_ready, ("confidential_ready",), cadence=SETTING),
     Call("nvmlDeviceGetMigMode", ("mig_mode",), (), "[]", MINUTE, SOME, DIVIDED),
     Call("nvmlDeviceGetGspFirmwareMode", ("gsp_mode",), (), "[]", SETTING, SOME),
     Call(_inforom_valid, ("inforom_valid",), cadence=DAY, price=69.0),

@@ -276,10 +276,10 @@ _ROWS: tuple[Condition, ...] = (
         why="For 10 minutes its ECC mode (now or pending), VBIOS, highest PCIe generation or width or GSP mode differs from that of the "
         "GPUs of its name and part number: of one in four at most, from four GPUs on. What jobs set (power limit, application clocks, MIG, "
         "persistence mode, compute mode) counts after 24 hours without a job on the GPU, or after 10 minutes where [expected] names it. A setting that "
-        "all of them share is taken as intended, except for compute mode 2 (prohibited), in which no job can start. gpuwarden inventory accept "
-        "takes one that is meant.",
+        "all of them share is taken as intended, except for compute mode 2 (prohibited) and for confidential computing "
+        "without the ready state, with which no job can start. gpuwarden inventory accept takes one that is meant.",
         source="stackhpc/ansible-slurm-appliance#975, leptonai/gpud#1322 (alike on all GPUs of a node: healthy); Verda (ECC consistency); "
-        "imbue-ai/cluster-health (VBIOS, GSP); nvml.h: nvmlComputeMode_t", depends_on=NO_GPU,
+        "imbue-ai/cluster-health (VBIOS, GSP); nvml.h: nvmlComputeMode_t, nvmlSystemGetConfComputeGpusReadyState", depends_on=NO_GPU,
     ),
     # --- the daemon itself
     Condition(

@@ -70,8 +70,9 @@ TO_DO: Mapping[str, str] = {
     "vgpu_unlicensed": "Look at the licence client: `nvidia-smi -q | grep -i -A2 licen` and `journalctl -u nvidia-gridd -n 50`. Usual causes: the licence "
     "server is not reached, or has none left.",
     "power_brake": "Check the power supplies: `ipmitool sdr type 'Power Supply'`. Many nodes at once: call the data centre.",
-    "gpu_misconfigured": "Give the GPU the setting of its siblings, as the evidence names it. Compute mode 2 lets no job start: `nvidia-smi -c 0 -i SLOT`. "
-    "A setting that is meant: `gpuwarden inventory accept`.",
+    "gpu_misconfigured": "Give the GPU the setting of its siblings, as the evidence names it. Compute mode 2 lets no job start: `nvidia-smi -c 0 -i SLOT`. Nor does "
+    "confidential computing until the GPUs are attested; then `nvidia-smi conf-compute -srs 1`, refused: reboot. "
+    "Meant: `gpuwarden inventory accept`.",
     # --- NVLink, PCIe
     "nvlink_down": "Drain the node, and reset all its GPUs or reboot when it is empty. Down again: open a case with the vendor (board, switch, cable). "
     "Removed on purpose: `gpuwarden inventory accept`.",

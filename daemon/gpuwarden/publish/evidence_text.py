@@ -145,6 +145,7 @@ NAMES: Mapping[str, Shown] = {
     "persistence_mode": Shown("persistence mode", SWITCH),
     "mig_mode": Shown("MIG", SWITCH),
     "compute_mode": Shown("compute mode"),
+    "confidential_ready": Shown("ready state of confidential computing", SWITCH),
     "power_limit": Shown("power limit", MILLIWATTS),
     "power_limit_enforced": Shown("power limit in force", MILLIWATTS),
     "clock_sm": Shown("application clock of the SMs", "MHz"),

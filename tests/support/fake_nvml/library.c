@@ -76,6 +76,12 @@ nvmlReturn_t nvmlSystemGetConfComputeState(nvmlConfComputeSystemState_t *out) {
     return NVML_SUCCESS;
 }
 
+nvmlReturn_t nvmlSystemGetConfComputeGpusReadyState(unsigned int *out) {
+    ENTER_NODE();
+    ANSWER(out, reading_of(0, READING_confidential_ready));
+    return NVML_SUCCESS;
+}
+
 nvmlReturn_t nvmlSystemGetNVMLVersion(char *out, unsigned int size) {
     ENTER_NODE();
     return copy_text(0, TEXT_nvml_version, out, size);

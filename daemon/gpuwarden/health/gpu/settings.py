@@ -3,7 +3,8 @@
 A power limit of 500 of 700 W on all four GPUs (stackhpc/ansible-slurm-appliance#975) and persistence mode *off* on all
 eight (leptonai/gpud#1318, #1322) are healthy. The same on one of eight GPUs was forgotten, or set by a job that did not
 restore it. Settings that jobs may change count only after a day without a job on the GPU, or if the site pins them.
-Compute mode *prohibited* counts on any number of GPUs: each job that is given such a GPU fails.
+Compute mode *prohibited*, and confidential computing without the ready state, count on any number of GPUs: each job
+that is given such a GPU fails.
 """
 
 from __future__ import annotations
@@ -42,6 +43,9 @@ class Setting:
 
 PROHIBITED = 2
 """nvml.h: NVML_COMPUTEMODE_PROHIBITED."""
+NOT_READY = 0
+"""nvml.h: NVML_CC_ACCEPTING_CLIENT_REQUESTS_FALSE. The driver then refuses all channels of programs (NVIDIA open kernel modules 595.45.04,
+kernel_channel.c): until the GPUs are attested, and after a fatal error until the driver is loaded again."""
 SETTINGS = (
     Setting(name="ecc_mode", of="readings.ecc_mode"),
     Setting(name="ecc_mode_pending", of="readings.ecc_mode_pending"),
@@ -52,6 +56,7 @@ SETTINGS = (
     Setting(name="persistence_mode", of="readings.persistence_mode", by_jobs=True),
     Setting(name="mig_mode", of="readings.mig_mode", by_jobs=True),
     Setting(name="compute_mode", of="readings.compute_mode", by_jobs=True, unusable=PROHIBITED),
+    Setting(name="confidential_ready", of="readings.confidential_ready", unusable=NOT_READY),
     Setting(name="power_limit", of="readings.power_limit_mw", by_jobs=True, tolerance=0.05),
     Setting(name="power_limit_enforced", of="readings.power_enforced_limit_mw", by_jobs=True, tolerance=0.05),
     Setting(name="clock_sm", of="readings.clock_sm_application_mhz", by_jobs=True),
@@ -106,7 +111,7 @@ def odd_settings(sight: Sight) -> list[Odd]:
     for facts in sight.answering:
         models.setdefault((facts.name, facts.board_part), []).append((facts, _values(facts)))
     alike = all(len({values for _, values in group}) == 1 for group in models.values())  # the common case
-    usable = all(facts.readings.compute_mode != PROHIBITED for facts in sight.answering)
+    usable = not any(map(_unusable, sight.answering))
     if alike and usable and not pinned:
         return []
     return [
@@ -115,6 +120,10 @@ def odd_settings(sight: Sight) -> list[Odd]:
         for at, setting in enumerate(SETTINGS)
         for odd in _odd([(facts, values[at]) for facts, values in group], setting, pinned.get(setting.name))
     ]
+
+
+def _unusable(facts: GpuFacts) -> bool:
+    return facts.readings.compute_mode == PROHIBITED or facts.readings.confidential_ready == NOT_READY
 
 
 def _odd(readings: Iterable[tuple[GpuFacts, Value | None]], setting: Setting, pinned: int | None) -> Iterator[Odd]:
