@@ -12,7 +12,7 @@ import pytest
 
 from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.memory import Moments, State, Track
-from gpuwarden.health.model import Advice, Event, EventKind, Key, Latch, Severity, Subject
+from gpuwarden.health.model import Advice, Event, EventKind, Key, Latch, Pin, Severity, Subject, gpu, link
 from gpuwarden.notify.messages import Origin, message
 from gpuwarden.notify.repair import AZURE, AZURE_OTHERWISE, AZURE_REBOOT, CHECK, TERMS, repair
 from gpuwarden_collectors.facts import Stamp
@@ -85,7 +85,7 @@ def told(*tracks: Track, event: Event | None = None) -> Any:
 @pytest.mark.parametrize(
     ("advice", "hyperpod", "azure", "action", "fatal"),
     [
-        (Advice.RESET_GPU, "Action:Reboot", AZURE_REBOOT, "COMPONENT_RESET", True),
+        (Advice.RESET_GPU, "Action:Reboot", AZURE_REBOOT, "RESTART_BM", True),
         (Advice.REBOOT, "Action:Reboot", AZURE_REBOOT, "RESTART_BM", True),
         (
             Advice.INSPECT_HARDWARE,
@@ -106,6 +106,33 @@ def test_each_advice_has_the_words_of_those_who_repair(
     assert (words["advice"], words["hyperpod"], words["azure"]) == (advice.value, hyperpod, azure)
     assert (words["nvsentinel"]["recommendedAction"], words["nvsentinel"]["isFatal"]) == (action, fatal)
     assert words["findings"] == [f"xid.79@{GPU}"]
+
+
+ON = {GPU.slot: Pin(slot=GPU.slot, uuid="GPU-3"), "0000:4f:00.0": Pin(slot="0000:4f:00.0", uuid="GPU-4")}
+OTHER = replace(finding("xid", Advice.RESET_GPU, detail="46"), key=Key("xid", gpu("0000:4f:00.0"), "46"))
+LINK = replace(finding("nvlink_down", Advice.RESET_GPU), key=Key("nvlink_down", link(GPU.slot, 3)))
+
+
+@pytest.mark.parametrize(
+    ("failures", "pins", "action", "named"),
+    [
+        ((finding("ecc_uncorrectable", Advice.RESET_GPU),), ON, "COMPONENT_RESET", "GPU-3"),
+        ((finding("ecc_uncorrectable", Advice.RESET_GPU), finding("xid", Advice.RESET_GPU, detail="95")), ON, "COMPONENT_RESET", "GPU-3"),
+        ((finding("ecc_uncorrectable", Advice.RESET_GPU), OTHER), ON, "RESTART_BM", ""),
+        ((LINK,), ON, "RESTART_BM", ""),
+        ((finding("ecc_uncorrectable", Advice.RESET_GPU), LINK), ON, "RESTART_BM", ""),
+        ((finding("ecc_uncorrectable", Advice.RESET_GPU),), {}, "RESTART_BM", ""),
+        ((finding("ecc_uncorrectable", Advice.RESET_GPU), finding("xid", Advice.REBOOT, detail="79")), ON, "RESTART_BM", ""),
+    ],
+)  # fmt: skip
+def test_nvsentinel_is_told_which_gpu_to_reset_or_else_to_reboot(
+    failures: tuple[Track, ...], pins: dict[str, Pin], action: str, named: str
+) -> None:
+    words = repair(excluded(), "n1", replace(state_of(*failures), pins=pins), lambda _: False)
+    assert words is not None
+    sent: Any = words["nvsentinel"]
+    assert (sent["recommendedAction"], sent["isFatal"]) == (action, True)
+    assert sent["entitiesImpacted"] == ([{"entityType": "GPU_UUID", "entityValue": named}] if named else [])
 
 
 def test_the_strongest_advice_counts_and_warnings_ask_for_nothing() -> None:

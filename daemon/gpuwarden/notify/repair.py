@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
 from gpuwarden.health.checkpoint import raised_again
-from gpuwarden.health.memory import State
-from gpuwarden.health.model import Advice, Event, EventKind, Json, Key, Severity
+from gpuwarden.health.memory import State, Track
+from gpuwarden.health.model import NODE, Advice, Event, EventKind, Json, Key, Severity
 from gpuwarden.policy.model import Why
 from gpuwarden.publish.times import rfc3339
 
@@ -79,30 +79,45 @@ def repair(
     reported, since an exclusion by an operator or for a termination may have begun as one for a failure.
     """
     if event.kind == EventKind.RESTORED:
-        return {"nvsentinel": _health_event(event, node, [], Advice.NONE)}
+        return {"nvsentinel": _health_event(event, node, [], _NO_TERMS.nvsentinel)}
     if event.kind != EventKind.EXCLUDED or event.data.get("why") != Why.FAILURE:
         return None
     failures = list(_failures(state, shadowed, overridden))
-    advice = max((failure for _, failure in failures), key=list(Advice).index, default=Advice.NONE)
-    names = [name for name, _ in failures]
+    advice = max((track.advice for track in failures), key=list(Advice).index, default=Advice.NONE)
+    names = [str(track.key)[:_TEXT_MOST] for track in failures]
+    action, board = TERMS.get(advice, _NO_TERMS).nvsentinel, ""
+    if advice is Advice.RESET_GPU:
+        board = _board_to_reset(failures, state)
+        action = action if board else TERMS[Advice.REBOOT].nvsentinel
     return {
         "advice": advice.value,
         "findings": names[:_SHOWN],
         "hyperpod": TERMS.get(advice, _NO_TERMS).hyperpod,
         "azure": _azure(names, advice),
-        "nvsentinel": _health_event(event, node, names, advice),
+        "nvsentinel": _health_event(event, node, names, action, board),
     }
 
 
-def _failures(state: State, shadowed: Shadowed, overridden: Collection[Key]) -> Iterable[tuple[str, Advice]]:
-    """Yield name and advice of each failure that excludes the node. Consequences of others request no repair."""
+def _failures(state: State, shadowed: Shadowed, overridden: Collection[Key]) -> Iterable[Track]:
+    """Yield each failure that excludes the node. Consequences of others request no repair."""
     for track in state.tracks.values():
         if not track.raised or track.severity is not Severity.FAILURE or track.key in state.moments.follows:
             continue
         if track.key in overridden:
             continue
         if not shadowed(raised_again(track, state.boot_id)):
-            yield str(track.key)[:_TEXT_MOST], track.advice
+            yield track
+
+
+def _board_to_reset(failures: Iterable[Track], state: State) -> str:
+    """Return the UUID of the one GPU whose reset is the repair; "" if several GPUs, or the links between them, need one.
+
+    NVSentinel resets one GPU for an event, and neither drains nor repairs a node if an event does not name it.
+    """
+    subjects = {track.key.subject for track in failures if track.advice is Advice.RESET_GPU}
+    subject = next(iter(subjects), NODE)
+    pin = state.pins.get(subject.slot)
+    return pin.uuid if len(subjects) == 1 and subject.kind == "gpu" and pin is not None else ""
 
 
 def _azure(names: Iterable[str], advice: Advice) -> str:
@@ -115,9 +130,11 @@ def _azure(names: Iterable[str], advice: Advice) -> str:
     return f"{_AZURE}Unhealthy.{next((AZURE[code] for code in AZURE if code in codes), AZURE_OTHERWISE)}"
 
 
-def _health_event(event: Event, node: str, names: list[str], advice: Advice) -> Document:
-    """Return NVSentinel's HealthEvent as protobuf JSON. An unhealthy one is fatal unless it recommends NONE."""
-    action = TERMS.get(advice, _NO_TERMS).nvsentinel
+def _health_event(event: Event, node: str, names: list[str], action: str, board: str = "") -> Document:
+    """Return NVSentinel's HealthEvent as protobuf JSON. An unhealthy one is fatal unless it recommends NONE.
+
+    `board`: UUID of the GPU that it is about. The healthy one names none, and so ends those of all GPUs.
+    """
     bad = event.kind == EventKind.EXCLUDED
     reason: Json = event.data.get("reason", "")
     return {
@@ -129,6 +146,7 @@ def _health_event(event: Event, node: str, names: list[str], advice: Advice) -> 
         "isHealthy": not bad,
         "message": str(reason)[:_TEXT_MOST],
         "recommendedAction": action,
+        "entitiesImpacted": [{"entityType": "GPU_UUID", "entityValue": board}] if board else [],
         "errorCode": [name.partition("@")[0] for name in names[:_SHOWN]],
         "generatedTimestamp": rfc3339(event.at.wall),
         "nodeName": node,
