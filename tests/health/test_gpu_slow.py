@@ -71,6 +71,25 @@ def test_a_slow_gpu_warns_after_ten_minutes(gpus: int, readings: Mapping[str, fl
     assert finding.evidence["sm_clock_mhz"] == readings["clock_sm_mhz"]
 
 
+@pytest.mark.parametrize(
+    ("reasons", "why"),
+    [
+        (0x0, "no reason of the driver's explains it"),
+        (0x100, "no reason of the driver's explains it"),
+        (0x8, "hardware slowdown, neither for heat nor by the power brake"),
+        (0x200, "the limit of the board"),
+        (0x400, "the reliability limit of the board"),
+        (0x600, "the limit of the board, the reliability limit of the board"),
+        (0x1200, "the limit of the board, a reason of the driver's that is not known (0x1000)"),
+    ],
+)
+def test_a_reason_that_the_driver_gives_is_named(reasons: int, why: str) -> None:
+    host = working()
+    host.change(7, **SLOW, clock_event_reasons=reasons)
+    assert judged(host, 11) == [slot(7)]
+    assert host.findings[0].evidence["why"] == why
+
+
 def test_capping_below_seventy_per_cent_of_its_limit_warns_where_its_siblings_reach_theirs() -> None:
     host = working(clock_event_reasons=0x4, power_usage_mw=690_000)
     host.change(2, power_usage_mw=450_000, clock_sm_mhz=1200)

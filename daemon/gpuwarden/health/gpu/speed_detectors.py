@@ -4,6 +4,7 @@ Valid reasons for a low clock are: configured clocks (reason bit 0x2), hardware 
 (0x40, 0x80), which have other conditions, and power capping (0x4) at the GPU's own limit. Software thermal slowdown
 (0x20) explains a small loss of speed only. Hardware slowdown (0x8) without 0x40 and 0x80 is no valid reason: it protects
 against a power draw that is too high, for which there is no other condition (nvml.h, nvmlClocksThrottleReasonHwSlowdown).
+Nor are limits of the board (0x200, 0x400): they are its own, so that siblings under the same load have them too.
 """
 
 from __future__ import annotations
@@ -24,6 +25,14 @@ from gpuwarden_collectors.gpu_readings import GpuReadings
 
 IDLE, CLOCKS_SET, POWER_CAP, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x1, 0x2, 0x4, 0x8, 0x20, 0x40, 0x80
 """nvmlClocksEventReasons."""
+LIMITS = {
+    HW_SLOWDOWN: "hardware slowdown, neither for heat nor by the power brake",
+    0x10: "sync boost: another GPU of its group is slow",
+    0x200: "the limit of the board",
+    0x400: "the reliability limit of the board",
+}
+"""Reasons that the driver gives for a low clock, and that do not explain it."""
+NAMED = IDLE | CLOCKS_SET | POWER_CAP | SW_THERMAL | HW_THERMAL | POWER_BRAKE | 0x100 | sum(LIMITS)
 BUSY = 94
 """Per cent. 94 instead of 95 for a GPU whose reading varies between 94 and 96 (report of GB10 at 650 of 3003 MHz)."""
 SIBLINGS = 2
@@ -97,10 +106,8 @@ def _slow(state: State, facts: GpuFacts, siblings: Sequence[GpuFacts]) -> Eviden
         return {}
     elif _hot(state, facts) and share < (HOT_OF_SIBLINGS if together else HOT_OF_MAXIMUM):
         why = "software thermal slowdown"
-    elif share < HALF and reasons & HW_SLOWDOWN:
-        why = "hardware slowdown, neither for heat nor by the power brake"
     elif share < HALF:
-        why = "no reason of the driver's explains it"
+        why = _named(reasons)
     if not why:
         return {}
     return {
@@ -111,6 +118,14 @@ def _slow(state: State, facts: GpuFacts, siblings: Sequence[GpuFacts]) -> Eviden
         "power_w": None if r.power_usage_mw is None else round(r.power_usage_mw / 1000),
         "temperature": r.temperature,
     }
+
+
+def _named(reasons: int) -> str:
+    """Return what the driver gives as the reason of a low clock that nothing explains."""
+    limits = [text for bit, text in LIMITS.items() if reasons & bit]
+    if reasons & ~NAMED:
+        limits.append(f"a reason of the driver's that is not known ({reasons & ~NAMED:#x})")
+    return ", ".join(limits) or "no reason of the driver's explains it"
 
 
 def _of_its_limit(r: GpuReadings) -> float | None:
