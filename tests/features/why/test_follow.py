@@ -704,3 +704,43 @@ def test_a_fabric_of_limited_capacity_keeps_no_job_from_starting(mask: int, touc
     host.job_facts = JobsFacts(jobs=(replace(host.job_facts.jobs[0], ended=host.uptime, exit_code=1, state="FAILED"),))
     record = host.settles()
     assert [touch.detail for touch in record.epoch.touches if touch.what == "standing"] == touched
+@pytest.mark.parametrize("pid", [100, None])
+def test_an_xid_in_the_last_second_of_a_job_is_its_own_though_another_begins_there_in_it(pid: int | None) -> None:
+    """As tasks of an array follow each other: prolog and epilog round both times down to the same second."""
+    host = WhyHost(2)
+    first = Job(id=8, uid=UID, gpus=(0,), started=host.uptime)
+    host.job_facts = JobsFacts(jobs=(first,), processes=(JobProcess(pid=100, uid=UID, job=8),))
+    host.gpus[0] = replace(host.gpus[0], processes=(GpuProcess(pid=100),))
+    host.run(60)
+    noted = host.uptime
+    host.uptime += 0.3
+    host.step(replace(host.xid(0, 94), pid=pid))
+    host.uptime += 0.5
+    next_job = Job(id=9, uid=UID, gpus=(0,), started=noted)
+    host.job_facts = JobsFacts(
+        jobs=(replace(first, ended=noted, exit_code=1), next_job), processes=(JobProcess(pid=101, uid=UID, job=9),)
+    )
+    host.gpus[0] = replace(host.gpus[0], processes=(GpuProcess(pid=101),))
+    host.run(SETTLES + 5)
+    (record,) = host.records
+    assert (record.epoch.id, record.answer.cause, record.answer.code) == ("8", Cause.HARDWARE, "xid.94")
+
+
+def test_what_the_driver_reports_late_is_the_last_job_s_though_the_one_before_has_no_record_yet() -> None:
+    """The controller has not said how that one ended."""
+    host = WhyHost(2)
+    ended = []
+    for number in (8, 9):
+        job = Job(id=number, uid=UID, gpus=(0,), started=host.uptime, batch=number == 8)
+        host.job_facts = JobsFacts(jobs=(*ended, job), processes=(JobProcess(pid=number, uid=UID, job=number),))
+        host.gpus[0] = replace(host.gpus[0], processes=(GpuProcess(pid=number),))
+        host.run(20)
+        host.free()
+        ended.append(replace(job, ended=host.uptime, exit_code=1))
+        host.job_facts = JobsFacts(jobs=tuple(ended))
+        host.step()
+    host.uptime += 3.0
+    host.step(host.xid(0, 94))
+    host.run(SETTLES + 5)
+    (record,) = host.records
+    assert (record.epoch.id, record.answer.code) == ("9", "xid.94")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from gpuwarden.features.why.causes import ALONE, ENDED_WELL, SCHEDULED, Around, answer
+from gpuwarden.features.why.causes import ALONE, ENDED_WELL, SCHEDULED, WHOLE, Around, answer
 from gpuwarden.features.why.following import Live
 from gpuwarden.features.why.follows import id_of, is_of_programs, with_follows
 from gpuwarden.features.why.memory import memory_of
@@ -28,7 +28,7 @@ def recorded(
 ) -> Record:
     """Return the record of a job. `others`: the jobs that still run; `before`: the records so far."""
     epoch = _whole(job, end, state, sight.now)
-    touches = [touch for touch in epoch.touches if _is_its_own(touch, end, others)]
+    touches = [touch for touch in epoch.touches if _is_its_own(touch, epoch, end, others)]
     touches = [*_standing(epoch, end, state), *touches, *_suspected(touches, state)]
     follows = {str(key): str(cause) for key, (cause, _) in state.moments.follows.items()}
     epoch = replace(epoch, touches=with_follows(touches, follows)[:TOUCHES_MOST])
@@ -66,12 +66,17 @@ def _whole(job: Live, end: End, state: State, now: Stamp) -> Epoch:
     return replace(epoch, touches=(*epoch.touches, counted)[-TOUCHES_MOST:])
 
 
-def _is_its_own(touch: Touch, end: End, others: Sequence[Live]) -> bool:
-    """Return False for a touch after its end on a GPU that another job had by then."""
-    if end.known_from == "boot" or touch.at.boottime <= end.at.boottime or touch.slot == "":
+def _is_its_own(touch: Touch, epoch: Epoch, end: End, others: Sequence[Live]) -> bool:
+    """Return False for a touch after its end on a GPU that another job had by then, unless it names its process."""
+    if end.known_from == "boot" or touch.at.boottime < end.at.boottime + WHOLE or touch.slot == "":
         return True
-    at = touch.at.boottime
-    return not any(touch.slot in other.epoch.slots and other.epoch.began.boottime <= at for other in others)
+    if touch.pid is not None and touch.pid in epoch.pids:
+        return True
+    return not any(touch.slot in other.epoch.slots and _is_there(other, touch.at.boottime) for other in others)
+
+
+def _is_there(job: Live, at: float) -> bool:
+    return job.epoch.began.boottime <= at and (job.end is None or at < job.end.at.boottime + WHOLE)
 
 
 def _suspected(touches: Sequence[Touch], state: State) -> list[Touch]:
