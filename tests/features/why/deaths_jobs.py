@@ -83,6 +83,7 @@ def preempted(stage: Stage, job: Job) -> Played:
 
 def requeued(stage: Stage, job: Job) -> Played:
     """Its first run; the second ends well."""
+    stage.knows(job)
     stage.rig.slurm.scontrol("requeue", str(job.id))
     again = Job(stage.rig, job.id, job.nodes, run=1)
     stage.rig.wait(again.runs, f"{job.name} to run again")
@@ -92,6 +93,7 @@ def requeued(stage: Stage, job: Job) -> Played:
 
 def ran_again(stage: Stage, job: Job) -> Played:
     """The second run, after a first that was requeued with an Xid of its own."""
+    stage.knows(job)
     stage.xid(job, 31)
     stage.rig.slurm.scontrol("requeue", str(job.id))
     again = Job(stage.rig, job.id, job.nodes, run=1)
