@@ -1,7 +1,8 @@
 """Converts host events to records: counted once even if several sources report them, and coalesced in a storm.
 
 All lines of one kind about one subject in one step are one event with a count. If the log is read late, as after a
-restart, an event spans at most `APART` seconds, so that each job gets only the lines of its time. A report that another
+restart, an event spans at most `APART` seconds, so that each job gets only the lines of its time. Xids of two processes
+are two events, since several jobs may share a GPU. A report that another
 source already made is not counted (`pairing.py`). If it is the first with the text of the line, it is an event with the
 count 0 and the text. So is NVML's own report of an Xid 79, which no witness can contradict (`xid/witnesses.py`).
 """
@@ -44,8 +45,8 @@ RECORDS_KEPT = 4096
 except Xids that the vendor describes, of expected GPUs."""
 
 APART, APART_MOST = 5.0, 64
-"""Seconds that the lines of one event may span, and most additional events in a step for that. Own choice: a running
-daemon makes a step within a second of a line, so only lines that are read late span more."""
+"""Seconds that the lines of one event may span, and most additional events in a step, for that or for other processes.
+Own choice: a running daemon makes a step within a second of a line, so only lines that are read late span more."""
 
 _SET_ASIDE = parts("set_aside")
 _NO_SUBJECT = Key("", NODE)
@@ -72,8 +73,18 @@ class _Batch:
     nvml: float | None = None
 
     def is_over(self, event: HostEvent) -> bool:
-        """Return True if this event is too late for this batch and begins a new one. Historic events never do."""
-        return not isinstance(event, LogGap) and not event.history and event.at.boottime - self.began > APART
+        """Return True if this event begins a new batch: it is too late for this one, or names another process. Historic
+        events never do.
+        """
+        if isinstance(event, LogGap) or event.history:
+            return False
+        return event.at.boottime - self.began > APART or self._names_another(event)
+
+    def _names_another(self, event: HostEvent) -> bool:
+        newest = self.newest
+        if not (isinstance(event, XidEvent) and isinstance(newest, XidEvent)):
+            return False
+        return None not in (event.pid, newest.pid) and event.pid != newest.pid
 
     def add(self, event: HostEvent, *, counted: bool) -> None:
         self.count += counted

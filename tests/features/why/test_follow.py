@@ -15,7 +15,7 @@ from gpuwarden.features.why.touches import RECENT_FOR
 from gpuwarden.features.why.writing import BEGUN_AT_LAST
 from gpuwarden.health.model import EventKind
 from gpuwarden.health.view import View
-from gpuwarden_collectors.event_facts import LogOrigin, OomKillEvent
+from gpuwarden_collectors.event_facts import LogOrigin, OomKillEvent, Source
 from gpuwarden_collectors.facts import GpuProcess, NvmlProblem, Stamp
 from gpuwarden_collectors.receivers.workloads_facts import WorkloadProcess, WorkloadsFacts
 from gpuwarden_collectors.slurm.jobs_facts import Job, JobProcess, JobsFacts
@@ -704,6 +704,27 @@ def test_a_fabric_of_limited_capacity_keeps_no_job_from_starting(mask: int, touc
     host.job_facts = JobsFacts(jobs=(replace(host.job_facts.jobs[0], ended=host.uptime, exit_code=1, state="FAILED"),))
     record = host.settles()
     assert [touch.detail for touch in record.epoch.touches if touch.what == "standing"] == touched
+@pytest.mark.parametrize("nvml", ["absent", "first", "with them"])
+def test_two_jobs_on_one_gpu_have_each_the_xid_of_their_own_process(nvml: str) -> None:
+    """As with shards or MPS: an error of one client ends all, and the driver names each. NVML's events name none."""
+    host = WhyHost(2)
+    both = [Job(id=number, uid=UID, gpus=(0,), started=host.uptime) for number in (8, 9)]
+    theirs = [JobProcess(pid=pid, uid=UID, job=number) for number, pid in ((8, 100), (9, 101))]
+    host.job_facts = JobsFacts(jobs=tuple(both), processes=tuple(theirs))
+    host.gpus[0] = replace(host.gpus[0], processes=tuple(GpuProcess(pid=process.pid) for process in theirs))
+    host.run(10)
+    reports = [host.xid(0, 31, source=Source.NVML)] * 2
+    if nvml == "first":
+        host.step(*reports)
+    lines = [replace(host.xid(0, 31), pid=pid, text=f"Ch 0000000{pid}") for pid in (100, 101)]
+    host.step(*(reports if nvml == "with them" else ()), *lines)
+    host.free()
+    host.job_facts = JobsFacts(jobs=tuple(replace(job, ended=host.uptime, exit_code=1) for job in both))
+    host.run(SETTLES + 5)
+    assert [(record.epoch.id, record.answer.code) for record in host.records] == [("8", "xid.31"), ("9", "xid.31")]
+    assert {record.answer.certainty for record in host.records} == {Certainty.CERTAIN}
+
+
 @pytest.mark.parametrize("pid", [100, None])
 def test_an_xid_in_the_last_second_of_a_job_is_its_own_though_another_begins_there_in_it(pid: int | None) -> None:
     """As tasks of an array follow each other: prolog and epilog round both times down to the same second."""

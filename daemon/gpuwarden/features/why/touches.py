@@ -93,8 +93,10 @@ def with_touch(epoch: Epoch, effect: Touching) -> Epoch:
             merged = _merged(touch, effect.touch)
             touches = (*epoch.touches[:n], merged, *epoch.touches[n + 1 :])
             return epoch if merged == touch else replace(epoch, touches=touches)
-    if not effect.touch.count:
-        return epoch
+    if not effect.touch.count:  # a line about a report that counts already
+        if effect.touch.pid is None:
+            return epoch
+        effect = replace(effect, touch=replace(effect.touch, count=1))  # the report of another process than those here
     touches = epoch.touches if len(epoch.touches) < TOUCHES_MOST else _with_room(epoch.touches, effect.touch)
     return epoch if len(touches) >= TOUCHES_MOST else replace(epoch, touches=(*touches, effect.touch))
 
