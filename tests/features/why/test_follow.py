@@ -750,7 +750,7 @@ def test_an_xid_in_the_last_second_of_a_job_is_its_own_though_another_begins_the
 def test_what_the_driver_reports_late_is_the_last_job_s_though_the_one_before_has_no_record_yet() -> None:
     """The controller has not said how that one ended."""
     host = WhyHost(2)
-    ended = []
+    ended: list[Job] = []
     for number in (8, 9):
         job = Job(id=number, uid=UID, gpus=(0,), started=host.uptime, batch=number == 8)
         host.job_facts = JobsFacts(jobs=(*ended, job), processes=(JobProcess(pid=number, uid=UID, job=number),))
@@ -765,3 +765,23 @@ def test_what_the_driver_reports_late_is_the_last_job_s_though_the_one_before_ha
     host.run(SETTLES + 5)
     (record,) = host.records
     assert (record.epoch.id, record.answer.code) == ("9", "xid.94")
+
+
+def test_an_xid_of_the_job_before_is_not_told_to_the_next_one_on_its_gpu() -> None:
+    host = WhyHost(2)
+    first = Job(id=8, uid=UID, gpus=(0,), started=host.uptime)
+    host.job_facts = JobsFacts(jobs=(first,), processes=(JobProcess(pid=100, uid=UID, job=8),))
+    host.gpus[0] = replace(host.gpus[0], processes=(GpuProcess(pid=100),))
+    host.run(60)
+    first = replace(first, ended=host.uptime, exit_code=1)
+    host.uptime += 1.0
+    second = Job(id=9, uid=UID, gpus=(0,), started=host.uptime)
+    host.job_facts = JobsFacts(jobs=(first, second), processes=(JobProcess(pid=101, uid=UID, job=9),))
+    host.gpus[0] = replace(host.gpus[0], processes=(GpuProcess(pid=101),))
+    host.uptime += 0.5
+    host.step(replace(host.xid(0, 31), pid=100))
+    host.run(SETTLES + 5)
+    host.free()
+    host.job_facts = JobsFacts(jobs=(first, replace(second, ended=host.uptime, exit_code=1)))
+    host.run(SETTLES + 5)
+    assert [(record.epoch.id, record.answer.code) for record in host.records] == [("8", "xid.31"), ("9", "")]

@@ -11,7 +11,7 @@ from gpuwarden.features.why.follows import id_of, is_of_programs, with_follows
 from gpuwarden.features.why.memory import memory_of
 from gpuwarden.features.why.model import TOUCHES_MOST, End, Epoch, Record, Touch
 from gpuwarden.features.why.sentences import Board
-from gpuwarden.features.why.signs import STANDING, WITHIN
+from gpuwarden.features.why.signs import LATE, STANDING, WITHIN
 from gpuwarden.features.why.stored import NAME_MOST
 from gpuwarden.features.why.touches import touched
 from gpuwarden.features.why.use import written
@@ -43,8 +43,8 @@ def recorded(
 
 
 def pids_of_others(epoch: Epoch, running: Iterable[Epoch], ended: Iterable[Record]) -> frozenset[int]:
-    """Return the processes of jobs that were here at the same time."""
-    beside = (record.epoch for record in ended if record.end.at.wall >= epoch.began.wall)
+    """Return the processes of jobs that were here at the same time, or so shortly before that they are still reported."""
+    beside = (record.epoch for record in ended if record.end.at.wall + LATE >= epoch.began.wall)
     others = (other for other in (*running, *beside) if other.name != epoch.name)
     return frozenset(pid for other in others for pid in other.pids) - {*epoch.pids}
 
