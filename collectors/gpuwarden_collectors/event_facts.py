@@ -158,6 +158,7 @@ class LineKind(StrEnum):
     ADAPTER_SILENT = "adapter_silent"  # the health counter of a network adapter's firmware stopped
     ADAPTER_HARDWARE = "adapter_hardware"  # an unrecoverable error of the adapter, or a fatal one of its driver
     ADAPTER_RECOVERED = "adapter_recovered"  # the driver recovered the adapter, or initialised it again
+    MEMORY_FAILED = "memory_failed"  # a process met an uncorrected error of the host's memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +173,8 @@ class KernelLineEvent:
     """PCI address of the device that it names; empty if it names none."""
     part: str = ""
     """Soft lockup: the kernel module that was running, empty if none is named. NVMe: the name of the controller."""
+    pid: int | None = None
+    """The process that it names; None if it names none."""
     text: str = ""
     """The line."""
     history: bool = False

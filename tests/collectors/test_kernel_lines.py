@@ -187,6 +187,21 @@ def test_every_recorded_line_without_a_number_of_its_own_is_read() -> None:
         None,
         None,
         None,
+        *[(LineKind.MEMORY_FAILED, "", "")] * 4,
+        None,
+        None,
+        None,
+    ]
+
+
+def test_an_error_of_the_host_s_memory_names_the_process_by_its_number_alone() -> None:
+    seen = [event(raw) for raw in samples("other.txt")]
+    named = [(e.pid, e.text) for e in seen if isinstance(e, KernelLineEvent) and e.what is LineKind.MEMORY_FAILED]
+    assert named == [
+        (33395, "Memory failure: 0x1840200: Killing"),
+        (None, "mce: Uncorrected hardware memory error in user-access at 1840200040"),
+        (4711, "Memory failure: 0x1840200: Sending SIGBUS to"),
+        (1321817, "MCE: Killing"),
     ]
 
 

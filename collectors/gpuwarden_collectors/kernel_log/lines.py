@@ -84,8 +84,10 @@ def event_of(record: Record, at: Stamp, boot_id: str, *, history: bool = False) 
             origin = LogOrigin(boot_id=boot_id, sequence=record.sequence, facility=record.facility)
             named = match.groupdict()
             slot, part = _slot(named["slot"]) if "slot" in named else "", named.get("part") or ""
-            text = _printable(named.get("text", record.text))
-            return KernelLineEvent(at=at, history=history, origin=origin, what=kind, slot=slot, part=part, text=text)
+            text, pid = _printable(named.get("text", record.text)), _number(named.get("pid"))
+            return KernelLineEvent(
+                at=at, history=history, origin=origin, what=kind, slot=slot, part=part, pid=pid, text=text
+            )
     return None
 
 

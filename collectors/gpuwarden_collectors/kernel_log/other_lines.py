@@ -15,6 +15,9 @@ r"""Patterns of kernel log lines other than Xids, SXids, PCIe errors and resets.
 | `adapter_hardware` | `mlx5_core …: print_health_info:458:(pid 0): synd 0x8: unrecoverable hardware error` | the same |
 | | `mlx5_core …: poll_health:803:(pid 0): Fatal error 1 detected` | the same; 1 and 2 are about PCIe, 4 and 5 are requests for a reset; 3 (disabled) is also how a virtual function ends |
 | `adapter_recovered` | `mlx5_core …: health recovery succeeded`, `mlx5_core …: firmware version: 28.41.1000` | health.c; main.c, when the driver begins with it. A version of 65535 is what is read where nothing answers |
+| `memory_failed` | `mce: Uncorrected hardware memory error in user-access at 3f5a6c000` | x86, mce/core.c; names no process |
+| | `Memory failure: 0x1840200: Sending SIGBUS to python3:4711 due to hardware memory corruption`; before Linux 5.3 `Killing python3:4711 …` | mm/memory-failure.c, for each process; its name is left out |
+| | `MCE: Killing python3:4711 due to hardware memory corruption fault at 7f1c40001000` | x86, mm/fault.c: a later access to such a page |
 
 A later record names the module of a soft lockup: see `lockups.py`.
 """
@@ -29,6 +32,7 @@ _ADDRESS = r"(?P<slot>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])"
 _MLX5 = rf"mlx5_core {_ADDRESS}: "
 _WHERE = r"(?:\w{1,64}:\d{1,6}:\(pid \d{1,10}\): )?"
 _NVRM_GPU = rf"(?:NVRM: ){{1,3}}GPU {_ADDRESS}: "
+_HEX = r"[0-9a-f]{1,16}"
 _NVME = r"nvme (?P<part>nvme\d{1,5}): "
 
 _FORMS: tuple[tuple[str, LineKind], ...] = (
@@ -54,6 +58,11 @@ _FORMS: tuple[tuple[str, LineKind], ...] = (
     (rf"{_MLX5}{_WHERE}synd 0x[0-9a-f]{{1,8}}: unrecoverable hardware error", LineKind.ADAPTER_HARDWARE),
     (rf"{_MLX5}{_WHERE}Fatal error [1245] detected", LineKind.ADAPTER_HARDWARE),
     (rf"{_MLX5}{_WHERE}(?:health recovery succeeded|firmware version: (?!65535\.)\d)", LineKind.ADAPTER_RECOVERED),
+    (rf"mce: Uncorrected hardware memory error in user-access at {_HEX}", LineKind.MEMORY_FAILED),
+    (
+        rf"(?P<text>(?:Memory failure: 0x{_HEX}|MCE): (?:Killing|Sending SIGBUS to)) .{{0,15}}:(?P<pid>\d{{1,10}}) due to hardware memory corruption\b",
+        LineKind.MEMORY_FAILED,
+    ),
 )
 
 OTHER_LINES: tuple[tuple[re.Pattern[str], LineKind], ...] = tuple(

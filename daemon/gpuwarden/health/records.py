@@ -1,8 +1,8 @@
 """Converts host events to records: counted once even if several sources report them, and coalesced in a storm.
 
 All lines of one kind about one subject in one step are one event with a count. If the log is read late, as after a
-restart, an event spans at most `APART` seconds, so that each job gets only the lines of its time. Xids of two processes
-are two events, since several jobs may share a GPU. A report that another
+restart, an event spans at most `APART` seconds, so that each job gets only the lines of its time. Lines that name two
+processes are two events, since several jobs may share a GPU, and the node. A report that another
 source already made is not counted (`pairing.py`). If it is the first with the text of the line, it is an event with the
 count 0 and the text. So is NVML's own report of an Xid 79, which no witness can contradict (`xid/witnesses.py`).
 """
@@ -52,6 +52,8 @@ _SET_ASIDE = parts("set_aside")
 _NO_SUBJECT = Key("", NODE)
 _RECORDED = (EventKind.XID, EventKind.SXID, EventKind.AER, EventKind.KERNEL_LINE)
 _Line = XidEvent | SxidEvent | AerEvent | KernelLineEvent
+_OF_PROCESS = (XidEvent, KernelLineEvent)
+"""Lines that may name a process."""
 
 
 @dataclass(slots=True)
@@ -82,7 +84,7 @@ class _Batch:
 
     def _names_another(self, event: HostEvent) -> bool:
         newest = self.newest
-        if not (isinstance(event, XidEvent) and isinstance(newest, XidEvent)):
+        if not (isinstance(event, _OF_PROCESS) and isinstance(newest, _OF_PROCESS)):
             return False
         return None not in (event.pid, newest.pid) and event.pid != newest.pid
 
@@ -273,7 +275,7 @@ def _lines(event: _Line, batch: _Batch) -> Lines:
             source=event.source.value,
             nvml=batch.nvml,
         )
-    return lines
+    return replace(lines, pid=event.pid) if isinstance(event, KernelLineEvent) else lines
 
 
 _ENDS = tuple(ENDS)

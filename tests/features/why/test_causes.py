@@ -116,6 +116,12 @@ TABLE: dict[str, tuple[Ends, tuple[Touch, ...], Cause, Certainty, str]] = {
     "GPU failed, and it hung until its time limit": (TIMEOUT, (xid(119, -5_000), finding("job_hung@job/7", -4_950)), H, L, "xid.119"),
     "GPU failed, and it hung until somebody saw it": (Ends("CANCELLED", 0, 15, "ada"), (xid(119, -5_000, OWN), finding("job_hung@job/7", -4_950)), H, Y, "xid.119"),
     "GPU that the driver waited for too long": (FAILED, (xid(8, pid=OWN),), H, P, "xid.8"),
+    # --- the memory of the host
+    "memory of the node lost data of its process": (Ends("FAILED", 0, 7), (touch("memory_error", pid=OWN),), Cause.HOST, Y, "memory_error"),
+    "memory of the node lost data of a process without a GPU": (FAILED, (touch("memory_error", pid=UNKNOWN),), Cause.HOST, P, "memory_error"),
+    "memory of the node lost data of another job's process": (Ends("FAILED", 0, 7), (touch("memory_error", pid=OTHERS),), J, L, "FAILED"),
+    "memory of the node lost data, and no line names a process": (Ends("FAILED", 0, 7), (touch("memory_error"),), Cause.HOST, L, "memory_error"),
+    "memory of the node lost data of a process that is unknown, on a node that knows no more": (Ends(), (touch("memory_error"),), Cause.HOST, P, "memory_error"),
     # --- not hardware
     "GPU that the driver waited for too long, after a bad pointer": (FAILED, (xid(31, -9, OWN), xid(8, pid=OWN)), J, Y, "xid.31"),
     "GPU failed half an hour before its own error": (FAILED, (xid(95, -1_800), xid(31, pid=OWN)), J, Y, "xid.31"),

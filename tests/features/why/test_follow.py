@@ -15,7 +15,7 @@ from gpuwarden.features.why.touches import RECENT_FOR
 from gpuwarden.features.why.writing import BEGUN_AT_LAST
 from gpuwarden.health.model import EventKind
 from gpuwarden.health.view import View
-from gpuwarden_collectors.event_facts import LogOrigin, OomKillEvent, Source
+from gpuwarden_collectors.event_facts import KernelLineEvent, LineKind, LogOrigin, OomKillEvent, Source
 from gpuwarden_collectors.facts import GpuProcess, NvmlProblem, Stamp
 from gpuwarden_collectors.receivers.workloads_facts import WorkloadProcess, WorkloadsFacts
 from gpuwarden_collectors.slurm.jobs_facts import Job, JobProcess, JobsFacts
@@ -706,7 +706,7 @@ def test_a_fabric_of_limited_capacity_keeps_no_job_from_starting(mask: int, touc
     assert [touch.detail for touch in record.epoch.touches if touch.what == "standing"] == touched
 @pytest.mark.parametrize("nvml", ["absent", "first", "with them"])
 def test_two_jobs_on_one_gpu_have_each_the_xid_of_their_own_process(nvml: str) -> None:
-    """As with shards or MPS: an error of one client ends all, and the driver names each. NVML's events name none."""
+    """An error of one client of MPS ends all of them, and the driver names each. NVML's events name none."""
     host = WhyHost(2)
     both = [Job(id=number, uid=UID, gpus=(0,), started=host.uptime) for number in (8, 9)]
     theirs = [JobProcess(pid=pid, uid=UID, job=number) for number, pid in ((8, 100), (9, 101))]
@@ -727,7 +727,7 @@ def test_two_jobs_on_one_gpu_have_each_the_xid_of_their_own_process(nvml: str) -
 
 @pytest.mark.parametrize("pid", [100, None])
 def test_an_xid_in_the_last_second_of_a_job_is_its_own_though_another_begins_there_in_it(pid: int | None) -> None:
-    """As tasks of an array follow each other: prolog and epilog round both times down to the same second."""
+    """Tasks of an array follow each other so: prolog and epilog round both times down to the same second."""
     host = WhyHost(2)
     first = Job(id=8, uid=UID, gpus=(0,), started=host.uptime)
     host.job_facts = JobsFacts(jobs=(first,), processes=(JobProcess(pid=100, uid=UID, job=8),))
@@ -748,7 +748,7 @@ def test_an_xid_in_the_last_second_of_a_job_is_its_own_though_another_begins_the
 
 
 def test_what_the_driver_reports_late_is_the_last_job_s_though_the_one_before_has_no_record_yet() -> None:
-    """The controller has not said how that one ended."""
+    """The controller has not reported yet how that one ended."""
     host = WhyHost(2)
     ended: list[Job] = []
     for number in (8, 9):
@@ -785,3 +785,18 @@ def test_an_xid_of_the_job_before_is_not_told_to_the_next_one_on_its_gpu() -> No
     host.job_facts = JobsFacts(jobs=(first, replace(second, ended=host.uptime, exit_code=1)))
     host.run(SETTLES + 5)
     assert [(record.epoch.id, record.answer.code) for record in host.records] == [("8", "xid.31"), ("9", "")]
+
+
+def test_a_process_that_the_memory_of_the_node_ended_is_not_blamed_for_its_sigbus(host: WhyHost) -> None:
+    for seq, pid in enumerate((None, 100, 999)):
+        origin = LogOrigin(boot_id=host.boot_id, sequence=seq)
+        host.step(
+            KernelLineEvent(at=host.now, what=LineKind.MEMORY_FAILED, pid=pid, text="Memory failure", origin=origin)
+        )
+    host.job(ended=host.uptime, state="FAILED", signal=7)
+    host.free()
+    record = host.settles()
+    assert (record.answer.cause, record.answer.certainty) == (Cause.HOST, Certainty.CERTAIN)
+    assert "its process 100" in record.answer.sentence
+    assert [(touch.what, touch.pid) for touch in record.epoch.touches] == [("memory_error", 100), ("memory_error", 999)]
+    assert not host.codes, "the memory controllers count it where there is a driver of them"

@@ -62,7 +62,8 @@ class Touch:
     what: str
     """`xid`, `sxid`, `finding`, `rising` (a condition that was seen for too short a time to be a finding), `standing` (a finding
     from before the job, with which none can begin), `reset`, `oom_limit`,
-    `oom_shared` (the limit of a group above the job), `oom_node`, `oom_count` (its control group counts kills, and no line of the kernel says why), `notice`,
+    `oom_shared` (the limit of a group above the job), `oom_node`, `oom_count` (its control group counts kills, and no line of the kernel says why),
+    `memory_error` (a process met an uncorrected error of the host's memory), `notice`,
     `announced` (a notice of an end that is far away), `signalled`, `saved`, `requeued`, `excluded`, `excluded_by_others` or `boot`."""
     detail: str = ""
     """Which one: the number of an Xid, the id of a finding, the reason of an exclusion. At most 200 characters."""

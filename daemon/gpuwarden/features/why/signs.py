@@ -136,6 +136,8 @@ _GPU_IS_OUT = ("gpu_missing", "gpu_unresponsive", "gpu_reset_required")
 _NOT_INITIALISED = ("fabric_unhealthy",)
 STANDING = frozenset((*_NO_GPU_WORKS, *_GPU_IS_OUT, *_NOT_INITIALISED))
 """Conditions with which a job fails when it starts."""
+_OF_PROCESS = ("xid", "memory_error")
+"""Touches that may name a process, of this job or of another one."""
 _PERHAPS = ("service_down", "soft_lockup", "process_hung", "disk_full", "memory_low")
 C = Certainty
 ROWS: tuple[Row, ...] = (
@@ -170,6 +172,11 @@ ROWS: tuple[Row, ...] = (
         name="counted_memory", fits=lambda touch, _: touch.what == "oom_count", cause=Cause.JOB, certainty=C.LIKELY,
         template="Processes of it were killed for lack of host memory; ask for more, or use less",
         source="Linux, cgroup-v2.rst, memory.events; the kernel's line, which distinguishes its limit from a full node, was not read",
+    ),
+    Row(
+        name="memory_error", fits=lambda touch, _: touch.what == "memory_error", cause=Cause.HOST, certainty=C.LIKELY, own=True,
+        template="The memory of the node lost data, and the kernel ended{process}; run it again on another node",
+        source="the kernel's line, which names the process; Linux, mm/memory-failure.c, arch/x86/mm/fault.c",
     ),
     Row(
         name="driver", fits=_found(*_DRIVER), cause=Cause.HOST, certainty=C.LIKELY, waits=True,
@@ -291,10 +298,12 @@ def _certainty(row: Row, touch: Touch, epoch: Epoch, others: Collection[int]) ->
     """
     if row.own and touch.pid is not None and touch.pid in epoch.pids:
         return Certainty.CERTAIN
-    if touch.what != "xid" or touch.pid is None or touch.pid in epoch.pids or _xid_fails(touch, epoch):
+    if touch.what not in _OF_PROCESS or touch.pid is None or touch.pid in epoch.pids or _xid_fails(touch, epoch):
         return row.certainty
     if touch.pid in others:
         return None
+    if touch.what == "memory_error":  # of a process without a GPU, such as one that loads data, or a service
+        return Certainty.POSSIBLE
     if touch.at.boottime - epoch.began.boottime >= FIRST_MOMENTS:
         return row.certainty
     return Certainty.POSSIBLE if row.cause is Cause.JOB else None
@@ -302,7 +311,7 @@ def _certainty(row: Row, touch: Touch, epoch: Epoch, others: Collection[int]) ->
 
 def _perhaps_after(touch: Touch, epoch: Epoch, end: End) -> bool:
     """Return True if the job may have been over by then: its end was not observed, and no part of it is named."""
-    named = touch.what not in ("xid", "sxid", "finding", "rising")
+    named = touch.what not in ("xid", "sxid", "finding", "rising", "memory_error")
     return end.known_from == "restart" and not named and touch.at.boottime > _last_known(epoch).boottime
 
 
@@ -316,7 +325,7 @@ def _perhaps_unused(touch: Touch, end: End) -> bool:
     and memory of the host.
     """
     code = code_of(touch).partition(".")[0]
-    if end.may_be_well and code in (*_HOST, *_BETWEEN_NODES):
+    if end.may_be_well and (code in (*_HOST, *_BETWEEN_NODES) or touch.what == "memory_error"):
         return True
     return code in _MOUNTS or (code in _BETWEEN_NODES and (end.nodes is None or end.nodes == 1))
 

@@ -32,6 +32,7 @@ _TOUCHES = {
     "oom_shared": "out of memory: a limit that the job shares with others was reached",
     "oom_node": "out of memory: this node had none left",
     "oom_count": "processes of the job were killed for lack of memory",
+    "memory_error": "uncorrected error of this node's memory",
     "notice": "termination notice",
     "announced": "termination notice for later",
     "signalled": "the job was signalled",

@@ -268,6 +268,15 @@ def _oom(event: Event, _: State) -> Touching | None:
     return Touching(touch=touch, boot_id=event.boot_id, job=job)
 
 
+def _line(event: Event, _: State) -> Touching | None:
+    """Return an error of the host's memory. Other lines of the kernel touch jobs as findings."""
+    if event.key is None or event.key.code != "memory_failed":
+        return None
+    data = read(Lines, event)
+    touch = Touch(what="memory_error", at=event.at, pid=data.pid, count=max(1, data.count))
+    return None if data.history else Touching(touch=touch, boot_id=event.boot_id)
+
+
 def _notice(event: Event, _: State) -> Touching | None:
     """Return a notice. Its end ends all of its source; without a source, as by an operator, all notices. A notice of a
     distant end, such as maintenance in some days, is only listed: a job that ends earlier ended for another reason.
@@ -341,6 +350,7 @@ _KINDS: Mapping[str, Callable[[Event, State], Touching | None]] = {
     EventKind.ACKNOWLEDGED: _finding,
     EventKind.RESET: _reset,
     EventKind.OOM_KILL: _oom,
+    EventKind.KERNEL_LINE: _line,
     EventKind.NOTICED: _notice,
     EventKind.NOTICE_ENDED: _notice,
     EventKind.SIGNALLED: _of_job("signalled"),

@@ -7,6 +7,7 @@
 | a soft lockup | `soft_lockup@node`, with the kernel module that ran | see `detectors.py` |
 | the kernel gave up an NVMe controller | `nvme_failed.NAME@node` | see `detectors.py` |
 | firmware of an adapter | `adapter_failed@adapter/SLOT` | see `detectors.py` |
+| the kernel ended a process for an error of the host's memory | `memory_failed@node` | none: it explains the end of a job (`features/why`); `memory_ecc_uncorrectable` is by EDAC |
 
 The kind of a line is a sign of the record, which keeps the order of failure and recovery.
 """
@@ -28,6 +29,7 @@ CODES: dict[LineKind, str] = {
     LineKind.ADAPTER_SILENT: "adapter_failed",
     LineKind.ADAPTER_HARDWARE: "adapter_failed",
     LineKind.ADAPTER_RECOVERED: "adapter_failed",
+    LineKind.MEMORY_FAILED: "memory_failed",
 }
 LINE_CODES = frozenset(CODES.values())
 ENDS = frozenset({LineKind.NVME_FOUND, LineKind.ADAPTER_RECOVERED})
