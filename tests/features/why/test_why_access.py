@@ -22,6 +22,7 @@ import pytest
 from gpuwarden.features.why.answering import CALLERS_AT_ONCE, OWN_BURST, Answering
 from gpuwarden.features.why.memory import ended
 from gpuwarden.features.why.model import NAME, Answer, Cause, End, Epoch, Record, Touch
+from gpuwarden.features.why.names import names_of
 from gpuwarden.features.why.snapshot import Shown
 from gpuwarden.ledger.store import Entry, Store
 from gpuwarden.publish.notices import Notices
@@ -384,6 +385,20 @@ async def test_a_name_that_is_none_is_refused_with_what_was_expected(folder: Pat
     assert (answer["ok"], answer["code"]) == (False, 64)
     assert "expected a job such as 4711" in answer["error"]
     assert answer["error"].isprintable()
+
+
+@pytest.mark.parametrize("name", ["7_3", "slurm/7_3", "7_[1-3]", "7_[1,4-9%2]", "7+1", "7_3.0", "7+1.batch"])
+async def test_a_part_of_a_job_is_refused_with_the_command_that_gives_its_number(folder: Path, name: str) -> None:
+    async with site(folder) as here:
+        answer = await ask(here.run_dir / "control.sock", {"verb": "why", "job": name})
+    assert (answer["ok"], answer["code"]) == (False, 64)
+    part = name.removeprefix("slurm/").partition(".")[0].partition("_[")[0]  # Slurm knows no 7_[1-3]
+    assert f"`scontrol show job {part}` prints it as JobId" in answer["error"]
+
+
+@pytest.mark.parametrize("name", ["4711.0", "slurm/4711.12", "4711.batch", "4711.extern"])
+def test_a_step_is_the_job_that_it_is_of(name: str) -> None:
+    assert names_of(name) == ("slurm/4711",)
 
 
 @pytest.mark.parametrize("asked", [{"job": 71}, {"job": ["71"]}, {"job": {}}, {"job": True}])

@@ -20,10 +20,23 @@ _IDS = {
     JobKind.CONTAINER: re.compile(r"[0-9a-f]{12,64}"),
     JobKind.POD: re.compile(r"(?:[A-Za-z0-9.-]{1,63}/)?[A-Za-z0-9.-]{1,253}"),
 }
+_STEP = re.compile(r"((?:slurm/)?[0-9]{1,10})\.(?:[0-9]{1,10}|batch|extern|interactive)", re.ASCII)
+"""A step, as Slurm prints it; the answer is about its job."""
+_PART = re.compile(
+    r"(?:slurm/)?([0-9]{1,10}(?:[_+][0-9]{1,10}|(?=_\[)))(?:_\[[0-9,%:-]{1,64}\])?(?:\.\w{1,16})?", re.ASCII
+)
+"""A task of an array, several of them, or a part of a heterogeneous job. Slurm alone has the number of the job."""
 
 
 def names_of(text: str) -> tuple[str, ...]:
     """Return the epoch names that a text may mean. A bare number is Slurm's or a session's. Raises ValueError."""
+    if step := _STEP.fullmatch(text):
+        return (f"{JobKind.SLURM}/{int(step[1].rpartition('/')[2])}",)
+    if part := _PART.fullmatch(text):
+        raise ValueError(
+            f"expected the number of one job (SLURM_JOB_ID), found {text[:60]!r}: `scontrol show job {part[1]}` prints it as"
+            f" JobId, and `sacct -Xnj {part[1]} -o JobIDRaw` once the controller has dropped the job"
+        )
     if len(text) <= LONGEST:
         if _IDS[JobKind.SLURM].fullmatch(text):
             return f"{JobKind.SLURM}/{int(text)}", f"{JobKind.SESSION}/{int(text)}"
