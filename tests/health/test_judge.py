@@ -12,6 +12,7 @@ from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.detectors import DETECTORS
 from gpuwarden.health.inventory import accept
 from gpuwarden.health.model import Advice, EventKind, Health, Key, Severity, gpu
+from gpuwarden.health.records import PROCESSES_MOST
 from gpuwarden.health.state import fold
 from gpuwarden.health.view import Rules, Sight
 from gpuwarden_collectors.base import PassOutcome
@@ -806,6 +807,15 @@ def test_a_storm_of_ten_thousand_lines_is_one_finding_with_a_count() -> None:
     host.run(10)
     assert [f.count for f in host.findings] == [10_000]
     assert sum(event.kind == EventKind.XID for event in host.ledger) == 100
+
+
+def test_a_storm_of_any_number_of_processes_is_a_few_events_in_each_step() -> None:
+    host = Host(8)
+    host.step()
+    for _ in range(10):
+        host.step(*[replace(host.xid(0, 31), pid=pid) for pid in range(1_000, 1_100)], collect=False)
+    assert host.state.records[Key("xid", gpu(slot(0)), "31")].count == 1_000
+    assert sum(event.kind == EventKind.XID for event in host.ledger) == 10 * PROCESSES_MOST
 
 
 def test_garbage_slots_cannot_fill_the_memory_and_hide_no_gpu_of_this_node() -> None:

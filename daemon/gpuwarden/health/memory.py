@@ -82,7 +82,7 @@ class Record:
     count: int = 0
     """Number of events, ever."""
     batch: int = 0
-    """Number of events in the newest step."""
+    """Number of lines of the newest event: those of a step, unless they name several processes or span seconds."""
     last: Stamp
     """Time of the newest event."""
     boot_id: str

@@ -45,8 +45,11 @@ RECORDS_KEPT = 4096
 except Xids that the vendor describes, of expected GPUs."""
 
 APART, APART_MOST = 5.0, 64
-"""Seconds that the lines of one event may span, and most additional events in a step, for that or for other processes.
-Own choice: a running daemon makes a step within a second of a line, so only lines that are read late span more."""
+"""Seconds that the lines of one event may span, and most additional events in a step. Own choice: a running daemon makes
+a step within a second of a line, so only lines that are read late span more."""
+PROCESSES_MOST = 8
+"""Most events of one kind and subject in a step because of other processes: a user may start any number of them. Own
+choice: few sites let more jobs share a GPU."""
 
 _SET_ASIDE = parts("set_aside")
 _NO_SUBJECT = Key("", NODE)
@@ -75,16 +78,13 @@ class _Batch:
     nvml: float | None = None
 
     def is_over(self, event: HostEvent) -> bool:
-        """Return True if this event begins a new batch: it is too late for this one, or names another process. Historic
-        events never do.
-        """
-        if isinstance(event, LogGap) or event.history:
-            return False
-        return event.at.boottime - self.began > APART or self._names_another(event)
+        """Return True if this event is too late for this batch and begins a new one. Historic events never do."""
+        return not isinstance(event, LogGap) and not event.history and event.at.boottime - self.began > APART
 
-    def _names_another(self, event: HostEvent) -> bool:
+    def names_another(self, event: HostEvent) -> bool:
+        """Return True if this event names another process than the newest one. Historic events never do."""
         newest = self.newest
-        if not (isinstance(event, _OF_PROCESS) and isinstance(newest, _OF_PROCESS)):
+        if not (isinstance(event, _OF_PROCESS) and isinstance(newest, _OF_PROCESS)) or event.history:
             return False
         return None not in (event.pid, newest.pid) and event.pid != newest.pid
 
@@ -111,6 +111,9 @@ class _Batch:
             self.ports = with_line(self.ports, port, event.at.boottime)
 
 
+_Over = list[tuple[tuple[EventKind, Key], _Batch]]
+
+
 def _of_nvml(event: HostEvent) -> bool:
     """Return True if this is an Xid 79 that NVML itself reports."""
     return isinstance(event, XidEvent) and event.source is Source.NVML and str(event.xid) == FALLEN
@@ -131,7 +134,7 @@ def records(state: State, host_events: Sequence[HostEvent], boot_id: str) -> tup
         return state, []
     unpaired = dict(state.moments.unpaired)
     batches: dict[tuple[EventKind, Key], _Batch] = {}
-    over: list[tuple[tuple[EventKind, Key], _Batch]] = []
+    over: _Over = []
     for event in _with_recoveries(host_events):
         if (target := target_of(event)) is None or _elsewhere(state, event) or _overflows(state, batches, target):
             continue
@@ -142,7 +145,7 @@ def records(state: State, host_events: Sequence[HostEvent], boot_id: str) -> tup
             continue
         counted = not (isinstance(event, XidEvent) and paired(unpaired, target[1], event.source, event.at.boottime))
         if counted or _of_nvml(event) or _adds_text(state, batches, target, event):
-            if target in batches and len(over) < APART_MOST and batches[target].is_over(event):
+            if target in batches and _begins_new(batches[target], over, target, event):
                 over.append((target, batches.pop(target)))
             batches.setdefault(target, _Batch(event, event.at.boottime)).add(event, counted=counted)
     newest = max(event.at.boottime for event in host_events)
@@ -151,6 +154,13 @@ def records(state: State, host_events: Sequence[HostEvent], boot_id: str) -> tup
         *made,
         *_cancelled(state, made),
     ]
+
+
+def _begins_new(batch: _Batch, over: _Over, target: tuple[EventKind, Key], event: HostEvent) -> bool:
+    if len(over) >= APART_MOST:
+        return False
+    of_target = sum(other == target for other, _ in over)
+    return batch.is_over(event) or (of_target + 1 < PROCESSES_MOST and batch.names_another(event))
 
 
 def _is_of_feature(state: State, event: XidEvent) -> tuple[State, bool]:
