@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gpuwarden.features.why.causes import ALONE, ENDED_WELL, SCHEDULED, WHOLE, Around, answer
 from gpuwarden.features.why.following import Live
-from gpuwarden.features.why.follows import id_of, is_of_programs, with_follows
+from gpuwarden.features.why.follows import id_of, is_of_programs, with_follows, xid_number
 from gpuwarden.features.why.memory import memory_of
 from gpuwarden.features.why.model import TOUCHES_MOST, End, Epoch, Record, Touch
 from gpuwarden.features.why.sentences import Board
@@ -19,16 +19,21 @@ from gpuwarden.health.memory import State
 from gpuwarden.health.nvlink.detectors import LIMITED
 from gpuwarden.health.view import Sight
 from gpuwarden.health.xid.bursts import OF_A_DAY
+from gpuwarden.health.xid.catalogue import XidClass, xid_row
 from gpuwarden.health.xid.witnesses import contradicted
 from gpuwarden_collectors.facts import Stamp
 
 
 def recorded(
-    job: Live, end: End, state: State, sight: Sight, *, others: Sequence[Live], before: Iterable[Record]
+    job: Live, end: End, state: State, sight: Sight, *, others: Sequence[Live], before: Sequence[Record]
 ) -> Record:
     """Return the record of a job. `others`: the jobs that still run; `before`: the records so far."""
     epoch = _whole(job, end, state, sight.now)
     touches = [touch for touch in epoch.touches if _is_its_own(touch, epoch, end, others)]
+    if any(_came_first(touch, epoch) for touch in touches):
+        ends = [(other.epoch, other.end) for other in others if other.end is not None]
+        ends += [(record.epoch, record.end) for record in before]
+        touches = [touch for touch in touches if not _is_of_the_one_before(touch, epoch, ends)]
     touches = [*_standing(epoch, end, state), *touches, *_suspected(touches, state)]
     follows = {str(key): str(cause) for key, (cause, _) in state.moments.follows.items()}
     epoch = replace(epoch, touches=with_follows(touches, follows)[:TOUCHES_MOST])
@@ -77,6 +82,22 @@ def _is_its_own(touch: Touch, epoch: Epoch, end: End, others: Sequence[Live]) ->
 
 def _is_there(job: Live, at: float) -> bool:
     return job.epoch.began.boottime <= at and (job.end is None or at < job.end.at.boottime + WHOLE)
+
+
+def _came_first(touch: Touch, epoch: Epoch) -> bool:
+    """Return True for an Xid of a working GPU in the second of its begin, in which its processes had no GPU yet."""
+    number = xid_number(touch)
+    if number is None or touch.pid in epoch.pids or touch.at.boottime >= epoch.began.boottime + WHOLE:
+        return False
+    return xid_row(number).klass is not XidClass.FAILURE
+
+
+def _is_of_the_one_before(touch: Touch, epoch: Epoch, ends: Iterable[tuple[Epoch, End]]) -> bool:
+    """Return True if it came first, and another job on its GPU ended in that second."""
+    return _came_first(touch, epoch) and any(
+        touch.slot in other.slots and end.at.boottime <= touch.at.boottime < end.at.boottime + WHOLE
+        for other, end in ends
+    )
 
 
 def _suspected(touches: Sequence[Touch], state: State) -> list[Touch]:
