@@ -10,6 +10,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -73,8 +74,13 @@ def module(path: Path) -> str:
     return ".".join(path.relative_to(DAEMON.parent).with_suffix("").parts).removesuffix(".__init__")
 
 
-def imported(path: Path) -> Iterator[str]:
-    """Yield the modules that a file imports, and the names that may be modules."""
+@cache
+def imported(path: Path) -> frozenset[str]:
+    """Return the modules that a file imports, and the names that may be modules. Every feature asks for those of each file."""
+    return frozenset(_imported(path))
+
+
+def _imported(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
