@@ -13,11 +13,11 @@ from gpuwarden_collectors.base import CollectorError
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.slurm.jobs import JobsReader
 from gpuwarden_collectors.slurm.jobs_facts import Job
-from support.slurm import SLURM_BESIDE, Slurm, require_slurm, running
+from support.slurm import SLURM_PARTS, Slurm, require_slurm, running
 from support.slurm_rig_hooks import Rig
 from support.whole_lines import whole_lines
 
-pytestmark = [*SLURM_BESIDE, pytest.mark.slow]
+pytestmark = [*SLURM_PARTS, pytest.mark.slow]
 PASSES = 6
 """More than the questions about six jobs take, two in a pass, of one that was cancelled one."""
 LATER = 40.0

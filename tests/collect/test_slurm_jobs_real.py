@@ -20,11 +20,11 @@ from support.daemons import FakeHost, RunningDaemon
 from support.disposable import require_disposable_host
 from support.mounts import fill, tmpfs
 from support.scrape import Scrape
-from support.slurm import CONTROLLER, SLURM_BESIDE, Slurm, require_slurm, running
+from support.slurm import CONTROLLER, SLURM_PARTS, Slurm, require_slurm, running
 from support.slurm_rig_hooks import Rig
 from support.whole_lines import whole_lines
 
-pytestmark = SLURM_BESIDE
+pytestmark = SLURM_PARTS
 
 
 @pytest.fixture(scope="module")

@@ -34,11 +34,13 @@ from support.needs import unmet
 from support.slurm_conf import CONF
 
 SLURM = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
-"""For every test that runs on a Slurm: one after the other, but for those of two more chains, since a Slurm mostly waits."""
+"""For every test that runs on a Slurm: one after the other, but for those of two more chains, since a Slurm mostly waits. All three
+take about the same time; a new file belongs to the shortest (`pytest --durations=0`).
+"""
 SLURM_BESIDE = [pytest.mark.slurm, pytest.mark.xdist_group("slurm beside")]
-"""For the longest of them."""
+"""For evacuations, kills of the daemon, power cycles and repaired nodes."""
 SLURM_PARTS = [pytest.mark.slurm, pytest.mark.xdist_group("slurm parts")]
-"""For those of parts of gpuwarden, without a daemon."""
+"""For those of parts of gpuwarden without a daemon, the jobs that Slurm lists, and what ended them."""
 
 PATIENCE = 150.0
 """Seconds after which a test gives up waiting; nothing is asserted about how much of it is used."""

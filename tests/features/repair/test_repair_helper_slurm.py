@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from support.repair_helper import RepairHost, helpers
-from support.slurm import CONTROLLER, SLURM, Slurm, running
+from support.slurm import CONTROLLER, SLURM_PARTS, Slurm, running
 
-pytestmark = [*SLURM, pytest.mark.slow]
+pytestmark = [*SLURM_PARTS, pytest.mark.slow]
 DRAINED = "gpuwarden: failure gpu=3 xid=79"
 REASON = "gpuwarden: repair: xid 79 of GPU 3"
 REQUEST = {"verb": "step", "id": "try-1", "step": "reboot", "reason": REASON}

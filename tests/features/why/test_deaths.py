@@ -16,7 +16,7 @@ import pytest
 from features.why.death_campaign import Campaign, Verdict
 from features.why.death_table import DEATHS
 from gpuwarden.features.why.model import Cause
-from support.slurm import SLURM_BESIDE, require_slurm
+from support.slurm import SLURM_PARTS, require_slurm
 
 HERE = [death for death in DEATHS if not death.alike]
 
@@ -39,7 +39,7 @@ PLAYED = 0.8
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize("verdicts", [pytest.param(None, marks=SLURM_BESIDE)], indirect=True)
+@pytest.mark.parametrize("verdicts", [pytest.param(None, marks=SLURM_PARTS)], indirect=True)
 def test_what_ended_jobs_is_named_and_hardware_is_never_accused_falsely(verdicts: Mapping[str, Verdict]) -> None:
     assert {name: verdict.answer for name, verdict in verdicts.items() if verdict.falsely} == {}
     played = {name: verdict for name, verdict in verdicts.items() if verdict.played}
