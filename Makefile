@@ -97,9 +97,11 @@ test-torch: $(VENV)-torch/.torch
 	$(VENV)-torch/bin/python -m pytest -n 3 tests/job/test_torch*.py $(PYTEST)
 	$(VENV)-torch/bin/python -m pytest -n 2 tests/job/test_forged_files.py $(PYTEST)
 
-# The host's Slurm, whatever it is, has its tests in `make test-all`. PyTorch has tests of its own.
+# The host's Slurm, whatever it is, has its tests in `make test-all`. Each of the three processes reads the files that name a mark of
+# support/slurm.py, and no others. PyTorch has tests of its own.
 test-slurm: $(VENV)/.dev
-	PYTHONPATH=tests $(BIN)/python -m support.newer_slurm $(BIN)/python -m pytest -n 3 --dist loadgroup -m slurm --ignore-glob='tests/job/test_torch*.py' $(PYTEST)
+	PYTHONPATH=tests $(BIN)/python -m support.newer_slurm $(BIN)/python -m pytest -n 3 --dist loadgroup -m slurm \
+	  $$(grep -rlE --include='test_*.py' --exclude='test_torch*.py' 'SLURM|mark\.slurm' tests) $(PYTEST)
 
 # The same for every Python: it is no Python package but for its name.
 ptxas: .venv-ptxas/.ptxas
