@@ -1,8 +1,8 @@
 """A newcomer's machine, on which to run COMMAND, such as `make test`: python -m support.newcomer [--debian SUITE] [COMMAND ...]
 
 In a Debian 12, or another SUITE of Debian, with what the README asks for and nothing else, in a PID namespace of its own, as an ordinary
-user, in a fresh clone of HEAD. Without COMMAND it is only made. Its pip finds what this host's pip fetched: there is no network but
-loopback. For root.
+user, in a fresh clone of HEAD. Without COMMAND it is only made. Its pip finds what this host's pip fetched, once for these requirements:
+there is no network but loopback. For root.
 """
 
 from __future__ import annotations
@@ -35,18 +35,24 @@ def fetch(python: str) -> Path:
     wanted = [*project["project"]["dependencies"], *project["build-system"]["requires"], "editables", "pip>=25.1"]
     pip = (sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--only-binary=:all:")
     which = (f"--python-version={python}", f"--dest={wheels}", "--group", f"{ROOT / 'pyproject.toml'}:dev")
-    subprocess.run([*pip, *which, *wanted], check=True)
+    fetched, requirements = wheels / "fetched", repr((wanted, project["dependency-groups"]["dev"]))
+    if not fetched.exists() or fetched.read_text() != requirements:
+        subprocess.run([*pip, *which, *wanted], check=True)
+        fetched.write_text(requirements)
     return wheels
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--debian", metavar="SUITE", choices=PYTHONS, default="bookworm", help=", ".join(PYTHONS))
+    parser.add_argument("--tree", action="store_true", help="make its folder only, which needs no package of Python's")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args()
     suite, command = options.debian, options.command
     made_of = (suite, PACKAGES)
     tree = made_once(BUILD / "newcomer", made_of, lambda tree: mmdebstrap(tree, suite, PACKAGES, "--variant=apt"))
+    if options.tree:
+        return 0
     wheels = fetch(PYTHONS[suite])
     if not command:
         return 0
