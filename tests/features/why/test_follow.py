@@ -704,6 +704,8 @@ def test_a_fabric_of_limited_capacity_keeps_no_job_from_starting(mask: int, touc
     host.job_facts = JobsFacts(jobs=(replace(host.job_facts.jobs[0], ended=host.uptime, exit_code=1, state="FAILED"),))
     record = host.settles()
     assert [touch.detail for touch in record.epoch.touches if touch.what == "standing"] == touched
+
+
 @pytest.mark.parametrize("nvml", ["absent", "first", "with them"])
 def test_two_jobs_on_one_gpu_have_each_the_xid_of_their_own_process(nvml: str) -> None:
     """An error of one client of MPS ends all of them, and the driver names each. NVML's events name none."""
