@@ -344,6 +344,36 @@ async def test_a_socket_whose_owner_hangs_is_left_alone(tmp_path: Path) -> None:
             await control(tmp_path, deadline=0.3).start()
 
 
+ENDED = """
+import ctypes, socket, sys, threading, time
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(sys.argv[1])
+listener.listen()
+threading.Thread(target=time.sleep, args=(1000,)).start()
+print("listens", flush=True)
+ctypes.CDLL(None).pthread_exit(None)
+"""
+"""Its first thread has exited and another one stays, as of a killed daemon with a thread in an uninterruptible sleep."""
+
+
+async def test_a_socket_of_an_ended_daemon_with_a_thread_that_cannot_end_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "control.sock"
+    command = [sys.executable, "-c", ENDED, path]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as ended:  # noqa: ASYNC220 - it is started at once
+        try:
+            assert ended.stdout is not None
+            ended.stdout.readline()
+            async with asyncio.timeout(PATIENCE):
+                while Path(f"/proc/{ended.pid}/stat").read_text().rpartition(") ")[2][0] != "Z":
+                    await asyncio.sleep(0.01)
+            async with client(path):
+                pass
+            async with listening(tmp_path) as control:
+                assert (await ask(control.path, {"verb": "echo"}))["ok"]
+        finally:
+            ended.kill()
+
+
 async def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "control.sock").write_text("mine")
     with pytest.raises(ControlError, match="is not a socket"):

@@ -19,6 +19,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
+from gpuwarden.base.peer import has_ended, peer_of
+
 if TYPE_CHECKING:  # structlog is imported only by gpuwarden.base.log, which keeps it small
     from structlog.typing import FilteringBoundLogger
 
@@ -94,11 +96,16 @@ class SocketFile:
         return True
 
     def _refuse_if_answered(self) -> None:
+        """Raise SocketError if another daemon listens here. One that has ended listens for as long as a thread of it sleeps
+        in the kernel, for example at a frozen disk; it never answers, and clients of a new socket do not reach it.
+        """
         try:
             if not stat.S_ISSOCK(self.path.lstat().st_mode):
                 raise SocketError(f"{self.path} exists and is not a socket; move it away")
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as client:
                 client.connect(os.fspath(self.path))
+                if has_ended(peer_of(client).pid):
+                    return
         except (FileNotFoundError, ConnectionRefusedError):
             return
         except OSError as error:
