@@ -262,6 +262,27 @@ def test_a_misfit_that_a_restarted_daemon_finds_again_has_lasted_since_it_was_fi
     assert [f.severity for f in host.findings] == [Severity.FAILURE]
 
 
+def test_a_restart_is_no_change_of_health_until_a_pass_has_ended() -> None:
+    host = Host(8)
+    host.step()
+    host.restart_daemon()
+    before = len(host.ledger)
+
+    def changes() -> list[tuple[object, object]]:
+        new = [event.data for event in host.ledger[before:] if event.kind == EventKind.HEALTH]
+        return [(data["from"], data["to"]) for data in new]
+
+    assert host.step(pci=host.pci(), collect=False).verdict.health is Health.UNKNOWN
+    assert host.later(3).verdict.health is Health.HEALTHY
+    assert changes() == []
+
+    host.restart_daemon()
+    host.step(nvml=host.nvml(TIMED_OUT), pci=host.pci(), collect=False)
+    assert changes() == [("healthy", "unknown")]
+    host.later(3)
+    assert changes() == [("healthy", "unknown"), ("unknown", "healthy")]
+
+
 @pytest.mark.parametrize("named", [True, False])
 def test_unknown_errors_of_all_gpus_in_silence_are_the_drivers_and_no_eight_failures(named: bool) -> None:
     """The slots are those of an older pass, or unknown to a new process, which cannot even name the GPUs."""

@@ -34,7 +34,7 @@ from gpuwarden.health.gpu.speed_detectors import with_time_braked
 from gpuwarden.health.host.learning import counted_host, learn_counts, learn_downs, learn_host
 from gpuwarden.health.incidents import ended, with_follows
 from gpuwarden.health.memory import Moments, State, Track, buried, with_error
-from gpuwarden.health.model import NODE, Advice, Event, EventKind, Evidence, Key, Latch, Sighting, Verdict
+from gpuwarden.health.model import NODE, Advice, Event, EventKind, Evidence, Health, Key, Latch, Sighting, Verdict
 from gpuwarden.health.nvlink.fabrics import followed_fabrics
 from gpuwarden.health.nvlink.link_counters import learn_links
 from gpuwarden.health.nvlink.lost_in_use import followed_links
@@ -110,10 +110,19 @@ def judge(state: State, view: View, host_events: Sequence[HostEvent], rules: Rul
         steps.emit(kind, key, data)
     _with_causes(steps, state, rules)
     result = verdict(steps.state, sight)
-    if result.health is not steps.state.health:
+    if result.health is not steps.state.health and not _before_the_first_pass(result, view):
         change = HealthSet(before=steps.state.health, to=result.health, reasons=" ".join(result.reasons[:5]))
         steps.emit(EventKind.HEALTH, data=write(change))
     return Step(steps.state, tuple(steps.events), result, len(news_of) - len(taken))
+
+
+def _before_the_first_pass(result: Verdict, view: View) -> bool:
+    """Return True while the node is unknown only because the daemon has just started.
+
+    That is published, but is no event: a restart changes nothing about the node, and a fleet that is upgraded would send
+    each of its receivers two messages for every node. A pass ends within its deadline, with any outcome.
+    """
+    return result.health is Health.UNKNOWN and result.unknown == ("starting",) and view.nvml.outcome is None
 
 
 def _follow_features(steps: Steps, sight: Sight) -> dict[str, str]:
