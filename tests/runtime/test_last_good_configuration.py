@@ -14,6 +14,7 @@ from gpuwarden.config.last_good import NAME, NoneKept, keep, kept
 from gpuwarden.config.model import load
 from gpuwarden.config.sources import Sources
 from support.daemons import FakeHost, RunningDaemon
+from support.mounts import ext4, frozen
 from support.needs import root_rights
 
 
@@ -63,6 +64,23 @@ def test_a_typing_error_before_a_restart_leaves_the_node_watched(host: FakeHost,
         daemon.wait_status("healthy")
     finally:
         daemon.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.disposable
+def test_a_disk_that_hangs_holds_up_neither_a_start_nor_a_reload_with_other_files(
+    host: FakeHost, service: Mapping[str, str]
+) -> None:
+    with ext4(folder(host.state_dir)) as disk:
+        with frozen(disk):
+            daemon = started(host, service)
+            daemon.wait_status("healthy")
+            host.configure("[xids.95]\nseverity = 'record'\n")
+            done = host.command("reload", "--run-dir", host.run_dir)
+            assert done.returncode == 0, done.stderr
+            assert "xids" in done.stdout
+        daemon.wait((disk / NAME).exists, "the files to be kept")
+        daemon.stop()
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import threading
 from collections.abc import MutableMapping
 from dataclasses import replace
 
@@ -14,6 +15,9 @@ from gpuwarden.cli.web_config import check_web_config
 from gpuwarden.config.last_good import NoneKept, keep, kept
 from gpuwarden.config.model import Config, ConfigError
 from gpuwarden.config.sources import Sources
+
+KEPT_WITHIN = 1.0
+"""Seconds for which a start or a reload waits until its files are kept."""
 
 
 def start_configuration(options: argparse.Namespace, environment: MutableMapping[str, str]) -> Config:
@@ -51,7 +55,18 @@ def _check_web_config(config: Config, origin: Sources) -> None:
 
 
 def remember(read: Sources) -> None:
-    """Keep a copy of the files as the last good ones. Prints an error, because the daemon works without."""
+    """Keep a copy of the files as the last good ones. Prints an error, because the daemon works without.
+
+    A disk that hangs delays neither a start nor a reload for longer than KEPT_WITHIN: the thread waits for it.
+    """
+    keeping = threading.Thread(target=_keep, args=(read,), name="last-good", daemon=True)
+    keeping.start()
+    keeping.join(KEPT_WITHIN)
+    if keeping.is_alive():
+        print("gpuwarden: the last good configuration is not kept yet: its disk does not respond", file=sys.stderr)
+
+
+def _keep(read: Sources) -> None:
     try:
         keep(read, read.files or ())
     except OSError as error:
