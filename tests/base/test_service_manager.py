@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import subprocess
@@ -9,14 +10,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from gpuwarden.base.sd_notify import ServiceManager
 from gpuwarden.publish.sockets.unix_socket import SocketFile
-from gpuwarden.runtime.systemd import READY_WITHIN, SLACK, ready, restart_helps, silent, without_driver
+from gpuwarden.runtime.systemd import READY_WITHIN, SLACK, Systemd, ready, restart_helps, silent, without_driver
 from gpuwarden_collectors.base import Observation, PassOutcome
 from gpuwarden_collectors.facts import NvmlFacts, NvmlProblem, Stamp
 from support.daemons import PATIENCE
 from support.responders import activated, unix
+from support.snapshots import snapshot
 
 PACES = {"nvml": 15.0, "pci": 20.0}
 NOW = Stamp(1.0, 1.0)
@@ -44,6 +47,39 @@ def test_the_daemon_is_alive_while_passes_come_in_whatever_their_outcome() -> No
     assert silent(PACES, last_passes, 100.0 + 15.0 + SLACK) == ()
     assert silent(PACES, last_passes, 100.1 + 15.0 + SLACK) == ("nvml",)
     assert silent(PACES, {**last_passes, "nvml": 130.0}, 100.1 + 20.0 + SLACK) == ("pci",)
+
+
+async def test_after_a_pause_of_the_machine_systemd_is_notified_as_soon_as_passes_arrive_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuwarden.runtime.systemd.AGAIN_AFTER", 0.05)
+    loop, paused = asyncio.get_running_loop(), 0.0
+    time = loop.time
+    monkeypatch.setattr(loop, "time", lambda: time() + paused)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        systemd = Systemd(ServiceManager(address=str(tmp_path / "notify"), watchdog=4_000.0), {"nvml": 5.0}, 5.0)
+
+        def passes() -> None:
+            systemd.observed(seen(None))
+            systemd.published(snapshot(1))
+
+        async def notified() -> None:
+            async with asyncio.timeout(PATIENCE):  # far less than a fourth of the watchdog's
+                while await loop.sock_recv(manager, 4096) != b"WATCHDOG=1":
+                    pass
+
+        systemd.start()
+        passes()
+        systemd.run()
+        await notified()
+        paused = 3_000.0
+        with capture_logs() as logs:
+            await asyncio.sleep(0.2)
+        assert [each["event"].partition(";")[0] for each in logs] == ["watchdog notification withheld"]
+        passes()
+        await notified()
+        systemd.stop()
 
 
 def test_a_new_start_helps_only_where_the_driver_came_after_the_first_one() -> None:

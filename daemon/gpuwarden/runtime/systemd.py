@@ -28,6 +28,9 @@ SLACK = 20.0
 """Seconds by which a pass may be late on a loaded machine before it is overdue."""
 SIGNS_MISSED = 4
 """Watchdog notifications per timeout: this many may get lost before systemd kills the daemon."""
+AGAIN_AFTER = 1.0
+"""Seconds between two checks while a notification is withheld. After a pause of the process or of the machine every
+pass is overdue; once they arrive again, systemd must learn that before its timeout."""
 REASONS_MOST = 300
 """Most characters of the reasons in the line for `systemctl status`."""
 _PUBLISHED = "what is published"
@@ -134,12 +137,14 @@ class Systemd:
         self._manager.send("READY=1")
         while self._manager.watchdog:
             self._sign_of_life(loop.time())
-            await asyncio.sleep(self._manager.watchdog / SIGNS_MISSED)
+            await asyncio.sleep(AGAIN_AFTER if self._overdue else self._manager.watchdog / SIGNS_MISSED)
 
     def _sign_of_life(self, now: float) -> None:
         overdue = silent(self._paces, {name: self._heard.get(name, self._started) for name in self._paces}, now)
         if overdue and overdue != self._overdue:
-            log.error("watchdog notification withheld; systemd will restart the daemon", silent=list(overdue))
+            log.error(
+                "watchdog notification withheld; systemd will restart the daemon if this lasts", silent=list(overdue)
+            )
         self._overdue = overdue
         if not overdue:
             self._manager.send("WATCHDOG=1")
