@@ -95,6 +95,16 @@ def test_under_another_flag_of_the_scheduler_nothing_is_written(flag: Flag) -> N
     assert story.passes().reason == FAILED
 
 
+@pytest.mark.parametrize("flag", [Flag.REBOOT, Flag.POWER])
+def test_a_flag_that_waits_for_jobs_while_new_ones_start_keeps_no_failed_node_in(flag: Flag) -> None:
+    story = Story()
+    story.cluster.nodes["n1"] = Node(flags=frozenset({flag}), waits=True)
+    assert story.fails().reason == FAILED
+    assert story.heals(passes=20).writes == ["exclude"]
+    story.cluster.nodes["n1"] = replace(story.cluster.nodes["n1"], flags=frozenset())
+    assert story.passes(3).writes == ["exclude", "restore"]
+
+
 def test_somebody_else_s_exclusion_is_untouched_before_during_and_after_a_failure() -> None:
     story = Story()
     story.drained_by_hand("replacing a fan")

@@ -135,6 +135,27 @@ def test_a_drain_outlives_a_reboot_by_slurm_and_ends_only_with_its_cause(
             assert saving.state("n1") == {"IDLE", "DRAIN"}
 
 
+@pytest.mark.parametrize(
+    "waits", [("reboot", "n1"), ("update", "NodeName=n1", "State=POWER_DOWN")], ids=["reboot", "off"]
+)
+def test_a_failed_node_that_waits_for_its_jobs_to_reboot_or_to_be_off_gets_no_more_jobs(
+    host: SwitchedHost, saving: Slurm, waits: tuple[str, ...]
+) -> None:
+    """Slurm starts jobs on it as before, for as long as it has any: only `ASAP` would drain it."""
+    job = saving.submit("sleep 600")
+    saving.wait(lambda: saving.job_state(job) == "RUNNING", "the job to run")
+    saving.scontrol(*waits)
+    asked = saving.state("n1") - {"MIXED"}
+    more = saving.submit("sleep 600")
+    saving.wait(lambda: saving.job_state(more) == "RUNNING", "one more job to run")
+    with host.acting() as daemon:
+        daemon.wait_status("healthy")
+        host.breaks()
+        daemon.wait(lambda: excluded_by(daemon) == ["slurm:failure"], "the drain")
+        assert (saving.state("n1"), saving.reason("n1")) == ({"MIXED", "DRAIN", *asked}, REASON)
+        assert {saving.job_state(number) for number in (job, more)} == {"RUNNING"}
+
+
 @pytest.mark.parametrize("how", [(), ("ASAP",)])
 def test_a_node_that_a_person_wants_down_after_its_reboot_stays_down(
     host: SwitchedHost, saving: Slurm, how: tuple[str, ...]

@@ -17,13 +17,16 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """`reason` of the exclusion in force, "" if there is none. `started`: as in NodeState, while there is none."""
+    """`reason` of the exclusion in force, "" if there is none. `started`: as in NodeState, while there is none. `waits`: its flags wait for
+    the end of its jobs, and new ones start meanwhile.
+    """
 
     reason: str = ""
     since: float = 0.0
     flags: frozenset[Flag] = frozenset()
     started: float = 0.0
     empty: bool | None = None
+    waits: bool = False
 
 
 @dataclass(slots=True)
@@ -56,8 +59,9 @@ class Cluster:
         return NodeState(
             at=at, owner=owner, why=own.why if own else None, reason=own.text if own else node.reason,
             suffix=own.suffix if own else "", since=node.since, boot=own.boot if own else "",
-            instance=own.instance if own else "", flags=node.flags, empty=node.empty, schedulable=not node.reason and not node.flags,
-            started=0.0 if node.reason else node.started, state="drained" if node.reason else "idle", pool=len(self.nodes) if self.spread else 1,
+            instance=own.instance if own else "", flags=node.flags, empty=node.empty,
+            schedulable=not node.reason and (node.waits or not node.flags), started=0.0 if node.reason else node.started,
+            state="drained" if node.reason else "idle", pool=len(self.nodes) if self.spread else 1,
         )  # fmt: skip
 
     def fleet_count(self, name: str) -> FleetCount:

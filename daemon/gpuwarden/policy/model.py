@@ -41,7 +41,7 @@ class Owner(StrEnum):
 
 class Flag(StrEnum):
     """A state of the node that a scheduler reports in addition to an exclusion. gpuwarden does not overwrite a flagged
-    state.
+    state in which the scheduler starts no jobs.
     """
 
     REBOOT = "reboot"  # requested or under way
@@ -130,6 +130,7 @@ class NodeState:
     shown an exclusion of ours to this daemon since then."""
     flags: frozenset[Flag] = field(default_factory=frozenset)
     schedulable: bool = True
+    """True if the scheduler may start jobs on the node."""
     empty: bool | None = None
     """Whether the scheduler lists no job on the node; None if it does not report jobs."""
     state: str = ""

@@ -104,7 +104,8 @@ def _exclude(intent: Intent, node_state: NodeState) -> Outcome | None:
             node_state.reason == intent.replaces or _gives_way(node_state.why, intent.why)
         ):
             return Outcome(result=Result.DROPPED, text=f"gpuwarden already excludes it: {node_state.reason}")
-    barred = _barred(node_state, frozenset())
+    # A flag such as a reboot that waits for the end of the jobs keeps no work away.
+    barred = None if node_state.schedulable else _barred(node_state, frozenset())
     if barred is None or not intent.force or node_state.flags != {Flag.POWER}:
         return barred
     return replace(barred, result=Result.RETRY)  # it boots, and would accept jobs after that

@@ -59,6 +59,23 @@ def test_states_and_reasons(state: str, reason: str, owner: Owner, why: Why | No
 
 
 @pytest.mark.parametrize(
+    ("state", "starts_jobs"),
+    [
+        ("mixed+reboot_requested", True),
+        ("idle+planned+reboot_requested", True),
+        ("allocated+completing+power_down", True),
+        ("idle+power_down", False),  # it is switched off at once
+        ("mixed+power_down+powering_up", False),  # a drain would end its jobs
+        ("mixed+maintenance+reboot_requested", False),
+    ],
+)
+def test_a_reboot_or_power_down_that_waits_for_jobs_lets_new_ones_start(state: str, *, starts_jobs: bool) -> None:
+    node_state = node_state_of(node(state, "reboot requested"), NOW, pool=3)
+    assert node_state.schedulable is starts_jobs
+    assert node_state.flags & {Flag.REBOOT, Flag.POWER}
+
+
+@pytest.mark.parametrize(
     "suffix",
     ["Not responding", "reboot issued", "reboot complete", "Low RealMemory (reported:1 < 100.00% of configured:2)"],
 )

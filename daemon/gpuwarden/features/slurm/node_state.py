@@ -27,6 +27,7 @@ _FLAGS: dict[str, Flag] = {
     "powered_down": Flag.POWER,
 }
 """Slurm's names from 22.05 to 26.05; the others (completing, not_responding, planned, reserved, cloud …) forbid nothing."""
+_BUSY = ("mixed", "allocated")
 
 
 def node_state_of(node: NodeFacts, at: Stamp, pool: int | None) -> NodeState:
@@ -37,7 +38,8 @@ def node_state_of(node: NodeFacts, at: Stamp, pool: int | None) -> NodeState:
     if node.is_down:
         flags |= {Flag.DOWN, Flag.SILENT} if "not_responding" in node.flags else {Flag.DOWN}
     if not node.is_out:
-        return NodeState(at=at, flags=flags, schedulable=not flags, empty=node.is_empty, state=node.state, pool=pool)
+        empty = node.is_empty
+        return NodeState(at=at, flags=flags, schedulable=_starts_jobs(node), empty=empty, state=node.state, pool=pool)
     out = NodeState(
         at=at,
         owner=Owner.FOREIGN,
@@ -61,6 +63,16 @@ def node_state_of(node: NodeFacts, at: Stamp, pool: int | None) -> NodeState:
         boot=own.boot,
         instance=own.instance,
     )
+
+
+def _starts_jobs(node: NodeFacts) -> bool:
+    """Return True if Slurm may start jobs on the node, which is neither down nor drained.
+
+    A reboot without ASAP waits until the node has no jobs, and so does a power-down of a busy node: meanwhile Slurm
+    starts new ones (seen with 22.05.8, 24.11.5 and 25.11.7). A drain then changes neither request, and ends no job.
+    """
+    waiting = {"reboot_requested", "power_down"} if node.base in _BUSY else {"reboot_requested"}
+    return node.flags.isdisjoint(_FLAGS.keys() - waiting)
 
 
 def _may_be_own(node: NodeFacts) -> bool:
