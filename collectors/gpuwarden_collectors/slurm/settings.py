@@ -55,6 +55,22 @@ async def read_config(commands: Commands) -> dict[str, str]:
     return parse_config(await _config(commands))
 
 
+async def read_version(commands: Commands) -> str:
+    """Returns the controller's version; this host's if the controller does not say; "" if unknown.
+
+    A backup controller that hangs delays the configuration by MessageTimeout (see `read_start`), which may be longer
+    than the time limit of a call. The controller is never older than this host's commands.
+    """
+    try:
+        return (await read_config(commands)).get("SLURM_VERSION", "")
+    except SlurmError:
+        pass
+    try:
+        return (await commands.ask("cannot read Slurm's version", "scontrol", "--version")).split()[-1]
+    except (SlurmError, IndexError):
+        return ""
+
+
 async def read_start(commands: Commands, now: float) -> float:
     """Returns when the controller that answers read its state, Unix time; 0 if it does not say. Raises SlurmError.
 

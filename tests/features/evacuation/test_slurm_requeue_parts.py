@@ -24,13 +24,17 @@ printf '|%s.\n' $token
 
 
 class ShownPart(ShownNode):
-    """A drained node whose job is the first part of a heterogeneous one, in a Slurm of this version."""
+    """A drained node whose job is the first part of a heterogeneous one, in a Slurm of this version. `answers` False: it does not show its
+    configuration.
+    """
 
-    def __init__(self, folder: Path, version: str) -> None:
+    def __init__(self, folder: Path, version: str, *, answers: bool = True) -> None:
         super().__init__(folder, "IDLE+DRAIN", OWN_REASON)
+        config = f"echo SLURM_VERSION = {version}" if answers else "exit 1"
         scontrol = f"""
 case "$*" in
-  *"show config"*) echo "SLURM_VERSION = {version}" ;;
+  *"show config"*) {config} ;;
+  --version) echo slurm-wlm {version} ;;
   *requeue*) touch requeued ;;
 esac
 """
@@ -52,6 +56,18 @@ async def test_a_part_is_left_to_slurm_where_a_requeue_would_cancel_the_job(
     if not is_requeued:
         assert outcome.result is Requeueing.REFUSED
         assert f"Slurm {version} cancels a heterogeneous job" in outcome.text
+
+
+@pytest.mark.parametrize(("version", "is_requeued"), [("22.05.8", True), ("25.11.7", False)])
+async def test_beside_a_controller_that_does_not_show_its_configuration_this_host_s_version_counts(
+    tmp_path: Path, version: str, *, is_requeued: bool
+) -> None:
+    """A backup controller that hangs delays the configuration by MessageTimeout, which may be longer than `slurm.timeout`."""
+    shown = ShownPart(tmp_path, version, answers=False)
+    (job,) = (await read_jobs(shown.commands, "n1")).values()
+    outcome = await requeue(shown.commands, job, "n1", settles=0.0)
+    assert shown.requeued.exists() == is_requeued
+    assert (outcome.result is Requeueing.REFUSED) == (not is_requeued)
 
 
 class TestInSlurm:

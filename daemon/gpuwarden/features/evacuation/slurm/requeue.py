@@ -23,7 +23,7 @@ from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 from gpuwarden_collectors.slurm.errors import CalledOff, Refused, SlurmError
 from gpuwarden_collectors.slurm.hostlist import in_hostlist
 from gpuwarden_collectors.slurm.nodes import read_node
-from gpuwarden_collectors.slurm.settings import read_config, release_of
+from gpuwarden_collectors.slurm.settings import read_version, release_of
 
 SETTLES_AFTER = 1.5
 """Seconds from the requeue to `StartTime=now`: the times that Slurm compares (slurm_cred.c) are whole seconds of the controller's."""
@@ -125,10 +125,8 @@ def _nothing_to_do(current: SlurmJob | None, node: str) -> RequeueOutcome | None
 
 
 async def _would_be_cancelled(commands: Commands) -> str:
-    """Return why a requeue would end a heterogeneous job for good; "" if it would not or that is unknown. Raises
-    SlurmError.
-    """
-    version = (await read_config(commands)).get("SLURM_VERSION", "")
+    """Return why a requeue would end a heterogeneous job for good; "" if it would not or that is unknown."""
+    version = await read_version(commands)
     if (release_of(version) or (0, 0)) < _CANCELS_PARTS_FROM:
         return ""
     return f"Slurm {version} cancels a heterogeneous job that is requeued while steps of it run"
