@@ -643,6 +643,27 @@ async def test_what_others_excluded_stays_excluded_while_their_scheduler_does_no
     await rig.kill()
 
 
+async def test_what_others_excluded_is_known_to_a_daemon_that_starts_while_their_scheduler_is_away(rig: Rig) -> None:
+    rig.cluster.nodes["n1"] = Node(reason="fan", since=1.0)
+
+    async def starts(*, reads: bool) -> tuple[tuple[str, str], ...]:
+        rig.begin()
+        rig.client.away = None if reads else ActuatorUnavailable("slurmctld does not answer")
+        rig.enforcement.run()
+        await rig.until(lambda: any(state.reachable is reads for state in rig.enforcement.shown().node_states.values()))
+        rig.step()
+        await rig.kill()
+        return rig.enforcement.shown().excluded
+
+    assert [await starts(reads=reads) for reads in (False, True, False)] == [
+        (),
+        (("fake", "foreign"),),
+        (("fake", "foreign"),),
+    ]
+    rig.cluster.nodes["n1"] = Node()
+    assert [await starts(reads=reads) for reads in (False, True, False)] == [(("fake", "foreign"),), (), ()]
+
+
 async def _goes_down(rig: Rig, node: Node, then: Node | None = None) -> None:
     """A shutdown is announced once `node` was read, which is `then` by now. Returns once it is known whose it is."""
     rig.cluster.nodes["n1"] = node

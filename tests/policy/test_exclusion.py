@@ -203,6 +203,14 @@ def test_after_the_end_of_a_foreign_exclusion_the_same_time_passes() -> None:
     assert story.waits(120).reason == FAILED
 
 
+def test_after_one_that_ended_while_the_daemon_was_away_no_time_passes() -> None:
+    story = Story()
+    story.drained_by_hand("rack move")
+    story.passes().undrained_by_hand()
+    assert story.restarts_daemon().fails().reason == FAILED
+    assert kinds(story).count(EventKind.LIFTED) == 1
+
+
 def test_a_node_that_was_only_down_while_it_booted_is_out_at_once_if_it_fails() -> None:
     story = Story()
     story.cluster.nodes["n1"] = Node(reason="Node unexpectedly rebooted", flags=frozenset({Flag.DOWN}))

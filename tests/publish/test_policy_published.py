@@ -132,7 +132,7 @@ def test_what_blocks_an_action_is_shown() -> None:
 
 def test_a_maintenance_reservation_is_an_exclusion_by_another_party_and_has_a_series_while_it_lasts() -> None:
     state = NodeState(at=NOW, flags=frozenset({Flag.MAINTENANCE}), schedulable=False, state="idle+maintenance")
-    reserved = tuple(excluded(PolicyState(), {"slurm": state}, {"slurm": state}))
+    reserved = tuple(excluded(PolicyState(), ("slurm",), {"slurm": state}, {"slurm": state}))
     assert reserved == (("slurm", "maintenance"),)
     shown = enforced(snapshot(), excluded=reserved, node_states={"slurm": state})
     assert "slurm: idle+maintenance, kept for maintenance" in text_of(shown)

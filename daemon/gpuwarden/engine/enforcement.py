@@ -360,7 +360,7 @@ class Enforcement:
         would = [Wanted(intent=i, text="mode is observe") for i in observed if i.act is Act.EXCLUDE]
         return Enforced(
             actuators=tuple(self._boxes),
-            excluded=tuple(excluded(self.state, node_states, last)),
+            excluded=tuple(excluded(self.state, self._boxes, node_states, last)),
             node_states=node_states,
             pending=tuple(pending),
             would=tuple(would),

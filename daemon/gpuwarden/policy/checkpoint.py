@@ -31,6 +31,7 @@ def _events(state: PolicyState, now: Stamp) -> Iterator[Event]:
         yield noticed(notice)
     for hold in state.holds.values():
         yield Event(kind=EventKind.HELD, at=hold.at, boot_id=hold.boot_id, data=write(hold))
+    yield from state.others.values()
     for intent in (*state.pending.values(), *state.would.values()):
         yield Event(kind=EventKind.INTENDED, at=intent.at, boot_id=boot, data=write(intent))
     for key in sorted(state.person):  # after the intents, whose fold may clear the list

@@ -191,8 +191,9 @@ class _Steps:
             self.state = replace(self.state, foreign=self.state.foreign ^ {name})
         if theirs and not before:
             self._event(EventKind.EXCLUDED_BY_OTHERS, write(excluded_by_others(name, node_state)))
-        if before and node_state.owner is Owner.NONE:
-            self._event(EventKind.LIFTED, write(Lifted(actuator=name, by="theirs ended")))
+        if node_state.owner is Owner.NONE and (before or name in self.state.others):
+            while_away = None if before else True  # nothing shows that a person has seen the node since the start
+            self._event(EventKind.LIFTED, write(Lifted(actuator=name, by="theirs ended", nobody=while_away)))
 
     def _supersede(self, name: str, want: Want | None, node_state: NodeState | None) -> None:
         """Drop or replace the pending intent if something else is wanted now."""

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from gpuwarden.health.event_data import Data, read
 from gpuwarden.health.model import Event, EventKind, Key
-from gpuwarden.policy.events import Lifted, NoticeEnded, Ordered, Outcome, Restored
+from gpuwarden.policy.events import ExcludedByOthers, Lifted, NoticeEnded, Ordered, Outcome, Restored
 from gpuwarden.policy.model import OPERATOR, Act, Intent, Notice, Result, Why
 from gpuwarden.policy.notices import called_off
 from gpuwarden.policy.requirement import Requirement
@@ -156,8 +156,12 @@ def _excluded(state: PolicyState, _: Event, hold: Hold) -> PolicyState:
         hold = replace(hold, failed=True)
     holds = {**state.holds, hold.actuator: hold}
     lifted, ended = _without(state.lifted, hold.actuator), _without(state.ended, hold.actuator)
-    restored = _without(state.restored, hold.actuator)
-    return replace(state, holds=holds, lifted=lifted, ended=ended, restored=restored)
+    restored, others = _without(state.restored, hold.actuator), _without(state.others, hold.actuator)
+    return replace(state, holds=holds, lifted=lifted, ended=ended, restored=restored, others=others)
+
+
+def _excluded_by_others(state: PolicyState, event: Event, data: ExcludedByOthers) -> PolicyState:
+    return replace(state, others={**state.others, data.actuator: event}) if data.actuator else state
 
 
 def _restored(state: PolicyState, event: Event, data: Restored) -> PolicyState:
@@ -187,6 +191,8 @@ def _lifted(state: PolicyState, event: Event, data: Lifted) -> PolicyState:
     """
     if data.ours:
         return replace(state, restored={**state.restored, data.actuator: data})
+    if data.why is None and not data.since:
+        state = replace(state, others=_without(state.others, data.actuator))
     if data.since:
         state = replace(state, ended={**state.ended, data.actuator: data.since})
     if data.nobody:
@@ -332,6 +338,7 @@ _CHANGES: dict[str, Change] = {
     EventKind.OUTCOME: _saying(Outcome, _outcome),
     EventKind.EXCLUDED: _saying(Hold, _excluded),
     EventKind.HELD: _saying(Hold, _excluded),
+    EventKind.EXCLUDED_BY_OTHERS: _saying(ExcludedByOthers, _excluded_by_others),
     EventKind.RESTORED: _saying(Restored, _restored),
     EventKind.RETURNED: _returned,
     EventKind.TRIED: _tried,

@@ -4,7 +4,7 @@ busy, and who excludes it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import field
 from typing import Any
 
@@ -108,16 +108,20 @@ def occupied(node_states: Mapping[str, NodeState], *, gpus_used: bool) -> str:
 
 
 def excluded(
-    state: PolicyState, node_states: Mapping[str, NodeState], last: Mapping[str, NodeState]
+    state: PolicyState,
+    actuators: Collection[str],
+    node_states: Mapping[str, NodeState],
+    last: Mapping[str, NodeState],
 ) -> Iterator[tuple[str, str]]:
     """Exclusions in force, as (actuator, owner): `failure`, `termination` or `operator` for ours, otherwise `foreign`,
     or `maintenance` if the scheduler reports maintenance, during which gpuwarden writes nothing.
 
-    `last`: the newest answer of each scheduler. While a scheduler does not answer, exclusions count as still in force.
+    `last`: the newest answer of each scheduler since the daemon started. While a scheduler does not answer, exclusions
+    count as still in force.
     """
     if state.order is not None:
         yield "", Why.OPERATOR.value
-    for name in sorted({*node_states, *state.holds}):
+    for name in sorted({*node_states, *state.holds, *state.others}):
         node_state, hold = node_states.get(name), state.holds.get(name)
         if node_state is not None and node_state.reachable:
             if node_state.owner is not Owner.NONE and node_state.why is not None:
@@ -126,6 +130,8 @@ def excluded(
             yield name, hold.why.value
         if name in last:
             yield from ((name, by) for by in _by_others(last[name]))
+        elif name in state.others and name in actuators:
+            yield name, Owner.FOREIGN.value
 
 
 def _by_others(node_state: NodeState) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 
 from gpuwarden.health.event_data import always, no_key, otherwise, write
-from gpuwarden.health.model import Json, Key
+from gpuwarden.health.model import Event, Json, Key
 from gpuwarden.policy import reasons
 from gpuwarden.policy.events import Lifted, Outcome
 from gpuwarden.policy.model import Act, Intent, Notice, Result, Why
@@ -80,7 +80,7 @@ class Override:
 class PolicyState:
     """Policy's state. By actuator: `holds`, `pending` (wanted, outcome not known), `would` (the last intent not carried
     out in mode observe), `lifted` (when another party ended an exclusion, ours or theirs); `foreign`: where the last
-    read showed another party's.
+    read showed another party's; `others`: the event of it, until a read shows its end, after a restart too.
 
     `declined`: actuators that refused an operator's order for good, while it is in force at others. `person`: findings
     of this exclusion that need a person, with the reason if it is not their advice. `requirements`: by feature, what it
@@ -99,6 +99,7 @@ class PolicyState:
     pending: Mapping[str, Intent] = field(default_factory=dict)
     would: Mapping[str, Intent] = field(default_factory=dict)
     lifted: Mapping[str, Stamp] = field(default_factory=dict)
+    others: Mapping[str, Event] = field(default_factory=dict)
     ended: Mapping[str, float] = field(default_factory=dict)
     restored: Mapping[str, Lifted] = field(default_factory=dict)
     person: Mapping[Key, str] = field(default_factory=dict)
