@@ -74,6 +74,18 @@ def test_a_socket_of_another_user_is_not_trusted(listener: Path, tmp_path: Path)
     assert running_engine((f"unix://{listener}",), tmp_path) is None
 
 
+@pytest.mark.needs("root")
+def test_a_socket_in_a_folder_that_this_user_may_not_search_is_named(listener: Path) -> None:
+    """The daemon connects as this user, who would not reach the engine either."""
+    listener.parent.chmod(0o700)
+    os.seteuid(STRANGER)
+    try:
+        with pytest.raises(CollectorError, match=f"cannot see the socket {listener}: Permission denied"):
+            running_engine((f"unix://{listener}",))
+    finally:
+        os.seteuid(0)
+
+
 @pytest.mark.parametrize(("name", "local"), [("tcp", "0100007F:15B3"), ("tcp6", f"{'0' * 32}:15B3")])
 def test_a_port_that_root_listens_on_is_found(tmp_path: Path, name: str, local: str) -> None:
     net = table(tmp_path, ("0100007F:15B2", "0A", STRANGER), (local, "0A", 0), name=name)

@@ -63,6 +63,7 @@ def running_engine(addresses: Iterable[str], net: Path = Path("/proc/net")) -> A
     """The first of `addresses` at which a trusted engine listens. A TCP address means a port of this host.
 
     `net` is the folder of the kernel's tables (`tcp`, `tcp6`) that list the owners of listening ports.
+    Raises CollectorError if this user may not see a socket: it could be an engine.
     """
     trusted = {0, os.geteuid()}
     for text in addresses:
@@ -77,6 +78,11 @@ def _socket_owners(path: str) -> set[int]:
     """The owner of a socket on which a process listens. A link is refused: another user may choose its target."""
     try:
         status = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return set()
+    except OSError as error:
+        raise CollectorError(f"cannot see the socket {path}: {error.strerror}") from error
+    try:
         if not stat.S_ISSOCK(status.st_mode):
             return set()
         with socket.socket(socket.AF_UNIX) as client:

@@ -210,7 +210,7 @@ async def dcgm(config: Config) -> list[Row]:
     try:
         address = running_engine(addresses, config.paths.proc / "net")
     except CollectorError as error:
-        return [fail("dcgm", str(error), "correct collectors.dcgm.address")]
+        return [fail("dcgm", str(error), "correct collectors.dcgm.address, or the mode of the socket's folder")]
     if address is None and options.address:
         to_do = "start nvidia-dcgm, or unset collectors.dcgm.address"
         return [fail("dcgm", f"no engine listens at {options.address}", to_do)]
