@@ -34,6 +34,7 @@ def text(key: str, advice: Advice, **evidence: str | int) -> str:
         ("xid.172", Advice.OBSERVE, {}, f"Read the ECC counters: `nvidia-smi -q -d ECC,ROW_REMAPPER -i {SLOT}`.", "Nothing"),
         ("xid.95", Advice.REBOOT, {"came_back_after": "a GPU reset"}, "Drain the node and reboot it.", "--gpu-reset"),
         ("ecc_uncorrectable", Advice.RESTART_APP, {}, "Restart the job that died", "Drain"),
+        ("ledger_unavailable", Advice.FIX_CONFIGURATION, {}, "Check free space (`df -h`) and permissions of `state.dir`", "df -h /var"),
         ("plugin_nhc", Advice.OBSERVE, {}, "Follow the text of the check.", "Nothing"),
     ],
 )  # fmt: skip

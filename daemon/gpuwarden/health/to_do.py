@@ -119,7 +119,7 @@ TO_DO: Mapping[str, str] = {
     "dcgm_imex_unhealthy": "Restart IMEX: `systemctl restart nvidia-imex`. `nvidia-imex-ctl -N` shows which nodes of the domain are not ready.",
     "dcgm_uncorrectable_row_remap_limit": "Plan the replacement of the board. 512 rows are remapped for uncorrectable errors.",
     # --- the daemon itself
-    "ledger_unavailable": "Check `df -h /var/lib/gpuwarden`, and its permissions. Do not delete the ledger: it has the inventory and the latches.",
+    "ledger_unavailable": "Check free space (`df -h`) and permissions of `state.dir`, by default /var/lib/gpuwarden. Do not delete the ledger: it has the inventory and the latches.",
     "collector_failed": "Run `gpuwarden doctor` on the node: it names the missing right or file. What only this source shows is not seen meanwhile.",
     "output_failed": "Check `df -h /run/gpuwarden`, its owner and its mode; of port and group, `gpuwarden doctor`. Slurm's scripts read old verdicts meanwhile, or none.",
     "actuator_refused": "Run `gpuwarden doctor` on the node: it names the missing right or the wrong name. A node that fails: drain it by hand.",
