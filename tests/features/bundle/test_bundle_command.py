@@ -164,6 +164,19 @@ def test_without_a_ledger_a_configuration_and_every_program_it_is_made_all_the_s
 
 
 @pytest.mark.slow
+def test_a_requested_finding_that_only_an_unread_ledger_could_have_is_told_as_unknown(tmp_path: Path) -> None:
+    host, run_dir = BundleHost(tmp_path), tmp_path / "run"
+    status: dict[str, object] = {"findings": [], "gpus": []}
+    with serving(run_dir, lambda asked: result(status if asked["verb"] == "status" else [])):
+        done = host.bundle(FINDING, "--state-dir", tmp_path / "none", "--run-dir", run_dir)
+    assert done.returncode == 0, done.stderr
+    archive = only_archive(host)
+    for said in (done.stdout, archive.read("index.html"), archive.read("rma.txt")):
+        assert "the daemon no longer has what was requested, and the ledger could not be read" in said
+        assert not re.search(r"(?i)\bno(?:ne)?(?: failure)?(?: is)? in force", said)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("status", "inventory"),
     [({"findings": [{"name": "xid.95"}]}, []), ({"findings": {"xid.95": {}}}, ["GPU"]), ({"gpus": [7]}, {"gpus": 8}), ([], None)],

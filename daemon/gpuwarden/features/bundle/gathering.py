@@ -92,7 +92,6 @@ async def gathered(order: Order, work: Path) -> Gathered:
         got("ledger", lambda: ledger.slice_of(order.state_dir, order.findings, time.time()), _READ_WITHIN),
     )
     failures, not_found = _failures(order, status, cut)
-    is_known = status.value is not None or cut.value is not None
     programs = asyncio.gather(*(_of_program(program, order, work) for program in PROGRAMS))
     facts, traces, log, settings = await asyncio.gather(
         got("host", lambda: host.facts(paths.sysfs, paths.proc, order.config.node), _READ_WITHIN),
@@ -106,7 +105,7 @@ async def gathered(order: Order, work: Path) -> Gathered:
         slice=cut,
         failures=failures,
         not_found=not_found,
-        unknown="" if is_known else f"neither the daemon nor the ledger could be read: {status.why}; {cut.why}",
+        unknown="" if failures else _unknown(order, status, cut),
         host=facts,
         box=traces,
         kernel_log=log,
@@ -173,6 +172,17 @@ def _failures(
         force = ", ".join(standing[:_NAMED_MOST]) or "none"
         raise CommandError(f"no finding {named} is in the ledger. In force: {force}. gpuwarden events --json lists all")
     return list(failures.values()), not_found
+
+
+def _unknown(order: Order, status: Got[dict[str, Any]], cut: Got[ledger.Slice]) -> str:
+    """Return why it is not known what fails, if no finding was found; empty if none is in force."""
+    if cut.value is not None:
+        return ""
+    if status.value is None:
+        return f"neither the daemon nor the ledger could be read: {status.why}; {cut.why}"
+    if order.findings:
+        return f"the daemon no longer has what was requested, and the ledger could not be read: {cut.why}"
+    return ""
 
 
 async def _of_program(row: Program, order: Order, work: Path) -> Entry:
