@@ -72,6 +72,13 @@ def test_it_replaces_the_link_by_which_the_package_chooses_the_profile() -> None
     assert chosen.parts[-2:] == link.parts[-2:]
 
 
+def test_it_also_installs_an_older_package() -> None:
+    """A fleet must be able to leave a bad release. The module apt of an ansible-core before 2.12 refuses this parameter."""
+    assert task("Package for RHEL and Amazon Linux")["ansible.builtin.dnf"]["allow_downgrade"] is True
+    allowed = task("Package for Debian and Ubuntu")["ansible.builtin.apt"]["allow_downgrade"]
+    assert allowed == "{{ true if ansible_version.full is version('2.12', '>=') else omit }}"
+
+
 def test_it_restarts_the_daemon_where_a_reload_says_that_keys_wait_for_that() -> None:
     (reload,) = (each for each in HANDLERS if each["name"] == "Reload gpuwarden")
     (words,) = re.findall(r"'(.+)' in gpuwarden_reloaded.stdout", reload["changed_when"])
