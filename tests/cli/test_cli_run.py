@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpuwarden.base.paths import UnsafeFolder, check_private, is_real, make_private, simulation_home
+from gpuwarden.cli.next_steps import next_steps
 from gpuwarden.cli.parser import CommandError
 from gpuwarden.cli.sources import configuration
 from support.commands import COMMAND, environment, gpuwarden, options
@@ -48,6 +49,17 @@ def test_a_file_named_with_simulate_is_read(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text('node = "n"\nstate.dir = "/elsewhere"\n')
     config = configuration(options(simulate=1, config=tmp_path / "mine.toml"), {"TMPDIR": str(tmp_path)})
     assert (config.node, config.state.dir) == ("n", Path("/elsewhere"))
+
+
+def test_it_is_told_that_a_scheduler_in_that_file_is_not_used(tmp_path: Path) -> None:
+    """Otherwise 'no scheduler is configured', the answer to an exclusion, contradicts the file."""
+    (tmp_path / "mine.toml").write_text(
+        'mode = "enforce"\nfile.path = "/srv/out"\nbreaker.uncounted = "allow"\nrun.dir = "/elsewhere"\n'
+    )
+    config = configuration(options(simulate=1, config=tmp_path / "mine.toml"), {"TMPDIR": str(tmp_path)})
+    assert "no scheduler, notification, cloud notice or check of the host is used" in next(next_steps(config, {}))
+    for verb in ("run", "check", "record"):
+        assert "uses no scheduler" in " ".join(gpuwarden(verb, "--help", temporary=tmp_path).stdout.split())
 
 
 @pytest.mark.parametrize(

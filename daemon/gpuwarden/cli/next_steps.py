@@ -19,7 +19,8 @@ def next_steps(config: Config, environment: Mapping[str, str]) -> Iterator[str]:
     """Yields lines about how to try a simulation."""
     command = _command(environment)
     folder = shlex.quote(str(config.run.dir))
-    yield "These GPUs are SIMULATED. In another terminal:"
+    yield "These GPUs are SIMULATED: no scheduler, notification, cloud notice or check of the host is used."
+    yield "In another terminal:"
     yield f"  {command} status --run-dir {folder}"
     yield f"  {command} inject --run-dir {folder} --gpu 0 lost"
     if port := config.publish.listen.port:

@@ -68,7 +68,8 @@ class Parser(argparse.ArgumentParser):
             metavar="N",
             type=_count,
             help=f"1 to {_SIMULATED_MAX} simulated GPUs instead of this host's; reads neither /etc/gpuwarden nor "
-            "GPUWARDEN_* variables, and writes to a folder of this user below the temporary directory",
+            "GPUWARDEN_* variables, writes to a folder of this user below the temporary directory, and uses no scheduler, "
+            "notification, cloud notice or check of the host, even if --config has one",
         )
 
 
