@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -38,6 +39,26 @@ TESTS = sorted((FOLDER / "tests").glob("*.yml"))
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_of_rules_is_what_the_tables_make(name: str) -> None:
     assert (FOLDER / name).read_text(encoding="utf-8") == FILES[name](SETTINGS), "run `make docs`"
+
+
+def test_the_command_that_the_page_prints_makes_the_folder_and_names_one_that_cannot_be_made(tmp_path: Path) -> None:
+    page = (FOLDER / "README.md").read_text()
+    (line,) = (line for line in page.splitlines() if line.startswith(".venv/bin/python tools/rules.py"))
+    _, *words, folder = line.split()
+    assert folder == "/etc/prometheus/gpuwarden"
+    (tmp_path / "file").touch()
+    made, refused = (
+        subprocess.run(
+            [sys.executable, *words, tmp_path / name / "gpuwarden"],
+            cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+        )
+        for name in ("prometheus", "file")
+    )  # fmt: skip
+    assert (made.returncode, made.stderr) == (0, "")
+    assert {path.name for path in (tmp_path / "prometheus/gpuwarden").iterdir()} == {*FILES}
+    assert 'job="gpu-nodes"' in (tmp_path / "prometheus/gpuwarden/alerts.rules.yml").read_text()
+    assert refused.returncode == 2
+    assert refused.stderr.endswith(f"cannot write to {tmp_path}/file/gpuwarden: Not a directory\n")
 
 
 def test_prometheus_and_alertmanager_accept_rules_and_examples() -> None:

@@ -1,6 +1,6 @@
 """Writes the rules for Prometheus from the tables of `prometheus_rules`: `make docs`. A test keeps both equal.
 
-    python tools/rules.py --job gpu-nodes --runbooks https://wiki.example.org/gpuwarden --output /etc/prometheus/gpuwarden
+    .venv/bin/python tools/rules.py --job gpu-nodes --runbooks https://wiki.example.org/gpuwarden --output /etc/prometheus/gpuwarden
 
 The texts of findings and of their advice are not here: alerts ask the daemon for them (`gpuwarden_finding_info`).
 """
@@ -29,7 +29,7 @@ ALERTS_HEAD = """\
 #           info    for the record
 #
 # The addresses of the runbooks are a placeholder. Put your own there, and the name of your scrape job if it is not "gpuwarden":
-#   python tools/rules.py --runbooks https://wiki.example.org/gpuwarden --job gpu-nodes --output .
+#   .venv/bin/python tools/rules.py --runbooks https://wiki.example.org/gpuwarden --job gpu-nodes --output .
 #
 # The label `cluster` is an external label of Prometheus. How pages of single nodes are inhibited while a whole fleet is in
 # failure: alertmanager.yml.
@@ -48,7 +48,8 @@ FILES = {"recording.rules.yml": recording_rules, "alerts.rules.yml": alert_rules
 
 
 def write(folder: Path, settings: Settings) -> None:
-    """Write all rule files into `folder`. Raises OSError."""
+    """Write all rule files into `folder`, which is created if it does not exist. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
     for name, text in FILES.items():
         (folder / name).write_text(text(settings), encoding="utf-8")
 
@@ -113,7 +114,10 @@ def main() -> None:
         "--speed", default=1.0, type=float, help="for trying out: 60 makes each minute of every rule a second"
     )
     options = parser.parse_args()
-    write(options.output, Settings(job=options.job, runbooks=options.runbooks, pace=Pace(options.speed)))
+    try:
+        write(options.output, Settings(job=options.job, runbooks=options.runbooks, pace=Pace(options.speed)))
+    except OSError as error:
+        parser.error(f"cannot write to {options.output}: {error.strerror}")
 
 
 if __name__ == "__main__":
