@@ -21,6 +21,7 @@ from support.prometheus import Server, prometheus, wait
 from support.prometheus_script import Answer, api_server, drip, endless, plain, series, vector
 from support.quick import first_quick
 from support.simulated_nodes import SimulatedNode, simulated_node
+from support.terminal import on_a_terminal
 from support.web_certificates import authority
 
 Json = dict[str, Any]
@@ -448,6 +449,25 @@ def test_an_unknown_cluster_is_reported_and_a_lost_node_belongs_to_any(
     none = fleet(tmp_path, port, "--cluster", "north")
     assert none.returncode == 3
     assert "there are east, west" in none.stderr
+
+
+def test_a_terminal_keeps_the_worst_nodes_and_why_they_are_bad(tmp_path: Path, script: Script, port: int) -> None:
+    """Notes and the nodes below do not push the first lines off the screen. On 80 columns each reason is visible."""
+    for n in range(20):
+        script.node(f"gpu-{n:02}.east.example.com", f"gpu-{n:02}:9839", cluster="east", state="failure")
+        of = {"job": "gpuwarden", "instance": f"gpu-{n:02}:9839", "cluster": "east"}
+        script.add("findings", 1, of | {"check": "disk_full", "severity": "failure", "gpu": ""})
+    columns, rows = 80, 24
+    words = ("fleet", "--prometheus", f"http://127.0.0.1:{port}", "--watch", "100ms")
+    with on_a_terminal(*words, temporary=tmp_path, columns=columns, rows=rows) as terminal:
+        wait(lambda: terminal.printed().count("\x1b[H\x1b[2J") > 1, "the second screen")
+        lines = terminal.printed().split("\x1b[H\x1b[2J")[1].split("\r\n")
+    assert sum(max(1, -(-len(line) // columns)) for line in lines) <= rows
+    assert lines[1].startswith("20 nodes: 20 failure")
+    first = next(n for n, line in enumerate(lines) if line.startswith("gpu-00.east"))
+    assert "disk_full" in lines[first + 1]
+    assert any(line.startswith("… ") and line.endswith("more lines") for line in lines)
+    assert lines[-2].endswith("disappears after minutes")
 
 
 def test_watching_goes_on_over_a_bad_answer(tmp_path: Path, script: Script, port: int) -> None:

@@ -44,6 +44,10 @@ class Terminal:
         drawn = _FRAME.findall(bytes(self._shown).decode().replace("\r\n", "\n"))
         return [_ESCAPE.sub("", screen).splitlines() for screen in drawn]
 
+    def printed(self) -> str:
+        """Return all that was printed so far, with what moves the cursor."""
+        return bytes(self._shown).decode()
+
     def wait_shows(self, *texts: str) -> list[str]:
         """The first screen from now on, the present one included, with all of these."""
         seen = max(len(self.screens()) - 1, 0)

@@ -16,7 +16,7 @@ from typing import Any
 
 from gpuwarden.cli import fleet_report
 from gpuwarden.cli.fleet_drift import show_drift
-from gpuwarden.cli.fleet_text import fleet_text, print_notes, why_text
+from gpuwarden.cli.fleet_text import fitted, fleet_text, print_notes, why_text
 from gpuwarden.cli.parser import HEALTH_CODES, UNKNOWN, CommandError
 from gpuwarden.cli.prometheus_access import prometheus_access
 from gpuwarden.cli.text import clean
@@ -104,7 +104,10 @@ def _show(reached: Access, options: argparse.Namespace) -> int:
         lines = list(fleet_text(shown, all_rows))
         if explained is not None:
             lines = [*why_text(explained), "", *lines]
-        _print(lines, watched=options.watch is not None)
+        if options.watch is not None and sys.stdout.isatty():
+            shown_lines = fitted(lines, notes, *shutil.get_terminal_size())
+            lines = ["\x1b[H\x1b[2J" + time.strftime("%H:%M:%S"), *shown_lines]
+        print("\n".join(lines))
         print_notes(notes)
     return _code(shown)
 
@@ -151,16 +154,6 @@ def _clusters(clusters: Sequence[str]) -> str:
     if clusters:
         return f"there are {clean(', '.join(clusters[:20]))}"
     return "no series there has a label cluster (Prometheus adds external_labels only to data that it sends elsewhere)"
-
-
-def _print(lines: list[str], *, watched: bool) -> None:
-    if watched and sys.stdout.isatty():
-        width, height = shutil.get_terminal_size()
-        hidden = len(lines) - (height - 2)
-        if hidden > 0:
-            lines = [*lines[: height - 2], f"… {hidden} more"]
-        lines = ["\x1b[H\x1b[2J" + time.strftime("%H:%M:%S"), *(line[:width] for line in lines)]
-    print("\n".join(lines))
 
 
 def _document(reached: Access, shown: Sequence[Row], notes: Sequence[str]) -> dict[str, Any]:

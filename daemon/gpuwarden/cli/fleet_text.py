@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from gpuwarden.base.fisher import MARKED_LEAST
-from gpuwarden.cli.text import clean, table
+from gpuwarden.cli.text import clean, table, wrapped
 from gpuwarden.fleet.model import Finding, Notice, Out, Row
 from gpuwarden.fleet.status import RANK, Status
 from gpuwarden.fleet.why import Why
@@ -53,9 +53,26 @@ def why_text(comparison: Why) -> Iterator[str]:
         yield f"  {labels}: {cause.failing_with} of {cause.failing} of them, {others} (p = {cause.p:.1g})"
 
 
+def fitted(lines: Iterable[str], notes: Iterable[str], columns: int, rows: int) -> list[str]:
+    """Return the lines for a terminal of that size, wrapped and cut so that the first ones stay on it: the worst nodes.
+
+    One line above them is for the time, one below the notes for the cursor.
+    """
+    below = sum(-(-len(_note(note)) // columns) for note in notes)
+    room = max(rows - 2 - below, 1)
+    fitting = list(wrapped(lines, columns))
+    if len(fitting) <= room:
+        return fitting
+    return [*fitting[: room - 1], f"… {len(fitting) - room + 1} more lines"]
+
+
 def print_notes(notes: Iterable[str]) -> None:
     for note in notes:
-        print(f"gpuwarden fleet: {clean(note)}", file=sys.stderr)
+        print(_note(note), file=sys.stderr)
+
+
+def _note(note: str) -> str:
+    return f"gpuwarden fleet: {clean(note)}"
 
 
 def span(seconds: float) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from gpuwarden.cli.status_text import status_text
-from gpuwarden.cli.text import clean, when
+from gpuwarden.cli.text import clean, when, wrapped
 
 Document = dict[str, Any]
 
@@ -79,10 +79,10 @@ def block(state: Known, now: float) -> str:
 
 def screen(state: Known, now: float, columns: int, rows: int) -> str:
     """Text that overwrites a terminal of that size and restores its modes."""
-    lines = list(_wrapped(state.lines(columns), columns))
+    lines = list(wrapped(state.lines(columns), columns))
     room = max(rows - 2, 1)  # one line for the head, one for the shell's prompt
     if len(lines) > room:
-        lines = list(_wrapped(state.lines(columns, only_sick=True), columns))
+        lines = list(wrapped(state.lines(columns, only_sick=True), columns))
     if len(lines) > room:
         lines = [*lines[: room - 1], f"… {len(lines) - room + 1} more lines; gpuwarden status shows all"]
     drawn = (_HOME, _CUT, *(f"{line}{_TO_END_OF_LINE}\n" for line in (_time(now), *lines)), _REST_AWAY, _NO_CUT)
@@ -92,17 +92,3 @@ def screen(state: Known, now: float, columns: int, rows: int) -> str:
 _HOME, _TO_END_OF_LINE, _REST_AWAY = "\x1b[H", "\x1b[K", "\x1b[J"
 _CUT, _NO_CUT = "\x1b[?7l", "\x1b[?7h"
 """Disable and enable line wrapping, because a wide character could make a line longer than computed."""
-
-_HANGING = 4
-
-
-def _wrapped(lines: Iterable[str], columns: int) -> Iterator[str]:
-    for line in lines:
-        rest = line
-        indent = " " * min(len(line) - len(line.lstrip()) + _HANGING, columns // 4)
-        while len(rest) > columns:
-            cut = rest.rfind(" ", len(indent) + 1, columns + 1)
-            cut = columns if cut < 0 else cut
-            yield rest[:cut].rstrip()
-            rest = indent + rest[cut:].lstrip()
-        yield rest
