@@ -11,7 +11,7 @@ import pytest
 import configuration_page
 import diagram
 import prose
-from gpuwarden.cli.main import VERBS
+from gpuwarden.cli.main import VERBS, parser_of
 from gpuwarden.config.model import Config, load
 from gpuwarden.config.sources import Sources
 from gpuwarden.features.active_test.judging import thresholds
@@ -112,6 +112,15 @@ def test_a_line_of_prose_has_at_most_120_characters(page: Path) -> None:
 def test_every_command_that_a_page_names_exists(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert set(re.findall(r"`gpuwarden ([a-z][a-z-]+)", text)) <= set(VERBS)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_table_of_exit_codes_has_each_code_that_a_help_names(verb: str) -> None:
+    _, _, codes = (DOCS / "reference/commands.md").read_text(encoding="utf-8").partition("## Exit codes")
+    rows = [line.split("|")[1:3] for line in codes.splitlines() if re.match(r"\| \d", line)]
+    listed = {int(code) for row, of in rows if "all" in of or f"`{verb}`" in of for code in re.findall(r"\d+", row)}
+    _, _, named = parser_of(verb).format_help().partition("\nexit code: ")
+    assert {int(code) for code in re.findall(r"(?:^|[;,] |or )(6\d|7\d)\b", named.partition("\n\n")[0])} <= listed
 
 
 EXAMPLES = [

@@ -13,7 +13,8 @@ import configuration_page
 import runbook_pages
 from gpuwarden.base.durations import format_duration
 from gpuwarden.cli.main import INTERNAL, UNWRITTEN, VERBS
-from gpuwarden.cli.parser import NOT_ALLOWED, TRY_AGAIN, UNAVAILABLE, USAGE
+from gpuwarden.cli.parser import CANNOT_CREATE, NOT_ALLOWED, TRY_AGAIN, UNAVAILABLE, USAGE
+from gpuwarden.cli.replay_main import DAMAGED, NO_INPUT
 from gpuwarden.health.condition import Condition
 from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.dcgm.catalogue import DCGM_CODES, DcgmCode
@@ -320,17 +321,23 @@ PAGE_OF = {
 }  # fmt: skip
 """The page about a verb, if it has one of its own."""
 EXIT_CODES = (
-    ("0, 1, 2, 3", "`check`, `status`, `watch`", "healthy, warning, failure, unknown"),
+    (
+        "0, 1, 2, 3",
+        "`check`, `status`, `watch`, `fleet`",
+        "healthy, warning, failure, unknown; also 3 where no daemon (`status`, `watch`) or no Prometheus (`fleet`) answers",
+    ),
     ("0, 1, 2, 3", "`test`", "nothing found, warning, failure, no verdict"),
     ("0, 3", "`repair`", "the step begins, or with `--dry-run` nothing forbids it; something forbids it"),
     ("0, 1, 2", "`doctor`", "all rows are ok, one warns, one fails"),
     (f"{USAGE}", "all", "bad usage or configuration"),
+    (f"{DAMAGED}, {NO_INPUT}", "`replay`", "the trace is damaged, of a newer format or no trace; it cannot be read"),
     (
         f"{UNAVAILABLE}",
         "all",
-        "what is needed is not there. A command that asks the daemon: none answers (not running, or another `--run-dir`: `systemctl status gpuwarden`). `run`: another process has its run directory, or, without systemd, its address. `events` without a daemon: the ledger cannot be read. The message says which",
+        "what is needed is not there. A command that asks the daemon, except `status` and `watch`: none answers (not running, or another `--run-dir`: `systemctl status gpuwarden`). `run`: another process has its run directory, or, without systemd, its address. `events` without a daemon: the ledger cannot be read. The message says which",
     ),
     (f"{INTERNAL}", "all", "a bug in gpuwarden"),
+    (f"{CANNOT_CREATE}", "`record`, `bundle`", "the file cannot be written; of `bundle` also: it exists already"),
     (f"{UNWRITTEN}", "all", "the output cannot be written, as to a full disk"),
     (f"{TRY_AGAIN}", "all", "no response in time; try again"),
     (f"{NOT_ALLOWED}", "all", "not permitted"),
