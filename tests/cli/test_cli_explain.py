@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuwarden.actuators.base import BudgetUnknown
 from gpuwarden.cli.explain_main import explanation
 from gpuwarden.cli.parser import CommandError
 from gpuwarden.features.active_test.reasons import REASONS
@@ -79,6 +80,16 @@ def test_every_reason_of_the_return_gate_is_explained_with_what_to_do(code: str)
     text = explained(code)
     assert text.startswith(code)
     assert REASONS[code]["to do"] in " ".join(text.split())
+
+
+def test_the_word_of_status_for_a_missing_count_is_explained_and_found_by_a_part_of_it() -> None:
+    words = " ".join(explained(BudgetUnknown.reason).split())
+    assert "so no node is taken out for a failure: this one stays in service" in words
+    assert "to do: gpuwarden exclude --reason T" in words
+    assert f"runbook: {RUNBOOKS}/GpuwardenBreakerOpen.md" in words
+    assert f"\n{BudgetUnknown.reason} " in explained("")
+    with pytest.raises(CommandError, match=f"did you mean {BudgetUnknown.reason}"):
+        explained("budget")
 
 
 def test_every_xid_and_sxid_can_be_explained() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from textwrap import fill
 
+from gpuwarden.actuators.reasons import REASONS
 from gpuwarden.base.durations import format_duration
 from gpuwarden.cli import explain_codes as codes
 from gpuwarden.cli.parser import CommandError
@@ -27,8 +28,10 @@ from gpuwarden.health.xid.sxid_catalogue import SXIDS
 from gpuwarden.publish.returning import comes_back_when
 from gpuwarden.publish.status import ENDS_WHEN
 
-_OF_FEATURES = {code: facts for feature in parts("reasons").values() for code, facts in feature.REASONS.items()}
-"""Explanations of the features' reasons: facts by code."""
+_OF_EXCLUSION = REASONS | {
+    code: facts for feature in parts("reasons").values() for code, facts in feature.REASONS.items()
+}
+"""Explanations of words about exclusions and returns, those of features included: facts by code."""
 _NUMBERED = re.compile(r"(s?xid)?[ .]?(\d{1,9})", re.ASCII)
 
 
@@ -104,8 +107,8 @@ def _of_status(text: str, code: str, rules: Rules) -> Iterator[str]:
             "runbook": runbook,
         }
         return _facts(code, facts)
-    if code in _OF_FEATURES:
-        return _facts(code, _OF_FEATURES[code])
+    if code in _OF_EXCLUSION:
+        return _facts(code, _OF_EXCLUSION[code])
     raise CommandError(f"no explanation for {text[:60]!r}; {_suggestion(code)}")
 
 
@@ -119,7 +122,7 @@ def _dcgm(name: str, rules: Rules) -> Iterator[str]:
 
 
 def _suggestion(code: str) -> str:
-    names = [*CONDITIONS, *UNKNOWN_REASONS, *_OF_FEATURES]
+    names = [*CONDITIONS, *UNKNOWN_REASONS, *_OF_EXCLUSION]
     similar = [name for name in names if code in name] or get_close_matches(code, names, n=3)
     return f"did you mean {' or '.join(similar)}?" if similar else "'gpuwarden explain' lists all"
 
@@ -128,8 +131,8 @@ def _contents() -> Iterator[str]:
     yield from (f"{row.code:<24} {row.title}" for row in CONDITIONS.values())
     yield "\nreasons for which the health of a node is unknown:"
     yield from (f"{code:<24} {reason.meaning}" for code, reason in UNKNOWN_REASONS.items() if code not in CONDITIONS)
-    yield "\nother texts of status about an excluded node:"
-    yield from (f"{code:<24} {facts['meaning']}" for code, facts in _OF_FEATURES.items())
+    yield "\nother texts of status about exclusions:"
+    yield from (f"{code:<24} {facts['meaning']}" for code, facts in _OF_EXCLUSION.items())
     yield f"\n'xid N' for {len(XIDS)} Xids, 'sxid N' for {len(SXIDS)} SXids, 'dcgm N' for {len(DCGM_CODES)} codes of DCGM"
 
 
