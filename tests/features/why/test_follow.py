@@ -8,7 +8,7 @@ import pytest
 
 from gpuwarden.features.why.following import following_of
 from gpuwarden.features.why.memory import EPOCHS_MOST, memory_of
-from gpuwarden.features.why.model import SETTLES, Cause, Certainty
+from gpuwarden.features.why.model import SETTLES, TOUCHES_MOST, Cause, Certainty
 from gpuwarden.features.why.snapshot import Shown
 from gpuwarden.features.why.step import ANSWERED_WITHIN
 from gpuwarden.features.why.touches import RECENT_FOR
@@ -393,6 +393,26 @@ def test_a_job_that_fails_at_once_is_told_of_a_gpu_that_was_gone_before(
     if cause is Cause.HARDWARE:
         assert (answer.certainty, answer.code, answer.slot) == (Certainty.POSSIBLE, "gpu_missing", slot(0))
         assert "had failed before it began" in answer.sentence
+
+
+def test_gpus_that_were_gone_before_a_job_leave_room_for_what_touched_it() -> None:
+    host = WhyHost(8)
+    host.run(10)
+    for gone in range(7):
+        del host.gpus[gone]
+    host.job_facts = JobsFacts()
+    host.free()
+    host.run(60)
+    host.job_facts = JobsFacts(jobs=(Job(id=JOB, uid=UID, gpus=tuple(range(8)), started=host.uptime),))
+    host.run(65)
+    for pid in range(TOUCHES_MOST - 1):
+        host.step(replace(host.xid(7, 13), pid=5_000 + pid))
+    host.step(host.xid(7, 79))
+    host.job(ended=host.uptime, exit_code=1)
+    touches = host.settles().epoch.touches
+    assert len(touches) == TOUCHES_MOST
+    assert [touch.what for touch in touches[:2]] == ["standing", "xid"]
+    assert "79" in [touch.detail for touch in touches if touch.what == "xid"]
 
 
 @pytest.mark.parametrize(("exit_code", "cause"), [(1, Cause.HOST), (None, Cause.NOT_SEEN)], ids=["failed", "not known"])

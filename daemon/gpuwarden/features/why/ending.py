@@ -13,7 +13,7 @@ from gpuwarden.features.why.model import TOUCHES_MOST, End, Epoch, Record, Touch
 from gpuwarden.features.why.sentences import Board
 from gpuwarden.features.why.signs import LATE, STANDING, WITHIN
 from gpuwarden.features.why.stored import NAME_MOST
-from gpuwarden.features.why.touches import touched
+from gpuwarden.features.why.touches import touched, with_room
 from gpuwarden.features.why.use import written
 from gpuwarden.health.memory import State
 from gpuwarden.health.nvlink.detectors import LIMITED
@@ -34,7 +34,13 @@ def recorded(
         ends = [(other.epoch, other.end) for other in others if other.end is not None]
         ends += [(record.epoch, record.end) for record in before]
         touches = [touch for touch in touches if not _is_of_the_one_before(touch, epoch, ends)]
-    touches = [*_standing(epoch, end, state), *touches, *_suspected(touches, state)]
+    own, suspected = tuple(touches), _suspected(touches, state)
+    standing = _standing(epoch, end, state)
+    if standing and len(own) >= TOUCHES_MOST:
+        own = with_room(own, standing[0])
+    # There may be one for each GPU, and what ends a job comes last: it must not be cut off.
+    room = max(TOUCHES_MOST - len(own) - len(suspected), 1)
+    touches = [*standing[:room], *own, *suspected]
     follows = {str(key): str(cause) for key, (cause, _) in state.moments.follows.items()}
     epoch = replace(epoch, touches=with_follows(touches, follows)[:TOUCHES_MOST])
     around = ALONE

@@ -97,7 +97,7 @@ def with_touch(epoch: Epoch, effect: Touching) -> Epoch:
         if effect.touch.pid is None:
             return epoch
         effect = replace(effect, touch=replace(effect.touch, count=1))  # the report of another process than those here
-    touches = epoch.touches if len(epoch.touches) < TOUCHES_MOST else _with_room(epoch.touches, effect.touch)
+    touches = epoch.touches if len(epoch.touches) < TOUCHES_MOST else with_room(epoch.touches, effect.touch)
     return epoch if len(touches) >= TOUCHES_MOST else replace(epoch, touches=(*touches, effect.touch))
 
 
@@ -109,7 +109,7 @@ def touched(epoch: Epoch, recent: Iterable[Touching]) -> Epoch:
     return epoch
 
 
-def _with_room(touches: tuple[Touch, ...], new: Touch) -> tuple[Touch, ...]:
+def with_room(touches: tuple[Touch, ...], new: Touch) -> tuple[Touch, ...]:
     """Return the touches without one that matters less than `new`, if there is one: in weeks a job meets more warnings
     than it has room for, and what ends it comes last.
     """
