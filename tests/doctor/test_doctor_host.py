@@ -34,7 +34,7 @@ from gpuwarden_collectors.simulated_pci import h100, write_tree
 from gpuwarden_collectors.slurm.options import SlurmOptions
 from support.commands import environment
 from support.control_server import serving
-from support.daemons import FakeHost, slots
+from support.daemons import FakeHost, RunningDaemon, slots
 from support.dcgm import BINDINGS, FakeDcgm, engine_process
 from support.prometheus_script import api_server, plain, series, vector
 from support.systemd import systemd
@@ -113,6 +113,29 @@ def test_a_daemon_that_runs_in_another_mode_than_is_configured_is_reported() -> 
     assert running.daemon(daemon, Config()).grade is Grade.OK
     row = running.daemon(daemon, Config(mode="enforce"))
     assert (row.grade, "the configuration has mode enforce" in row.found) == (Grade.WARN, True)
+
+
+def schedulers(daemon: RunningDaemon) -> list[dict[str, Any]]:
+    """Return what the daemon knows of its actuators."""
+    return list(daemon.status()["actions"]["schedulers"])
+
+
+@pytest.mark.slow
+def test_an_actuator_that_cannot_act_is_reported_before_the_node_fails(tmp_path: Path) -> None:
+    host = FakeHost(tmp_path, 1)
+    host.configure(f'[file]\npath = "{tmp_path}/none/out"\n[exec.exclude]\ncommand = ["{tmp_path}/none"]\n')
+    with host.daemon() as daemon:
+        daemon.wait(
+            lambda: "not read yet" not in [scheduler["error"] for scheduler in schedulers(daemon)], "a reading of both"
+        )
+        done = host.command("doctor", "--json", "--config", host.config)
+        status = daemon.status()
+    rows = {row["check"]: row for row in json.loads(done.stdout)["rows"]}
+    assert [rows[f"actuator {name}"]["grade"] for name in ("file", "exec")] == ["warn"] * 2
+    assert f"cannot read {tmp_path}/none/out: No such file or directory" in rows["actuator file"]["found"]
+    assert "exits with 127" in rows["actuator exec"]["found"]
+    enforcing = list(running.actuators(Running(folder=host.run_dir, status=status), Config(mode="enforce")))
+    assert [row.grade for row in enforcing] == [Grade.FAIL] * 2
 
 
 @pytest.mark.slow

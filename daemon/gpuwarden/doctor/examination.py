@@ -45,6 +45,7 @@ _CHECKS: dict[str, Check] = {
     "scrapes": Check(in_thread_with(running.scraped)),
     "prometheus": Check(in_thread(prometheus.prometheus)),
     "job socket": Check(in_thread(jobs.job_socket)),
+    "actuators": Check(in_thread_with(running.actuators)),
     "metadata service": Check(in_loop(termination.metadata), METADATA_WITHIN),
     "shutdown budget": Check(in_loop(termination.shutdown_budget)),
     **{name: check for feature in parts("doctor").values() for name, check in feature.CHECKS.items()},

@@ -16,6 +16,7 @@ from gpuwarden.config.model import Config
 from gpuwarden.config.sources import in_pod
 from gpuwarden.doctor.row import Row, fail, ok, warn
 from gpuwarden.health.components import Component
+from gpuwarden.publish.metrics.enforcement import NOT_READ
 from gpuwarden_collectors.dataclass import dataclass
 
 SCRAPED_WITHIN = 300.0
@@ -63,6 +64,21 @@ def _to_do(running: Running) -> str:
     if running.pid:
         return f"it is process {running.pid}: see journalctl -u gpuwarden; if it does not recover, systemctl restart gpuwarden"
     return "systemctl start gpuwarden"
+
+
+def actuators(running: Running, config: Config) -> Iterator[Row]:
+    """Report each actuator that the daemon cannot read, such as a marker in a folder that does not exist, or a program
+    that is not installed. Until the node fails, only `gpuwarden status` shows it otherwise.
+    """
+    enforcement = running.status.get("actions")
+    schedulers = enforcement.get("schedulers", ()) if isinstance(enforcement, Mapping) else ()
+    for actuator in schedulers:
+        if actuator["reachable"] or actuator["error"] == NOT_READ:
+            continue
+        state = f"the daemon cannot exclude the node there: {actuator['error']}"
+        to_do = "correct the cause, or its table in the configuration: until then a failed node stays in service"
+        name = f"actuator {actuator['actuator']}"
+        yield fail(name, state, to_do) if config.mode == "enforce" else warn(name, state, to_do)
 
 
 def port(running: Running, config: Config) -> Iterator[Row]:

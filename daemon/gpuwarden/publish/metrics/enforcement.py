@@ -15,6 +15,9 @@ ACTS = tuple(act.value for act in Act)
 RESULTS = tuple(result.value for result in Result)
 _OTHERS = (Owner.FOREIGN.value, Flag.MAINTENANCE.value)
 
+NOT_READ = "not read yet"
+"""The error of a scheduler in the first moments of the daemon."""
+
 
 def document(snapshot: Snapshot) -> Document:
     """Return the enforcement section of the status document."""
@@ -41,7 +44,7 @@ def _scheduler(name: str, state: NodeState | None) -> Document:
         return {
             "actuator": name,
             "reachable": False,
-            "error": "not read yet" if state is None else state.error,
+            "error": NOT_READ if state is None else state.error,
         }
     return {
         "actuator": name,
