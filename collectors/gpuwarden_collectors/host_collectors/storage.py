@@ -32,37 +32,9 @@ from gpuwarden_collectors.options import Misfit, PolledOptions, bounded
 from gpuwarden_collectors.spec import CollectorSpec
 
 WATCHED = frozenset(
-    (
-        "ext2",
-        "ext3",
-        "ext4",
-        "xfs",
-        "btrfs",
-        "zfs",
-        "f2fs",
-        "bcachefs",
-        "nfs",
-        "nfs4",
-        "lustre",
-        "gpfs",
-        "beegfs",
-        "ceph",
-        "wekafs",
-        "panfs",
-        "pvfs2",
-        "cifs",
-        "smb3",
-        "9p",
-        "virtiofs",
-        "ocfs2",
-        "gfs2",
-        "fuse.glusterfs",
-        "fuse.juicefs",
-        "fuse.ceph-fuse",
-        "fuse.gcsfuse",
-        "fuse.s3fs",
-        "fuse.mount-s3",
-    )
+    """
+    ext2 ext3 ext4 xfs btrfs zfs f2fs bcachefs nfs nfs4 lustre gpfs beegfs ceph wekafs panfs pvfs2 cifs smb3 9p
+    virtiofs ocfs2 gfs2 fuse.glusterfs fuse.juicefs fuse.ceph-fuse fuse.gcsfuse fuse.s3fs fuse.mount-s3""".split()
 )
 """Types of file systems with data. Others belong to the kernel or to users, or are images that are always full."""
 WATCHED_PATHS = frozenset(("/", "/dev/shm", "/tmp", "/run"))  # noqa: S108 - read, whatever its type; nothing is written

@@ -19,18 +19,7 @@ from gpuwarden_collectors.slurm.node_name import NodeName
 from gpuwarden_collectors.slurm.turns import AT_ONCE, Precedence, Turn, Turns
 
 _MOST_OUTPUT = 16 << 20  # bytes: a line for each node of a partition is about 100
-_VARIABLES = (
-    "SLURM_",
-    "SLURMD_",
-    "SQUEUE_",
-    "SINFO_",
-    "SCONTROL_",
-    "SCANCEL_",
-    "SBATCH_",
-    "SALLOC_",
-    "SRUN_",
-    "SACCT_",
-)
+_VARIABLES = tuple("SLURM_ SLURMD_ SQUEUE_ SINFO_ SCONTROL_ SCANCEL_ SBATCH_ SALLOC_ SRUN_ SACCT_".split())
 _KEPT_VARIABLES = (
     "SLURM_CONF",
     "SLURM_CONF_SERVER",

@@ -13,23 +13,10 @@ from gpuwarden_collectors.slurm.departing_facts import ListedPid, SlurmJob
 from gpuwarden_collectors.slurm.errors import OddAnswer, one_line
 from gpuwarden_collectors.slurm.settings import release_of
 
-_FIELDS = (
-    "JobID",
-    "JobArrayID",
-    "UserID",
-    "State",
-    "NodeList",
-    "NumNodes",
-    "Partition",
-    "BatchFlag",
-    "BatchHost",
-    "Requeue",
-    "RestartCnt",
-    "StartTime",
-    "ReqNodes",
-    "admin_comment",
-    "Name",
-    "Comment",
+_FIELDS = tuple(
+    """
+    JobID JobArrayID UserID State NodeList NumNodes Partition BatchFlag BatchHost Requeue RestartCnt StartTime
+    ReqNodes admin_comment Name Comment""".split()
 )
 _NOTHING = ("", "(null)", "n/a", "N/A", "None", "Unknown")
 _LONGEST_TEXT = 4096  # characters of a text set by users

@@ -10,17 +10,7 @@ from gpuwarden_collectors.slurm.jobs_facts import Job
 
 SQUEUE_FORMAT = "%A|%U|%u|%T|%j"
 """Job number, uid, user, state, name. The name is last, because it may contain separators."""
-ENDING = (
-    "COMPLETED",
-    "CANCELLED",
-    "FAILED",
-    "TIMEOUT",
-    "NODE_FAIL",
-    "PREEMPTED",
-    "OUT_OF_MEMORY",
-    "BOOT_FAIL",
-    "DEADLINE",
-)
+ENDING = tuple("COMPLETED CANCELLED FAILED TIMEOUT NODE_FAIL PREEMPTED OUT_OF_MEMORY BOOT_FAIL DEADLINE".split())
 NAME_MOST = 200
 """Characters of the name of a job."""
 _JOBS_MAX = 10_000

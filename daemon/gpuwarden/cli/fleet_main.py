@@ -32,19 +32,7 @@ from gpuwarden.prometheus.client import PrometheusError, Results, query
 TERMINATION_DEADLINE = 1200.0
 """Seconds."""
 _FAILING = (Status.FAILURE, Status.UNREACHABLE)
-_KEYS = (
-    "node",
-    "cluster",
-    "job",
-    "instance",
-    "status",
-    "reasons",
-    "busy",
-    "excluded_by",
-    "last_known_out",
-    "mode",
-    "domain",
-)
+_KEYS = tuple("node cluster job instance status reasons busy excluded_by last_known_out mode domain".split())
 
 
 def main(options: argparse.Namespace) -> int:

@@ -11,24 +11,10 @@ from gpuwarden.doctor.row import Row, fail, ok, warn
 
 NAME = "gpuwarden.service"
 RESPONSE_WITHIN = 5.0
-_PROPERTIES = (
-    "LoadState",
-    "ActiveState",
-    "SubState",
-    "Result",
-    "NRestarts",
-    "UnitFileState",
-    "User",
-    "DropInPaths",
-    "After",
-    "TimeoutStopUSec",
-    "NeedDaemonReload",
-    "KillMode",
-    "SupplementaryGroups",
-    "AmbientCapabilities",
-    "ProtectSystem",
-    "ReadWritePaths",
-    "StateDirectory",
+_PROPERTIES = tuple(
+    """
+    LoadState ActiveState SubState Result NRestarts UnitFileState User DropInPaths After TimeoutStopUSec
+    NeedDaemonReload KillMode SupplementaryGroups AmbientCapabilities ProtectSystem ReadWritePaths StateDirectory""".split()
 )
 _NETWORK = "network.target"
 _TO_DO = {"not-found": "install the unit (docs/use/systemd.md)", "masked": f"systemctl unmask {NAME}"}

@@ -25,17 +25,7 @@ WAIT_MOST = 60.0
 """Maximum seconds for which one response waits for a change."""
 
 
-KEYS = (
-    "id",
-    "source",
-    "kind",
-    "reason",
-    "hard",
-    "called_off",
-    "announced_at",
-    "deadline",
-    "deadline_boottime",
-)
+KEYS = tuple("id source kind reason hard called_off announced_at deadline deadline_boottime".split())
 
 
 def notice_document(notice: Notice) -> Document:

@@ -33,44 +33,19 @@ from gpuwarden_collectors.gpu_readings import GpuReadings
 
 TELEMETRY_EVERY, JUDGED_EVERY = 60.0, 15.0
 """Seconds between two writes of TELEMETRY, and of JUDGED, which is written four times a minute."""
-_TELEMETRY_OF = (
-    "power_usage",
-    "power_instant",
-    "energy",
-    "clock_graphics",
-    "clock_sm_mhz",
-    "clock_memory_mhz",
-    "clock_video",
-    "violation_",
-    "utilization_memory",
-    "utilization_encoder",
-    "utilization_decoder",
-    "memory_free",
-    "memory_used",
-    "bar1_used",
-    "bar1_free",
-    "pcie_tx",
-    "pcie_rx",
-    "nvlink_tx",
-    "nvlink_rx",
-    "nvlink5_tx",
-    "nvlink5_rx_bytes",
-    "gpm_",
+_TELEMETRY_OF = tuple(
+    """
+    power_usage power_instant energy clock_graphics clock_sm_mhz clock_memory_mhz clock_video violation_
+    utilization_memory utilization_encoder utilization_decoder memory_free memory_used bar1_used bar1_free pcie_tx
+    pcie_rx nvlink_tx nvlink_rx nvlink5_tx nvlink5_rx_bytes gpm_""".split()
 )
 TELEMETRY = tuple(name for name in GpuReadings.__dataclass_fields__ if name.startswith(_TELEMETRY_OF))
 """Readings that change with every pass, and that no condition uses at a resolution below minutes. Written with every
 pass they would be nine tenths of a trace."""
-JUDGED = (
-    "power_usage_mw",
-    "clock_sm_mhz",
-    "memory_used_bytes",
-    "nvlink_tx_kib",
-    "nvlink5_tx_bytes",
-    "gpm_graphics_active",
-    "gpm_tensor_active",
-    "gpm_dram_active",
-    "gpm_pcie_tx_mib",
-    "gpm_pcie_rx_mib",
+JUDGED = tuple(
+    """
+    power_usage_mw clock_sm_mhz memory_used_bytes nvlink_tx_kib nvlink5_tx_bytes gpm_graphics_active
+    gpm_tensor_active gpm_dram_active gpm_pcie_tx_mib gpm_pcie_rx_mib""".split()
 )
 """Readings of TELEMETRY on which conditions about minutes depend (`job_stalled`, `gpu_slow`)."""
 _SELDOM_READ = tuple(name for name in TELEMETRY if name not in JUDGED)

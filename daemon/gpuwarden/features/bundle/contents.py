@@ -17,29 +17,9 @@ from gpuwarden_collectors.dataclass import dataclass
 
 Document = dict[str, Any]
 _NOT_SHOWN = frozenset(
-    {
-        "rising",
-        "subsided",
-        "counted",
-        "job_begun",
-        "job_used",
-        "job_ended",
-        "summed",
-        "answered",
-        "tried",
-        "host_learned",
-        "host_forgotten",
-        "kernel_line",
-        "xid",
-        "sxid",
-        "aer",
-        "gpu_pinned",
-        "log_gap",
-        "oom_kill",
-        "started",
-        "intended",
-        "signalling",
-    }
+    """
+    rising subsided counted job_begun job_used job_ended summed answered tried host_learned host_forgotten
+    kernel_line xid sxid aer gpu_pinned log_gap oom_kill started intended signalling""".split()
 )
 """Kinds of events that are neither an action nor a change of the node; they are only in events.jsonl."""
 _SHOWN_MOST = 200

@@ -11,19 +11,10 @@ from gpuwarden import __version__
 from gpuwarden.publish.times import rfc3339
 from gpuwarden_collectors.host_files import printable, text_or_empty
 
-DMI = (
-    "sys_vendor",
-    "product_name",
-    "product_serial",
-    "product_sku",
-    "chassis_serial",
-    "chassis_asset_tag",
-    "board_vendor",
-    "board_name",
-    "board_serial",
-    "bios_vendor",
-    "bios_version",
-    "bios_date",
+DMI = tuple(
+    """
+    sys_vendor product_name product_serial product_sku chassis_serial chassis_asset_tag board_vendor board_name
+    board_serial bios_vendor bios_version bios_date""".split()
 )
 """Files of /sys/class/dmi/id. Only root can read the serial numbers."""
 _MOST = 200

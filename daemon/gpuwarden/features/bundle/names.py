@@ -14,40 +14,13 @@ from typing import Any
 from gpuwarden.trace.pseudonyms import Pseudonyms
 
 _PEOPLE = frozenset(
-    {
-        "user",
-        "job_name",
-        "by",
-        "namespace",
-        "pod",
-        "container",
-        "failed_node",
-        "group",
-        "limit_group",
-        "also",
-        "job",
-        "limit_job",
-    }
+    """
+    user job_name by namespace pod container failed_node group limit_group also job limit_job""".split()
 )
 """Keys of events and status whose values are names that may also occur within texts."""
 _COMMON = frozenset(
-    {
-        "root",
-        "operator",
-        "gpuwarden",
-        "slurm",
-        "node",
-        "job",
-        "none",
-        "reset",
-        "reboot",
-        "failure",
-        "default",
-        "kubernetes",
-        "pod",
-        "container",
-        "session",
-    }
+    """
+    root operator gpuwarden slurm node job none reset reboot failure default kubernetes pod container session""".split()
 )
 _OF_JOB = "@job/"
 """Part of the id of an event that is about a job."""

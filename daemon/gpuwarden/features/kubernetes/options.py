@@ -88,15 +88,9 @@ _KEY = re.compile(_DOMAIN + r"/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _NODE = re.compile(_DOMAIN)
 _TYPE = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _KEPT = frozenset(
-    {
-        "Ready",
-        "MemoryPressure",
-        "DiskPressure",
-        "PIDPressure",
-        "NetworkUnavailable",
-        "GpuwardenHealthy",
-        "osmo.nvidia.com/GpuHealthFailure",
-    }
+    """
+    Ready MemoryPressure DiskPressure PIDPressure NetworkUnavailable GpuwardenHealthy
+    osmo.nvidia.com/GpuHealthFailure""".split()
 )
 """Types of conditions of kubelet, of the cloud's controller, and of gpuwarden itself."""
 _STATUS_TAINT = "status-taint.cluster-autoscaler.kubernetes.io"

@@ -7,20 +7,10 @@ from collections.abc import Iterable
 from gpuwarden_collectors.facts import NvmlFacts
 from gpuwarden_collectors.host_facts import InfinibandFacts
 
-MACHINE_LABELS = (
-    "machine_type",
-    "model",
-    "driver",
-    "vbios",
-    "cluster_uuid",
-    "clique",
-    "chassis_serial",
-    "chassis_slot",
-    "chassis_tray",
-    "switch",
-    "kernel",
-    "inforom",
-    "adapter_firmware",
+MACHINE_LABELS = tuple(
+    """
+    machine_type model driver vbios cluster_uuid clique chassis_serial chassis_slot chassis_tray switch kernel
+    inforom adapter_firmware""".split()
 )
 OF_THE_NODE = frozenset({"__name__", "instance", "job", "node", "boot_id", "replica", "prometheus_replica"})
 """Labels of the series that identify the node, which nodes do not share."""

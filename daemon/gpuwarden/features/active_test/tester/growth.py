@@ -9,30 +9,13 @@ from gpuwarden_collectors.active_test.facts import GpuTest, Growth
 from gpuwarden_collectors.facts import GpuAnswer, GpuFacts, NvmlFacts
 from gpuwarden_collectors.gpu_readings import GpuReadings
 
-_ERRORS = (
-    "ecc_corrected_",
-    "ecc_uncorrected_",
-    "retired_pages_single_bit",
-    "retired_pages_double_bit",
-    "remapped_rows_correctable",
-    "remapped_rows_uncorrectable",
-    "pcie_replay",
-    "pcie_correctable_errors",
-    "pcie_naks_",
-    "pcie_receiver_errors",
-    "pcie_bad_",
-    "pcie_nonfatal_errors",
-    "pcie_fatal_errors",
-    "pcie_unsupported_requests",
-    "pcie_lcrc_errors",
-    "pcie_lane_errors",
-    "nvlink_crc_",
-    "nvlink_replay_errors",
-    "nvlink_recovery_errors",
-    "nvlink_dl_",
-    "nvlink5_rx_errors",
-    "nvlink5_rx_symbol_errors",
-    "nvlink5_recover",
+_ERRORS = tuple(
+    """
+    ecc_corrected_ ecc_uncorrected_ retired_pages_single_bit retired_pages_double_bit remapped_rows_correctable
+    remapped_rows_uncorrectable pcie_replay pcie_correctable_errors pcie_naks_ pcie_receiver_errors pcie_bad_
+    pcie_nonfatal_errors pcie_fatal_errors pcie_unsupported_requests pcie_lcrc_errors pcie_lane_errors nvlink_crc_
+    nvlink_replay_errors nvlink_recovery_errors nvlink_dl_ nvlink5_rx_errors nvlink5_rx_symbol_errors
+    nvlink5_recover""".split()
 )
 _SLOWDOWNS = (
     "violation_power_ns",
