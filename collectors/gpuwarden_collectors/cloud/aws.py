@@ -200,13 +200,5 @@ def lifecycle(reply: Reply, _: Stamp) -> Answer:
         return unknown(f"target-lifecycle-state: {state[:40]!r}")
     name, reason = _LEAVES[state]
     return answer(
-        (
-            TerminationNotice(
-                source=NAME,
-                kind=Kind.SCALE_IN,
-                id=identity("lifecycle", name),
-                hard=True,
-                reason=reason,
-            ),
-        )
+        (TerminationNotice(source=NAME, kind=Kind.SCALE_IN, id=identity("lifecycle", name), hard=True, reason=reason),)
     )

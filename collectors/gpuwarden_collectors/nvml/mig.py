@@ -92,9 +92,5 @@ def _memory(nvml: Any, handle: Any) -> dict[str, int]:
 def _bar1(nvml: Any, handle: Any) -> dict[str, int]:
     with suppress(nvml.NVMLError):
         bar1 = nvml.nvmlDeviceGetBAR1MemoryInfo(handle)
-        return {
-            "bar1_total_bytes": bar1.bar1Total,
-            "bar1_used_bytes": bar1.bar1Used,
-            "bar1_free_bytes": bar1.bar1Free,
-        }
+        return {"bar1_total_bytes": bar1.bar1Total, "bar1_used_bytes": bar1.bar1Used, "bar1_free_bytes": bar1.bar1Free}
     return {}

@@ -21,14 +21,7 @@ from gpuwarden_collectors.facts import CallError, GpuAnswer, GpuFacts, NvmlFacts
 from gpuwarden_collectors.nvml import devices
 from gpuwarden_collectors.nvml.due import phase_of_gpu
 from gpuwarden_collectors.nvml.gpu import Gpu
-from gpuwarden_collectors.nvml.library import (
-    PROBLEMS,
-    Code,
-    bounded,
-    error_text,
-    open_library,
-    read_text,
-)
+from gpuwarden_collectors.nvml.library import PROBLEMS, Code, bounded, error_text, open_library, read_text
 from gpuwarden_collectors.nvml.options import NvmlOptions
 from gpuwarden_collectors.nvml.reading_time import ReadingTime
 from gpuwarden_collectors.nvml.watched import Watched

@@ -160,14 +160,7 @@ class SimulatedNvml:
 
     def nvmlDeviceGetComputeRunningProcesses_v3(self, handle: Any) -> list[Any]:
         gpu = self._gpu(handle)
-        return [
-            SimpleNamespace(
-                pid=pid,
-                gpuInstanceId=_ANY,
-                computeInstanceId=_ANY,
-            )
-            for pid in gpu.pids
-        ]
+        return [SimpleNamespace(pid=pid, gpuInstanceId=_ANY, computeInstanceId=_ANY) for pid in gpu.pids]
 
     def nvmlDeviceGetFieldValues(self, handle: Any, fields: Sequence[tuple[int, int]]) -> Any:
         gpu = self._gpu(handle)

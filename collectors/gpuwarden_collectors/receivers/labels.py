@@ -54,12 +54,7 @@ class Labels:
     """
 
     def __init__(
-        self,
-        path: Path,
-        *,
-        patience: float = PATIENCE,
-        late: float = LATE,
-        clock: Callable[[], float] = time.monotonic,
+        self, path: Path, *, patience: float = PATIENCE, late: float = LATE, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._path = path
         self._patience = patience

@@ -19,13 +19,7 @@ from gpuwarden_collectors.slurm.errors import OddAnswer, Refused, SlurmError, Un
 from gpuwarden_collectors.slurm.facts import JOBS_UNKNOWN, SUSPENDED, NodeFacts, PartitionFacts
 from gpuwarden_collectors.slurm.jobs_facts import Job
 from gpuwarden_collectors.slurm.jobs_text import SQUEUE_FORMAT, squeue
-from gpuwarden_collectors.slurm.parse import (
-    NODE_FORMAT,
-    ROW_FORMAT,
-    shown_node,
-    sinfo_nodes,
-    sinfo_rows,
-)
+from gpuwarden_collectors.slurm.parse import NODE_FORMAT, ROW_FORMAT, shown_node, sinfo_nodes, sinfo_rows
 
 if TYPE_CHECKING:  # the configuration checks names with this module, before asyncio is loaded
     from gpuwarden_collectors.slurm.client import Commands

@@ -20,10 +20,7 @@ if TYPE_CHECKING:  # the builders read their own tables
 Detail = Callable[[], str]
 """Returns details of an exclusion that do not fit into a reason."""
 
-COUNTED: tuple[Callable[[Config, Clock, Counter], Sequence[Actuator]], ...] = (
-    marker_actuators,
-    exec_actuators,
-)
+COUNTED: tuple[Callable[[Config, Clock, Counter], Sequence[Actuator]], ...] = (marker_actuators, exec_actuators)
 """Builders of actuators that only know this node."""
 
 

@@ -76,10 +76,7 @@ def xid(number: int, rules: Rules, read: LineFacts | None = None) -> Explained:
     return f"Xid {number}: {row.meaning}", facts
 
 
-_TRAFFIC = {
-    True: "fatal: traffic over the NVSwitch may stop until it is reset",
-    False: "not fatal: traffic continues",
-}
+_TRAFFIC = {True: "fatal: traffic over the NVSwitch may stop until it is reset", False: "not fatal: traffic continues"}
 
 
 def sxid(number: int, rules: Rules, *, fatal: bool | None = None) -> Explained:

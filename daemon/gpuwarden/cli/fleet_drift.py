@@ -21,10 +21,7 @@ def show_drift(
     """Print what differs and the notes, and return the exit code."""
     outliers, lone = drift(rows, labels), sum(not groups(row, labels) for row in rows)
     if lone:
-        notes = [
-            *notes,
-            f"{lone} of {len(rows)} nodes are not compared: their machine type or GPU model is not known",
-        ]
+        notes = [*notes, f"{lone} of {len(rows)} nodes are not compared: their machine type or GPU model is not known"]
     if as_json:
         print(
             json.dumps({"notes": list(notes), "nodes": len(rows), "drift": [asdict(outlier) for outlier in outliers]})

@@ -65,11 +65,7 @@ def site_checks(
     """
     checks = {name: check for name, check in plugins.items() if check.enabled and options.enabled}
     runner = PluginRunner(
-        checks,
-        environment=plugin_environment(environment),
-        limit=options.limit,
-        clock=clock,
-        runner=options.runner,
+        checks, environment=plugin_environment(environment), limit=options.limit, clock=clock, runner=options.runner
     )
 
     async def run(deliver: Deliver) -> None:

@@ -89,9 +89,6 @@ def _webhook_misfits(here: str, webhook: WebhookOptions) -> Iterator[Misfit]:
     elif webhook.url and (fault := address_fault(webhook.url, query=True)):
         yield (f"{here}.url",), fault
     if webhook.token is not None and webhook.basic is not None:
-        yield (
-            (f"{here}.token", f"{here}.basic"),
-            "set either a bearer token or a password, not both",
-        )
+        yield ((f"{here}.token", f"{here}.basic"), "set either a bearer token or a password, not both")
     if webhook.ca is not None and webhook.url.startswith("http://"):
         yield (f"{here}.ca",), "certificates are used with https:// only"

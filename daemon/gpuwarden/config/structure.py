@@ -31,14 +31,7 @@ Keyed = tuple[KeyPath, str]
 T = TypeVar("T")
 
 UNKNOWN_KEY = "unknown key"
-_KINDS = {
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    str: "text",
-    dict: "a table",
-    list: "a list",
-}
+_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", dict: "a table", list: "a list"}
 
 
 def structure(tree: Tree, cls: type[T], *, parsers: Parsers) -> tuple[T, list[Keyed]]:
@@ -64,8 +57,7 @@ def _converter(parsers: Parsers) -> Converter:
     converter.register_structure_hook_factory(_is_mapping, lambda kind: _tables(converter, get_args(kind)[1]))
     converter.register_structure_hook_factory(_is_tuple, lambda kind: _list_of(converter, get_args(kind)[0]))
     converter.register_structure_hook_factory(
-        lambda kind: dataclasses.is_dataclass(kind) and kind not in parsers,
-        lambda cls: _table(converter, cls),
+        lambda kind: dataclasses.is_dataclass(kind) and kind not in parsers, lambda cls: _table(converter, cls)
     )
     for kind, (expected, parse) in {float: (EXPECTED, parse_duration), **parsers}.items():
         converter.register_structure_hook(kind, _from_text(expected, parse))

@@ -58,11 +58,7 @@ class Verbs:
         self._turn = asyncio.Lock()
 
     def table(self) -> Mapping[str, Verb]:
-        orders = {
-            "ack": self._acknowledge,
-            "accept": self._accept,
-            **order_verbs(self._service, _name, self._clock),
-        }
+        orders = {"ack": self._acknowledge, "accept": self._accept, **order_verbs(self._service, _name, self._clock)}
         return {
             "status": self._status,
             "events": self._events,

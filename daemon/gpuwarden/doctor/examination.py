@@ -6,17 +6,7 @@ import asyncio
 from dataclasses import replace
 
 from gpuwarden.config.model import Config
-from gpuwarden.doctor import (
-    host,
-    jobs,
-    pod,
-    prometheus,
-    running,
-    system,
-    termination,
-    unit,
-    web,
-)
+from gpuwarden.doctor import host, jobs, pod, prometheus, running, system, termination, unit, web
 from gpuwarden.doctor.check import Check, in_loop, in_thread, in_thread_with
 from gpuwarden.doctor.row import Row, fail
 from gpuwarden.doctor.running import Running

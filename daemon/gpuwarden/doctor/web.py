@@ -17,8 +17,7 @@ def web(config: Config) -> Iterator[Row]:
     listen, path = config.publish.listen, config.publish.web_config
     if path is None:
         yield ok(
-            "web",
-            f"{listen}, plain HTTP for every client that can connect; publish.web_config adds TLS and users",
+            "web", f"{listen}, plain HTTP for every client that can connect; publish.web_config adds TLS and users"
         )
         return
     try:

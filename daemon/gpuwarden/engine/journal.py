@@ -69,13 +69,7 @@ class Journal:
     projections: tuple[Projection, ...] = ()
     outputs: tuple[Callable[[Iterable[Event]], None], ...] = ()
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        *,
-        request_step: Callable[[Step], None],
-        clock: Clock,
-    ) -> None:
+    def __init__(self, ledger: Ledger, *, request_step: Callable[[Step], None], clock: Clock) -> None:
         self.recent: deque[Event] = deque(maxlen=RECENT_MOST)
         self.recalled = False
         """Whether the events from before this start, which the ledger has, are folded into the state."""

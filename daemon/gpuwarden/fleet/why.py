@@ -70,21 +70,11 @@ def why(rows: Sequence[Row], failing: Iterable[Row], labels: Mapping[Key, Mappin
     )
     enough = len(marked) >= MARKED_LEAST
     return Why(
-        failing=len(marked),
-        nodes=len(keys),
-        tests=len(tables),
-        causes=tuple(best[:CAUSES_MOST]) if enough else (),
+        failing=len(marked), nodes=len(keys), tests=len(tables), causes=tuple(best[:CAUSES_MOST]) if enough else ()
     )
 
 
 def _cause(labels: dict[str, str], having: frozenset[Key], of: frozenset[Key], marked: set[Key], tests: int) -> Cause:
     failing, both = len(of & marked), len(having & marked)
     p = min(1.0, tests * p_value(both, failing, len(having), len(of)))
-    return Cause(
-        labels=labels,
-        failing_with=both,
-        failing=failing,
-        having=len(having),
-        nodes=len(of),
-        p=p,
-    )
+    return Cause(labels=labels, failing_with=both, failing=failing, having=len(having), nodes=len(of), p=p)

@@ -78,11 +78,7 @@ async def _check(site: Site) -> dict[str, Any]:
 
 def _errors(site: Site, ledger: str, kernel_log: str) -> dict[str, str]:
     """Return the errors of a single pass, by component."""
-    texts = {
-        Component.LEDGER: ledger,
-        Component.KERNEL_LOG: kernel_log,
-        Component.CONFIG_FAULTY: site.config.fault,
-    }
+    texts = {Component.LEDGER: ledger, Component.KERNEL_LOG: kernel_log, Component.CONFIG_FAULTY: site.config.fault}
     return {component.value: text for component, text in texts.items() if text}
 
 

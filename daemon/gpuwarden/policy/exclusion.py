@@ -166,14 +166,7 @@ class _Steps:
             by, nobody = "gone since an earlier boot", True
         elif gone and (Flag.POWER in node_state.flags or (hold.rebooted and name in self.state.cycled)):
             by, nobody = "dropped by the scheduler, which reboots the node or switches it off", True
-        lifted = Lifted(
-            actuator=name,
-            why=hold.why,
-            reason=hold.reason,
-            by=by,
-            nobody=nobody,
-            since=hold.since or None,
-        )
+        lifted = Lifted(actuator=name, why=hold.why, reason=hold.reason, by=by, nobody=nobody, since=hold.since or None)
         self._event(EventKind.LIFTED, write(lifted))
 
     def _foreign(self, name: str, node_state: NodeState | None) -> None:

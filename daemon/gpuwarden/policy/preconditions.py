@@ -11,13 +11,7 @@ from gpuwarden.policy.model import Act, Flag, Intent, NodeState, Outcome, Owner,
 RANK = {Why.FAILURE: 0, Why.TERMINATION: 1, Why.OPERATOR: 2}
 """A reason of ours may be replaced by one of higher rank."""
 REPAIR_REMARKS = frozenset(
-    {
-        "Not responding",
-        "Node unexpectedly rebooted",
-        "reboot requested",
-        "reboot issued",
-        "reboot timed out",
-    }
+    {"Not responding", "Node unexpectedly rebooted", "reboot requested", "reboot issued", "reboot timed out"}
 )
 """Remarks that Slurm appends from 23.02 on while a machine is off or boots
 (src/slurmctld/{ping_nodes,controller,node_mgr,proc_req}.c). They follow from a repair or a replacement, and do not

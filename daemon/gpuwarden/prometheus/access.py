@@ -53,12 +53,7 @@ class Access:
 
 
 def access(
-    url: str,
-    *,
-    token: Path | None = None,
-    basic: Path | None = None,
-    ca: Path | None = None,
-    hints: Hints = NO_HINTS,
+    url: str, *, token: Path | None = None, basic: Path | None = None, ca: Path | None = None, hints: Hints = NO_HINTS
 ) -> Access:
     """Build an `Access` from a URL and files.
 

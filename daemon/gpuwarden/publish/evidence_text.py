@@ -216,11 +216,7 @@ NAMES: Mapping[str, Shown] = {
     "rdma_mib": Shown("sent over the network", "MiB/s"),
 }
 """Names by the key of the evidence in JSON. A key without an entry is shown with spaces instead of underscores."""
-COMPARED: Mapping[str, str] = {
-    "_of_siblings": " of siblings",
-    "_expected": " expected",
-    "_before": " before",
-}
+COMPARED: Mapping[str, str] = {"_of_siblings": " of siblings", "_expected": " expected", "_before": " before"}
 """Suffix of a key: suffix of the name, for the same value of siblings, as expected, or earlier."""
 COUNTED = re.compile(r"(\w+)_in_(\d+)_min")
 """Key of a port counter: the driver's name, and the minutes in which it grew."""

@@ -190,12 +190,7 @@ class Site:
 
     def about(self) -> Mapping[str, str | bool]:
         simulated = self.simulation is not None
-        return {
-            "node": self.config.node,
-            "mode": self.config.mode,
-            "simulated": simulated,
-            "version": __version__,
-        }
+        return {"node": self.config.node, "mode": self.config.mode, "simulated": simulated, "version": __version__}
 
 
 def _slurm_client(options: SlurmOptions) -> SlurmClient | None:

@@ -73,11 +73,7 @@ def sockets() -> list[str]:
 
 def local_files(command: Path, python: Path) -> Iterator[File]:
     """Yield the files of a local installation; their contents refer to its executables instead of the package's."""
-    replaced = {
-        PACKAGED_COMMAND: str(command),
-        PACKAGED_PYTHON: str(python),
-        PACKAGED_SHARE: LOCAL_SHARE,
-    }
+    replaced = {PACKAGED_COMMAND: str(command), PACKAGED_PYTHON: str(python), PACKAGED_SHARE: LOCAL_SHARE}
     for part in PARTS:
         for file in sorted(source().glob(part.pattern)):
             text = file.read_text("utf-8")

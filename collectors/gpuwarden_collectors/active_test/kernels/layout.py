@@ -60,7 +60,7 @@ COMPUTE_PARAMETERS = struct.Struct("@QQII")
 LOOPS = 32
 """Loops in a round; operands of int8 and bf16 start anew with each round."""
 OPERATIONS: Mapping[str, int] = MappingProxyType(
-    {"int8": 256 * 2 * 16 * 8 * 32, "bf16": 256 * 2 * 16 * 8 * 16, "fp64": 32 * 2 * 8 * 8 * 4, "alu": 0},
+    {"int8": 256 * 2 * 16 * 8 * 32, "bf16": 256 * 2 * 16 * 8 * 16, "fp64": 32 * 2 * 8 * 8 * 4, "alu": 0}
 )
 """Operations of one warp in one loop; a multiplication and an addition count one each. 0: not measured."""
 

@@ -44,5 +44,5 @@ def entry(
             *body,
             "ret;",
             "}",
-        ],
+        ]
     )

@@ -4,5 +4,5 @@ VERBS = {
     "test": (
         "gpuwarden.features.active_test.command",
         "test the GPUs of this node while they are idle: memory, compute, PCIe",
-    ),
+    )
 }

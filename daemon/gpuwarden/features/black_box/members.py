@@ -68,10 +68,7 @@ def find(path: Path) -> Found | None:
         ):
             return None
         return Found(
-            size=size,
-            boot_id=str(began["began"]),
-            begun=begun,
-            until=Stamp(begun.boottime + spent, begun.wall + spent),
+            size=size, boot_id=str(began["began"]), begun=begun, until=Stamp(begun.boottime + spent, begun.wall + spent)
         )
     except (ValueError, KeyError, TypeError):
         return None

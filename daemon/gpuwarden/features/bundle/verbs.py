@@ -1,8 +1,3 @@
 """The command of this feature."""
 
-VERBS = {
-    "bundle": (
-        "gpuwarden.features.bundle.command",
-        "make one archive about a failure, to hand to the vendor",
-    ),
-}
+VERBS = {"bundle": ("gpuwarden.features.bundle.command", "make one archive about a failure, to hand to the vendor")}

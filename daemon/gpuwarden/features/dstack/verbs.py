@@ -4,5 +4,5 @@ VERBS = {
     "dstack-interposer": (
         "gpuwarden.features.dstack.command",
         "proxy dstack's agent on this host, with the daemon's verdict as its health",
-    ),
+    )
 }

@@ -93,9 +93,7 @@ class JobScan:
             self.slurm.ask_again()
         error = "; ".join(filter(None, (error, listed.error, answer.error)))
         return Scanned(
-            seen=None if jobs is None else _seen(jobs, answer, self.slurm.node),
-            listed=not listed.error,
-            error=error,
+            seen=None if jobs is None else _seen(jobs, answer, self.slurm.node), listed=not listed.error, error=error
         )
 
     async def _listed(self) -> Listed:

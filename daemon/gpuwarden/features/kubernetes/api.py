@@ -197,12 +197,7 @@ class KubernetesApi:
     ) -> Reply:
         params = {"fieldManager": manager, **({"dryRun": "All"} if dry else {})}
         return await self._request(
-            undone,
-            "PATCH",
-            url,
-            params=params,
-            content=json.dumps(patch).encode(),
-            headers={"Content-Type": kind},
+            undone, "PATCH", url, params=params, content=json.dumps(patch).encode(), headers={"Content-Type": kind}
         )
 
     async def _request(self, undone: str, method: str, url: str, **request: Any) -> Reply:

@@ -4,5 +4,5 @@ VERBS = {
     "repair": (
         "gpuwarden.features.repair.command",
         "show the step that would repair a finding and what forbids it, or order it",
-    ),
+    )
 }

@@ -35,12 +35,7 @@ class SlurmActuator:
     sheds_load = False
 
     def __init__(
-        self,
-        options: SlurmOptions,
-        client: SlurmClient,
-        *,
-        clock: Clock,
-        detail: Callable[[], str] = str,
+        self, options: SlurmOptions, client: SlurmClient, *, clock: Clock, detail: Callable[[], str] = str
     ) -> None:
         self._options = options
         self._clock = clock

@@ -55,13 +55,7 @@ def node_state_of(node: NodeFacts, at: Stamp, pool: int | None) -> NodeState:
     if own is None:
         return out
     return replace(
-        out,
-        owner=Owner.OURS,
-        why=own.why,
-        reason=own.text,
-        suffix=own.suffix,
-        boot=own.boot,
-        instance=own.instance,
+        out, owner=Owner.OURS, why=own.why, reason=own.text, suffix=own.suffix, boot=own.boot, instance=own.instance
     )
 
 

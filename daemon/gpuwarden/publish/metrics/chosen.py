@@ -13,10 +13,7 @@ from gpuwarden_collectors.dataclass import dataclass
 ALL = frozenset((*(metric.name for metric in METRICS), *(PREFIX + field.name for field in FIELDS)))
 """The name of every metric."""
 BY_DEFAULT = frozenset(
-    (
-        *(metric.name for metric in METRICS if metric.default),
-        *(PREFIX + name for name in OF_EXPORTER | OF_DASHBOARDS),
-    )
+    (*(metric.name for metric in METRICS if metric.default), *(PREFIX + name for name in OF_EXPORTER | OF_DASHBOARDS))
 )
 _WITHOUT_ZEROS = frozenset(metric.name for metric in METRICS if metric.default and not metric.zeros)
 _SETS = {"default": BY_DEFAULT, "full": ALL}

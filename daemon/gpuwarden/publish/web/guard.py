@@ -63,14 +63,7 @@ class Guard:
     Without a `path` every client is served, without TLS. `deadline`: most seconds for a login.
     """
 
-    def __init__(
-        self,
-        path: Path | None,
-        clock: Clock,
-        *,
-        deadline: float = 10.0,
-        every: float = CHECK_EVERY,
-    ) -> None:
+    def __init__(self, path: Path | None, clock: Clock, *, deadline: float = 10.0, every: float = CHECK_EVERY) -> None:
         self._path = path
         self._clock = clock
         self._deadline = deadline

@@ -164,10 +164,9 @@ def _verification(
             f"{kind} accepts any certificate that a client made for itself, which protects nothing and is not "
             "supported: expected RequireAndVerifyClientCert",
         )
-    verify = {
-        "VerifyClientCertIfGiven": ssl.CERT_OPTIONAL,
-        "RequireAndVerifyClientCert": ssl.CERT_REQUIRED,
-    }.get(kind, ssl.CERT_NONE)
+    verify = {"VerifyClientCertIfGiven": ssl.CERT_OPTIONAL, "RequireAndVerifyClientCert": ssl.CERT_REQUIRED}.get(
+        kind, ssl.CERT_NONE
+    )
     if verify == ssl.CERT_NONE and authority:
         fault(key, "expected RequireAndVerifyClientCert or VerifyClientCertIfGiven beside a client CA")
     if verify == ssl.CERT_NONE and settings.client_allowed_sans:

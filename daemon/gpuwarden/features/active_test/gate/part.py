@@ -46,11 +46,7 @@ class Gated(ActiveTests):
         self._service = service
         test = site.config.of(ActiveTestOptions)
         self._gate = ReturnGate(
-            GateOptions(
-                socket=test.gate_socket,
-                within=test.gate_timeout,
-                turn=_turn(site, test),
-            ),
+            GateOptions(socket=test.gate_socket, within=test.gate_timeout, turn=_turn(site, test)),
             append=lambda events, step: service.journal.append(events, step=step),
             gate=lambda: gate_of(service.enforcement.state),
             level=lambda: level_of(service.enforcement.state, level),

@@ -43,9 +43,7 @@ class Rounds:
             free = []
         if free:
             await self._lease.begin(
-                self._node.level,
-                [gpu.uuid for gpu in free],
-                longest(self._node.level, len(free), self._node.parallel),
+                self._node.level, [gpu.uuid for gpu in free], longest(self._node.level, len(free), self._node.parallel)
             )
         begun = [GpuRun(self._node, gpu, self._peers(gpu, free)) for gpu in free]
         runs = iter(await asyncio.gather(*(run.test() for run in begun)))

@@ -21,11 +21,7 @@ from gpuwarden_collectors.pci_facts import PciKind
 _AMPERE = 7
 """nvmlDeviceArchitecture_t."""
 _PASSED_THROUGH = 1
-_VIRTUAL = {
-    2: "is a vGPU",
-    3: "is shared as vGPUs",
-    4: "is shared as vSGAs",
-}
+_VIRTUAL = {2: "is a vGPU", 3: "is shared as vGPUs", 4: "is shared as vSGAs"}
 """nvmlGpuVirtualizationMode_t."""
 _SHOWN = 4
 
