@@ -14,7 +14,7 @@ from struct import pack, unpack
 
 from gpuwarden_collectors.active_test.kernels import layout
 from gpuwarden_collectors.active_test.kernels.compute import ADD, STEP, weight
-from gpuwarden_collectors.active_test.kernels.mixing import MASK, ODD, mixed
+from gpuwarden_collectors.active_test.kernels.mixing import MASK, ODD
 from gpuwarden_collectors.active_test.kernels.tensor import (
     A_REGISTERS,
     A_TILES,
@@ -26,6 +26,7 @@ from gpuwarden_collectors.active_test.kernels.tensor import (
     turned,
 )
 from gpuwarden_collectors.dataclass import dataclass
+from support.pattern_model import mixed
 
 _QUARTERS, _ROWS, _COLUMNS = 4, 16, 8
 _EXACT = 1 << 24

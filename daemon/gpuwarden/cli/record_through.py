@@ -19,7 +19,6 @@ from gpuwarden.trace.pseudonyms import Pseudonyms
 from gpuwarden.trace.recorder import new_trace
 
 POLLED_EVERY = 1.0
-FLUSHED_EVERY = 5.0
 
 Piece = dict[str, Any]
 

@@ -14,15 +14,15 @@ from gpuwarden_collectors.active_test.chunks import KernelTally, chunk
 from gpuwarden_collectors.active_test.cuda.device import prepare
 from gpuwarden_collectors.active_test.kernels import layout
 from gpuwarden_collectors.active_test.kernels.layout import WarpRecord
-from gpuwarden_collectors.active_test.kernels.pattern import word
 from gpuwarden_collectors.active_test.level import Level
-from gpuwarden_collectors.active_test.locality import local_cpus
 from gpuwarden_collectors.active_test.memory_kernels import pattern
 from gpuwarden_collectors.active_test.pcie import DISCARDED, JUDGED, best
+from gpuwarden_collectors.active_test.locality import local_cpus
 from gpuwarden_collectors.active_test.request import PLANS
 from gpuwarden_collectors.active_test.turn import turn
 from support.active_workers import run
 from support.fake_cuda_library import FakeCuda
+from support.pattern_model import word
 
 ROUNDS = 10
 LOOPS = ROUNDS * layout.LOOPS

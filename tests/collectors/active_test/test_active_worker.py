@@ -9,12 +9,12 @@ import pytest
 from gpuwarden_collectors.active_test.facts import Deviation, GpuMeasured, KernelMeasured, Obstacle
 from gpuwarden_collectors.active_test.kernels import layout
 from gpuwarden_collectors.active_test.kernels.constants import SEEDS
-from gpuwarden_collectors.active_test.kernels.pattern import word
 from gpuwarden_collectors.active_test.memory_kernels import pattern
 from gpuwarden_collectors.active_test.pcie import DISCARDED, JUDGED
 from gpuwarden_collectors.active_test.peers import PEER_PATTERN
 from support.active_workers import active_worker, request, run
 from support.fake_cuda_library import MEMORY, FakeCuda
+from support.pattern_model import word
 
 GIB = 1 << 30
 BEYOND_PCIE = 2 << 20  # an offset that the short copies of PCIe do not reach

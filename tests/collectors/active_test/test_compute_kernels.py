@@ -75,7 +75,7 @@ def test_the_checksum_is_the_known_one_times_the_rounds(entry: str, seed: int, r
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("entry", layout.COMPUTE_ENTRIES)
+@pytest.mark.parametrize("entry", layout.TENSOR_ENTRIES + layout.MIX_ENTRIES)
 def test_all_warps_of_a_grid_have_one_checksum_and_each_its_place_and_sm(entry: str) -> None:
     record = warp(entry, block=3, number=5, sm=131)
     assert (record.checksum, record.sm) == (undisturbed(entry), 131)

@@ -11,7 +11,7 @@ import pytest
 
 from gpuwarden_collectors.active_test.kernels import layout, memory
 from gpuwarden_collectors.active_test.kernels.layout import ADDRESS, HASH, VERIFY, VERIFY_WRITE, WRITE, MemoryRecord
-from gpuwarden_collectors.active_test.kernels.pattern import word
+from support.pattern_model import word
 from support.ptx.text import Kernel, kernels
 from support.ptx.warp import Memory, run
 from support.quick import first_quick

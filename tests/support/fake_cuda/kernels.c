@@ -40,7 +40,7 @@ bool is_memory_kernel(const char *entry) {
     return false;
 }
 
-/* --- Memory: kernels/pattern.py in C -------------------------------------------------------------------------------- */
+/* --- Memory: support/pattern_model.py in C -------------------------------------------------------------------------------- */
 
 static uint32_t mixed(uint32_t value, uint32_t addend) {
     value ^= value >> 16;

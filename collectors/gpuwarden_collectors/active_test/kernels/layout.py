@@ -1,7 +1,7 @@
 """The interface of the kernels of `gpuwarden test`: entry names, parameters, grids, and the records they write.
 
 Two PTX texts: `memory.text()` (sm_70 on) with `MEMORY_ENTRIES`, `tensor.text()` and `mix.text()` (sm_80 on) with
-`COMPUTE_ENTRIES`.
+`TENSOR_ENTRIES` and `MIX_ENTRIES`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,6 @@ TENSOR_ENTRIES = ("int8", "bf16")
 """Their checksum is known: rounds * `constants.CHECKSUMS[entry][seed]` modulo 2**32."""
 MIX_ENTRIES = ("fp64", "alu")
 """Kernels without a known checksum: the majority of warps decides."""
-COMPUTE_ENTRIES = TENSOR_ENTRIES + MIX_ENTRIES
 COMPUTE_NAMES = ("out", "seed", "rounds", "spare")
 """Parameters: `out` is the address of the warps' records, `rounds` at least 1, `spare` 0."""
 COMPUTE_PARAMETERS = struct.Struct("@QQII")

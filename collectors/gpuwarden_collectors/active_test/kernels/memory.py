@@ -11,11 +11,12 @@ from collections.abc import Iterator
 
 from gpuwarden_collectors.active_test.kernels import layout
 from gpuwarden_collectors.active_test.kernels.mixing import ODD, mix
-from gpuwarden_collectors.active_test.kernels.pattern import LANES
 from gpuwarden_collectors.active_test.kernels.ptx import entry, module
 
 _FLIGHT = 4
 _WORDS = range(layout.UNIT // 4)
+LANES = (0x00000000, 0xA5A5A5A5, 0x3C3C3C3C, 0xF00FF00F)
+"""Masks that invert the four words of a 16-byte unit of the hash pattern, after rotation by 0, 8, 16 and 24 bits."""
 _REGISTERS = {
     "u64": "%i, %last, %threads, %unit, %step, %hop, %wide, %wrong, %slot, %offset, %record, "
     + ", ".join(f"%at{k}" for k in range(_FLIGHT)),
@@ -122,7 +123,7 @@ def _vector(registers: str) -> str:
 
 
 def _expected(kind: int) -> Iterator[str]:
-    """Yields PTX that computes `pattern.word` for the four words of %unit, into %e0 to %e3."""
+    """Yields PTX that computes the expected four words of %unit, into %e0 to %e3."""
     yield "cvt.u32.u64 %value, %unit;"
     if kind == layout.ADDRESS:
         yield from ("shr.u64 %wide, %unit, 30;", "cvt.u32.u64 %h, %wide;", "shl.b32 %value, %value, 2;")

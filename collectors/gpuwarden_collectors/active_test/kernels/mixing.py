@@ -1,4 +1,4 @@
-"""The 32-bit mixing function of patterns and operands, in Python and PTX (MurmurHash3's finaliser, public domain)."""
+"""The 32-bit mixing function of patterns and operands, as PTX (MurmurHash3's finaliser, public domain)."""
 
 from __future__ import annotations
 
@@ -8,20 +8,11 @@ FIRST, SECOND = 0x85EBCA6B, 0xC2B2AE35
 MASK = 0xFFFFFFFF
 
 
-def mixed(value: int, addend: int) -> int:
-    """Mixes two 32-bit numbers: flipping any input bit changes about half of the result's bits.
+def mix(register: str, addend: str, scratch: str) -> list[str]:
+    """Returns PTX that mixes a register and `addend` in place: flipping any input bit changes about half of the result's.
 
     For a fixed `addend` no two values have the same result.
     """
-    value ^= value >> 16
-    value = (value * FIRST + addend) & MASK
-    value ^= value >> 13
-    value = value * SECOND & MASK
-    return value ^ value >> 16
-
-
-def mix(register: str, addend: str, scratch: str) -> list[str]:
-    """Returns PTX that applies `mixed` to a register in place."""
     return [
         f"shr.u32 {scratch}, {register}, 16;",
         f"xor.b32 {register}, {register}, {scratch};",

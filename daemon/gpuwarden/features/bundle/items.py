@@ -114,15 +114,3 @@ CONFIGURATION_MOST = 1 * MIB
 BOX_MOST = 14 * MIB
 PAGES_MOST = 4 * MIB
 """Most bytes of index page, RMA text, boards and manifest together."""
-OF_OURS = (
-    STATUS_MOST,
-    INVENTORY_MOST,
-    HOST_MOST,
-    EVENTS_MOST,
-    TESTS_MOST,
-    KERNEL_MOST,
-    XIDS_MOST,
-    CONFIGURATION_MOST,
-    BOX_MOST,
-    PAGES_MOST,
-)

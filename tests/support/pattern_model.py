@@ -1,12 +1,19 @@
-"""The words that the memory kernels write and expect."""
+"""The words that the memory kernels write and expect, computed in Python: what their PTX must agree with."""
 
 from __future__ import annotations
 
 from gpuwarden_collectors.active_test.kernels.layout import ADDRESS
-from gpuwarden_collectors.active_test.kernels.mixing import MASK, ODD, mixed
+from gpuwarden_collectors.active_test.kernels.memory import LANES
+from gpuwarden_collectors.active_test.kernels.mixing import FIRST, MASK, ODD, SECOND
 
-LANES = (0x00000000, 0xA5A5A5A5, 0x3C3C3C3C, 0xF00FF00F)
-"""Masks that invert the four words of a 16-byte unit of the hash pattern, after rotation by 0, 8, 16 and 24 bits."""
+
+def mixed(value: int, addend: int) -> int:
+    """Mixes two 32-bit numbers as the PTX of `mixing.mix` does."""
+    value ^= value >> 16
+    value = (value * FIRST + addend) & MASK
+    value ^= value >> 13
+    value = value * SECOND & MASK
+    return value ^ value >> 16
 
 
 def word(index: int, seed: int, kind: int, complement: int = 0) -> int:
