@@ -23,22 +23,25 @@ import ctypes
 import json
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
-from gpuwarden_collectors.active_test.locality import stay_near
 from gpuwarden_collectors.active_test.memory import Allowance
 from gpuwarden_collectors.active_test.request import PLANS, Request, parsed
 from gpuwarden_collectors.active_test.run import run
 from gpuwarden_collectors.codec import to_wire
+from gpuwarden_collectors.facts import slot_of
 from gpuwarden_collectors.host_facts import TESTER
+from gpuwarden_collectors.host_files import text_or_empty
 from gpuwarden_collectors.worker.separation import end_with, own_streams
 
 REFUSED = 64
 """Exit status, EX_USAGE."""
 _PR_SET_NAME = 15  # linux/prctl.h
+_CPUS_MOST = 4096  # most CPUs of a host
 _LONGEST_ANSWER = 4096
 
 
@@ -120,6 +123,25 @@ def main() -> None:
     measured = run(request, parent.progress, parent.ask_compute, parent.ask_memory)
     parent.write({"measured": to_wire(measured)})
     os._exit(0)  # a normal exit would call the driver again; the kernel frees the GPU, too, and does not hang
+
+
+def local_cpus(slot: str, sys: str = "/sys") -> set[int]:
+    """Returns the CPUs that the kernel lists as local to this PCI address; empty if it lists none."""
+    cpus: set[int] = set()
+    for part in text_or_empty(f"{sys}/bus/pci/devices/{slot_of(slot)}/local_cpulist").split(","):
+        first, _, last = part.partition("-")
+        with suppress(ValueError):
+            cpus.update(range(int(first), min(int(last or first), _CPUS_MOST) + 1))
+    return cpus
+
+
+def stay_near(slot: str) -> None:
+    """Restricts this process to CPUs local to the GPU, so that copy speeds of different tests are comparable.
+
+    Pinned memory comes from the NUMA node of the CPU that allocates it.
+    """
+    if near := local_cpus(slot) & os.sched_getaffinity(0):
+        os.sched_setaffinity(0, near)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from gpuwarden.base.paths import LEDGER
 from gpuwarden.base.threads import detached
 from gpuwarden.config.model import Config
 from gpuwarden.config.sources import in_pod
-from gpuwarden.doctor.lasting import after_a_boot
 from gpuwarden.doctor.row import Row, fail, ok, warn
 from gpuwarden_collectors.base import CollectorError, Facts, Observation, PassOutcome, SourceAbsent
 from gpuwarden_collectors.dcgm.addresses import running_engine
@@ -21,6 +20,7 @@ from gpuwarden_collectors.driver_libraries import loaded
 from gpuwarden_collectors.facts import NvmlFacts, NvmlProblem
 from gpuwarden_collectors.host_files import read_text
 from gpuwarden_collectors.kernel_log.sources import FollowedFile, KmsgDevice, open_source
+from gpuwarden_collectors.mount_table import in_memory
 from gpuwarden_collectors.nvml.library import LIBRARY as NVML
 from gpuwarden_collectors.nvml.options import NvmlOptions
 from gpuwarden_collectors.pci import PciCollector
@@ -230,3 +230,22 @@ def dcgm_row(seen: Observation[DcgmFacts], address: str, library: str = "") -> R
         return fail("dcgm", f"an engine listens at {address}: {seen.error or 'no response'}", to_do)
     state = f"engine {facts.engine_version or 'of unknown version'} answers at {facts.address or address}"
     return ok("dcgm", f"{state}: {len(facts.gpus)} GPUs{library and f', library {library}'}")
+
+
+def after_a_boot(config: Config, folder: Path) -> Iterator[Row]:
+    """Yield a row if a reboot empties the state directory, none if it is on a disk. `folder`: its existing parent.
+
+    A state directory in memory is usual on diskless nodes.
+    """
+    kind = in_memory(folder.resolve(), config.paths.proc / "self/mountinfo")
+    if not kind:
+        return
+    state = (
+        f"{config.state.dir} is on {kind}, which a boot empties: only an operator lifts earlier exclusions of gpuwarden"
+    )
+    if config.inventory.expected_gpus is not None:
+        yield ok("state after a boot", state)
+        return
+    state = f"{state}, and a GPU that is gone after it is not reported"
+    to_do = "set inventory.expected_gpus, or keep the state on a disk of this node (docs/use/systemd.md#state-on-another-disk)"
+    yield warn("state after a boot", state, to_do)

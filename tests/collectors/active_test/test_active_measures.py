@@ -17,7 +17,7 @@ from gpuwarden_collectors.active_test.kernels.layout import WarpRecord
 from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.active_test.memory_kernels import pattern
 from gpuwarden_collectors.active_test.pcie import DISCARDED, JUDGED, best
-from gpuwarden_collectors.active_test.locality import local_cpus
+from gpuwarden_collectors.active_test.process import local_cpus
 from gpuwarden_collectors.active_test.request import PLANS
 from gpuwarden_collectors.active_test.turn import turn
 from support.active_workers import run

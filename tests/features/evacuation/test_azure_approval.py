@@ -13,7 +13,7 @@ import pytest
 from gpuwarden.config.model import ConfigError, load
 from gpuwarden.config.sources import Sources
 from gpuwarden.features.evacuation.azure_approval import AzureApproval
-from gpuwarden.features.evacuation.settings import settings
+from gpuwarden.features.evacuation.daemon import settings
 from gpuwarden.policy.model import Result
 from gpuwarden_collectors.cloud.metadata import Metadata
 from support.daemons import FakeHost, RunningDaemon

@@ -16,7 +16,7 @@ from gpuwarden.base.capabilities import FOR_SIGNALS, KILL, SYS_PTRACE, Capabilit
 from gpuwarden.features.evacuation.acknowledge import Acknowledged
 from gpuwarden.features.evacuation.acknowledgements import Acknowledgements
 from gpuwarden.features.evacuation.active_notices import ActiveNotices
-from gpuwarden.features.evacuation.gpu_processes import gpu_processes
+from gpuwarden.features.evacuation.daemon import gpu_processes
 from gpuwarden.features.evacuation.policy.budget import FAILING_GPU
 from gpuwarden.features.evacuation.policy.model import Sent
 from gpuwarden.features.evacuation.slurm.job_scan import SlurmJobScan

@@ -11,7 +11,7 @@ import pytest
 
 from gpuwarden.actuators.fleet_turn import FleetTurn, TurnOptions, read_marks
 from gpuwarden.features.active_test.at_once import TEST
-from gpuwarden.features.active_test.gate.slurm_mark import gate_turn
+from gpuwarden.features.active_test.gate.part import gate_turn
 from gpuwarden.features.repair.budget import REPAIR
 from gpuwarden.policy.fleet_marks import Mark
 from gpuwarden_collectors.slurm.client import Commands, SlurmClient

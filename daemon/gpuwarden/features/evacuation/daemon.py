@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from fnmatch import translate
 from typing import Any
 
+from gpuwarden.config.model import Config
 from gpuwarden.engine.journal import Step
 from gpuwarden.features.evacuation.acknowledge import Acknowledge
 from gpuwarden.features.evacuation.acknowledgements import Acknowledgements
 from gpuwarden.features.evacuation.active_notices import ActiveNotices, active_notices
+from gpuwarden.features.evacuation.azure_approval import AzureApproval
 from gpuwarden.features.evacuation.driver import Evacuation
-from gpuwarden.features.evacuation.gpu_processes import GpuProcesses, gpu_processes
 from gpuwarden.features.evacuation.job_scan import JobScan
-from gpuwarden.features.evacuation.settings import approval, settings
+from gpuwarden.features.evacuation.policy.delivery import DeliveryRules, SiteRule
+from gpuwarden.features.evacuation.policy.plan import EvacuationSettings
 from gpuwarden.features.evacuation.shown import NAME
 from gpuwarden.features.evacuation.slurm.job_scan import SlurmJobScan
 from gpuwarden.health.model import Event
@@ -24,7 +27,10 @@ from gpuwarden.publish.sockets.unix_socket import VerbError
 from gpuwarden.runtime.part import Part, Service
 from gpuwarden.runtime.wiring import Site
 from gpuwarden_collectors.base import Clock
-from gpuwarden_collectors.facts import Stamp
+from gpuwarden_collectors.cloud.metadata import Metadata
+from gpuwarden_collectors.cloud.registry import AZURE
+from gpuwarden_collectors.facts import GpuAnswer, GpuFacts, Stamp
+from gpuwarden_collectors.process_stat import is_there
 from gpuwarden_collectors.receivers.labels import Labels
 from gpuwarden_collectors.receivers.reader import ReceiversReader
 from gpuwarden_collectors.slurm.options import conf_path
@@ -122,3 +128,44 @@ class EvacuationPart(Part):
             instance=self._site.instance,
             now=now,
         )
+
+
+GpuProcesses = Mapping[str, frozenset[int]]
+"""PIDs by the slot of their GPU."""
+_CALL = "nvmlDeviceGetComputeRunningProcesses"
+
+
+def gpu_processes(before: GpuProcesses, gpus: Iterable[GpuFacts]) -> GpuProcesses:
+    """Return the PIDs on each GPU, by slot. A GPU without an answer keeps those that still exist: PIDs are reused."""
+    listed = {gpu.slot: frozenset(process.pid for process in gpu.processes) for gpu in gpus if _says(gpu)}
+    return listed | {slot: frozenset(filter(is_there, pids)) for slot, pids in before.items() if slot not in listed}
+
+
+def _says(gpu: GpuFacts) -> bool:
+    return gpu.answer is GpuAnswer.OK and not any(error.call.startswith(_CALL) for error in gpu.errors)
+
+
+def settings(config: Config) -> EvacuationSettings:
+    """Return how jobs are signalled and requeued by `[jobs]`, and whether an end may be approved early."""
+    jobs, azure = config.jobs, config.termination.of(AZURE)
+    rules = tuple(
+        SiteRule(signal=rule.signal.upper(), partition=rule.partition, name=translate(rule.name) if rule.name else "")
+        for rule in jobs.rules.values()
+    )
+    return EvacuationSettings(
+        delivery=DeliveryRules(default=jobs.signal.upper(), rules=rules),
+        requeue=jobs.requeue,
+        final_node_state=jobs.final_node_state,
+        requeue_for_gpu=jobs.failing_gpu == "requeue",
+        slurm=config.slurm.enabled,
+        approve=azure.approve,
+        signal_again=jobs.signal_again,
+    )
+
+
+def approval(config: Config) -> AzureApproval | None:
+    """Return the client for early approval (Azure scheduled events); None unless it is enabled."""
+    azure = config.termination.of(AZURE)
+    if not azure.approve:
+        return None
+    return AzureApproval(Metadata(azure.endpoint or AZURE.endpoint, azure.timeout))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
-from gpuwarden.actuators.fleet_turn import Turn
+from gpuwarden.actuators.fleet_turn import FleetTurn, Turn, TurnOptions
+from gpuwarden.features.active_test.at_once import TEST, refusal
 from gpuwarden.features.active_test.daemon import ActiveTests
 from gpuwarden.features.active_test.gate.requirement import PassedTest, Sees, gate_of, level_of
 from gpuwarden.features.active_test.gate.rules import Assessed
 from gpuwarden.features.active_test.gate.runner import GateOptions, ReturnGate
-from gpuwarden.features.active_test.gate.slurm_mark import gate_turn
 from gpuwarden.features.active_test.memory import NAME, memory_of
 from gpuwarden.features.active_test.options import ActiveTestOptions, level_before_return
 from gpuwarden.features.active_test.snapshot import of
+from gpuwarden.features.active_test.testers import read_testers
 from gpuwarden.policy.situation import Situation
 from gpuwarden.publish.snapshot import Snapshot
 from gpuwarden.runtime.part import Part, Service
@@ -20,6 +22,8 @@ from gpuwarden.runtime.wiring import Site
 from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.facts import Stamp
+from gpuwarden_collectors.slurm.client import Commands, SlurmClient
+from gpuwarden_collectors.slurm.options import SlurmOptions
 
 PROBE_AND_START = 120.0
 """Seconds by which the mark of a test outlasts `test.gate_timeout`."""
@@ -96,3 +100,19 @@ def _turn(site: Site, test: ActiveTestOptions) -> Turn | None:
         lasts=test.gate_timeout + PROBE_AND_START,
         pause=site.config.breaker.recount_after,
     )
+
+
+def gate_turn(
+    client: SlurmClient, slurm: SlurmOptions, *, at_once: int, slurm_user: str, lasts: float, pause: float
+) -> FleetTurn:
+    """Return the turn of this node. `at_once`: most nodes under test. `slurm_user`: the user whose test jobs also
+    count. `lasts`: most seconds of a test. `pause`: seconds between writing the mark and the second count, at least
+    one.
+    """
+
+    async def refused(commands: Commands, name: str) -> str:
+        testers = await read_testers(commands, slurm_user, time.time())
+        return refusal(at_once, testers.held, name)
+
+    turn = TurnOptions(what=TEST, done="tested", lasts=lasts, pause=pause)
+    return FleetTurn(client, slurm, turn, refused)

@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from gpuwarden.features.active_test.judging.judgement import judge
-from gpuwarden.features.active_test.judging.outcome import ActiveVerdict
+from gpuwarden.features.active_test.judging.outcome import ActiveVerdict, Outcome
 from gpuwarden.features.active_test.tester.ending import Ended, Ending
 from gpuwarden.features.active_test.tester.gpu_test import Node, Transfers, identity_of, sleeping
 from gpuwarden.features.active_test.tester.growth import vanished, with_growth
@@ -28,12 +29,12 @@ from gpuwarden.features.active_test.tester.report import Report
 from gpuwarden.features.active_test.tester.rounds import Rounds
 from gpuwarden.features.active_test.tester.selection import selected
 from gpuwarden.features.active_test.tester.surroundings import cache_folder, environment, identity
-from gpuwarden.features.active_test.tester.verdicts import by_daemon
 from gpuwarden.features.active_test.tester.worker import Identity
 from gpuwarden_collectors.active_test.facts import GpuTest, Obstacle
 from gpuwarden_collectors.active_test.host_facts import HostFacts
 from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.codec import CodecError, from_wire
 from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import GpuFacts, Stamp
 from gpuwarden_collectors.nvml.options import NvmlOptions
@@ -204,3 +205,15 @@ class ActiveTest:
 def _held(held: Held, now: Stamp) -> str:
     since = "" if held.holder.since is None else f", for {now.boottime - held.holder.since:.0f} s"
     return f"{held}{since}: wait for its end, or end it with SIGTERM"
+
+
+def by_daemon(answer: Mapping[str, Any], tests: Sequence[GpuTest]) -> dict[str, Outcome] | None:
+    """Return the daemon's outcomes by UUID from its answer to `test-result`; None if it is malformed or lacks a GPU.
+
+    The daemon uses the past of each GPU. Without its outcomes the run is judged on its own.
+    """
+    try:
+        outcomes = {uuid: from_wire(Outcome, value) for uuid, value in answer["outcomes"].items()}
+    except (CodecError, KeyError, AttributeError):
+        return None
+    return outcomes if {test.uuid for test in tests} <= outcomes.keys() else None
