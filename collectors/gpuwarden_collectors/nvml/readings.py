@@ -302,10 +302,11 @@ FIELDS: tuple[Field, ...] = (
     Field("recovery_action", 230),
 )  # fmt: skip
 
-SINCE_LOAD = (
-    "violation_power_ns", "violation_sync_boost_ns", "violation_low_utilization_ns", "slowdown_sw_thermal_ns",
-    "ecc_corrected_volatile", "ecc_uncorrected_volatile", "nvlink_replay_errors", "nvlink_recovery_errors",
-)  # fmt: skip
+SINCE_LOAD = tuple(
+    """
+    violation_power_ns violation_sync_boost_ns violation_low_utilization_ns slowdown_sw_thermal_ns
+    ecc_corrected_volatile ecc_uncorrected_volatile nvlink_replay_errors nvlink_recovery_errors""".split()
+)
 """Counters read in each pass that restart when the driver loads or the GPU is reset: if one decreased between two
 passes, all earlier values may be outdated."""
 

@@ -34,26 +34,22 @@ from importlib import import_module
 from typing import Any
 
 FEATURES: Mapping[str, frozenset[str]] = {
-    "evacuation": frozenset({"doctor", "log_lines", "metrics", "status", "status_text", "daemon"}),
-    "active_test": frozenset({
-        "conditions", "memory", "detectors", "set_aside", "options", "verbs", "doctor", "log_lines", "snapshot", "metrics", "status",
-        "status_text", "reasons", "daemon",
-    }),
-    "repair": frozenset({
-        "memory", "options", "verbs", "doctor", "log_lines", "events", "metrics", "status", "status_text", "reasons", "daemon",
-    }),
-    "job_stall": frozenset({"conditions", "memory", "detectors"}),
-    "slurm": frozenset({"options", "register", "daemon", "doctor", "verbs"}),
-    "kubernetes": frozenset({"options", "register", "daemon", "doctor", "sources"}),
-    "file": frozenset({"options", "actuator"}),
-    "dstack": frozenset({"options", "verbs", "doctor"}),
-    "nvhcd": frozenset({"options", "verbs"}),
-    "why": frozenset({
-        "conditions", "memory", "detectors", "log_lines", "events", "snapshot", "verbs", "metrics", "status", "status_text", "daemon",
-    }),
-    "bundle": frozenset({"memory", "options", "verbs", "log_lines", "snapshot", "status", "status_text", "doctor", "daemon"}),
-    "black_box": frozenset({"options", "log_lines", "metrics", "status", "status_text", "daemon"}),
-}  # fmt: skip
+    name: frozenset(modules.split())
+    for name, modules in {
+        "evacuation": "doctor log_lines metrics status status_text daemon",
+        "active_test": "conditions memory detectors set_aside options verbs doctor log_lines snapshot metrics status status_text reasons daemon",
+        "repair": "memory options verbs doctor log_lines events metrics status status_text reasons daemon",
+        "job_stall": "conditions memory detectors",
+        "slurm": "options register daemon doctor verbs",
+        "kubernetes": "options register daemon doctor sources",
+        "file": "options actuator",
+        "dstack": "options verbs doctor",
+        "nvhcd": "options verbs",
+        "why": "conditions memory detectors log_lines events snapshot verbs metrics status status_text daemon",
+        "bundle": "memory options verbs log_lines snapshot status status_text doctor daemon",
+        "black_box": "options log_lines metrics status status_text daemon",
+    }.items()
+}
 """Which modules of the table above each feature has. The order of features is that of rows in documents, and that in
 which parts of the daemon stop: evacuation is first, since a machine that ends leaves little time."""
 

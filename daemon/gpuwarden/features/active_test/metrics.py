@@ -51,45 +51,18 @@ def _by_gpu(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], tuple[PastTes
 
 
 METRICS: tuple[Metric, ...] = (
-    Metric(
-        "gpuwarden_test_runs_total",
-        COUNTER,
-        ("level", "result"),
-        _runs,
-        "Active tests of single GPUs, by level and result, since the ledger began. No series before the first test. Result no_verdict: the GPU was in "
-        "use, or the test was interrupted or could not run.",
-        default=False,
-    ),
-    Metric(
-        "gpuwarden_test_last_timestamp_seconds",
-        GAUGE,
-        (*GPU, "level"),
-        _last,
-        "Time of the last active test of this GPU at this level, Unix time. No series before the first test.",
-    ),
-    Metric(
-        "gpuwarden_test_result",
-        GAUGE,
-        (*GPU, "result"),
-        _results,
-        "1 for the result of the last active test of this GPU, 0 for the others. The result nothing_found does not prove that the GPU is healthy. "
-        "No series before the first test.",
-    ),
-    Metric(
-        "gpuwarden_test_figure",
-        GAUGE,
-        (*GPU, "figure"),
-        _figure_samples,
-        "Speeds in the last active test of this GPU without other work on it: int8 in operations per second; in bytes per second verify and write (memory), "
-        "to_device and to_host (PCIe), and peers (reads from other GPUs, median).",
-    ),
-    Metric(
-        "gpuwarden_return_gate",
-        GAUGE,
-        ("state",),
-        _return_gate,
-        "1 for the state of the test before a return, 0 for the others: clear (none is due), waiting, running, person (an operator must act), impossible (this "
-        "host cannot test, and returns without a test). No series while test.return_gate is off and repair.steps is empty.",
-        default=False,
-    ),
-)
+    Metric("gpuwarden_test_runs_total", COUNTER, ("level", "result"), _runs,
+           "Active tests of single GPUs, by level and result, since the ledger began. No series before the first test. Result no_verdict: the GPU was in "
+           "use, or the test was interrupted or could not run.", default=False),
+    Metric("gpuwarden_test_last_timestamp_seconds", GAUGE, (*GPU, "level"), _last,
+           "Time of the last active test of this GPU at this level, Unix time. No series before the first test."),
+    Metric("gpuwarden_test_result", GAUGE, (*GPU, "result"), _results,
+           "1 for the result of the last active test of this GPU, 0 for the others. The result nothing_found does not prove that the GPU is healthy. "
+           "No series before the first test."),
+    Metric("gpuwarden_test_figure", GAUGE, (*GPU, "figure"), _figure_samples,
+           "Speeds in the last active test of this GPU without other work on it: int8 in operations per second; in bytes per second verify and write (memory), "
+           "to_device and to_host (PCIe), and peers (reads from other GPUs, median)."),
+    Metric("gpuwarden_return_gate", GAUGE, ("state",), _return_gate,
+           "1 for the state of the test before a return, 0 for the others: clear (none is due), waiting, running, person (an operator must act), impossible (this "
+           "host cannot test, and returns without a test). No series while test.return_gate is off and repair.steps is empty.", default=False),
+)  # fmt: skip

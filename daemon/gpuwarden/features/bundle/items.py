@@ -51,56 +51,19 @@ def _doctor(order: Order, _: Path) -> tuple[str, ...]:
 
 
 PROGRAMS = (
-    Program(
-        name="nvidia-smi-q.txt",
-        about="nvidia-smi -q: all that the driver reports of each GPU",
-        command=lambda _, __: ("nvidia-smi", "-q"),
-        deadline=60.0,
-        most=4 * MIB,
-    ),
-    Program(
-        name="nvidia-bug-report.log.gz",
-        about="NVIDIA's own report, which each vendor asks for first",
-        command=lambda _, file: ("nvidia-bug-report.sh", "--safe-mode", "--output-file", str(file)),
-        deadline=300.0,
-        most=12 * MIB,
-        writes=True,
-        anonymous=False,
-    ),
-    Program(
-        name="dmesg.txt",
-        about="the kernel log, its last 4 MiB",
-        command=lambda _, __: ("sh", "-c", f"dmesg --time-format=iso | tail -c {4 * MIB}"),
-        deadline=20.0,
-        most=4 * MIB,
-        anonymous=False,
-        read=True,
-    ),
-    Program(
-        name="dcgm-health.json",
-        about="DCGM's last health results",
-        command=lambda _, __: ("dcgmi", "health", "--check", "--json"),
-        deadline=30.0,
-        most=1 * MIB,
-    ),
-    Program(
-        name="dcgm-diagnostics.log",
-        about="the end of the log of DCGM's diagnostics (dcgmi diag), which are not run for this",
-        command=lambda _, __: ("tail", "-c", str(MIB), _NVVS),
-        deadline=10.0,
-        most=1 * MIB,
-        anonymous=False,
-    ),
-    Program(
-        name="doctor.json",
-        about="gpuwarden doctor: what works on this host, and what does not",
-        command=_doctor,
-        deadline=120.0,
-        most=1 * MIB,
-        fine=frozenset({0, 1, 2}),
-        anonymous=False,
-    ),
-)
+    Program(name="nvidia-smi-q.txt", about="nvidia-smi -q: all that the driver reports of each GPU",
+            command=lambda _, __: ("nvidia-smi", "-q"), deadline=60.0, most=4 * MIB),
+    Program(name="nvidia-bug-report.log.gz", about="NVIDIA's own report, which each vendor asks for first",
+            command=lambda _, file: ("nvidia-bug-report.sh", "--safe-mode", "--output-file", str(file)), deadline=300.0, most=12 * MIB, writes=True, anonymous=False),
+    Program(name="dmesg.txt", about="the kernel log, its last 4 MiB",
+            command=lambda _, __: ("sh", "-c", f"dmesg --time-format=iso | tail -c {4 * MIB}"), deadline=20.0, most=4 * MIB, anonymous=False, read=True),
+    Program(name="dcgm-health.json", about="DCGM's last health results",
+            command=lambda _, __: ("dcgmi", "health", "--check", "--json"), deadline=30.0, most=1 * MIB),
+    Program(name="dcgm-diagnostics.log", about="the end of the log of DCGM's diagnostics (dcgmi diag), which are not run for this",
+            command=lambda _, __: ("tail", "-c", str(MIB), _NVVS), deadline=10.0, most=1 * MIB, anonymous=False),
+    Program(name="doctor.json", about="gpuwarden doctor: what works on this host, and what does not",
+            command=_doctor, deadline=120.0, most=1 * MIB, fine=frozenset({0, 1, 2}), anonymous=False),
+)  # fmt: skip
 """`--safe-mode` leaves out the parts of nvidia-bug-report.sh that may hang the system, as its help says. NVIDIA's page on Xids
 (docs.nvidia.com/deploy/xid-errors) also advises `--extra-system-data` for a run that hangs. That is not used: it writes
 the stacks of all tasks into the kernel log, in which the lines of the failure would be lost.

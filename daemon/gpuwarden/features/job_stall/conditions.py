@@ -34,6 +34,6 @@ CONDITIONS = (
 TO_DO: Mapping[str, str] = {
     "job_hung": "Ask the job's owner, or end it: `scancel JOB`. `py-spy dump --pid PID` shows where its ranks wait. No reason to drain the node.",
     "job_stalled": "Ask the job's owner: `py-spy dump --pid PID` shows where its ranks wait. No reason to drain the node.",
-}  # fmt: skip
+}
 
 RUNBOOKS: Mapping[str, str] = {"job_hung": "gpu"}
