@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import field
-from typing import Annotated
+from dataclasses import field, fields
+from typing import Annotated, Any
 
 from gpuwarden.features.evacuation.policy.delivery import Process, Way
 from gpuwarden.features.evacuation.policy.model import TEXT_MOST, Sent
@@ -209,6 +209,16 @@ class Answered:
     saved: Whole = 0
     unsaved: Whole = 0
     ended: Whole = 0
+
+
+ONLY = ("unsure", "unsure_here", "undecided", "called_off")
+"""The fields of JobState, besides `signalled` and `earlier`, whose processes a checkpoint keeps."""
+
+
+def same(value: object, kind: type) -> dict[str, Any]:
+    """Return the fields of a dataclass that `kind` has, too."""
+    own = {field.name for field in fields(kind)}
+    return {name: getattr(value, name) for name in own if hasattr(value, name)}
 
 
 # --- the texts of `processes`, `remaining` and `ranks`: malformed words are skipped

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gpuwarden.features.evacuation.policy import event_data
 from gpuwarden.features.evacuation.policy.delivery import Delivery, Process, Way
-from gpuwarden.features.evacuation.policy.event_data import is_number
+from gpuwarden.features.evacuation.policy.event_data import is_number, same
 from gpuwarden.features.evacuation.policy.model import (
     STEPS_MOST,
     Acknowledged,
@@ -263,54 +263,19 @@ def _kept(evacuation: Evacuation, boot: str) -> Iterator[Event]:
 
 def _job(notice: str, job: str, job_state: JobState) -> Iterator[event_data.KeptJob | event_data.KeptProcesses]:
     first, *rest = _texts_of(job_state.signalled)
-    yield event_data.KeptJob(
-        notice=notice,
-        job=job,
-        way=job_state.way,
-        signal=job_state.signal,
-        text=job_state.text,
-        local_only=job_state.local_only,
-        result=job_state.result,
-        count=job_state.count,
-        wide=job_state.wide,
-        restarts=job_state.restarts,
-        requeued=job_state.requeued,
-        requeued_text=job_state.requeued_text,
-        named=job_state.named,
-        returned=job_state.returned,
-        in_steps=job_state.in_steps,
-        steps=" ".join(sorted(job_state.steps)),
-        signalled_at=job_state.signalled_at,
-        requeued_at=job_state.requeued_at,
-        called_off_signalled_at=job_state.called_off_signalled_at,
-        processes=first,
-        marking=job_state.marking,
-        kept=True,
-    )
+    shared = same(job_state, event_data.KeptJob) | {"steps": " ".join(sorted(job_state.steps))}
+    yield event_data.KeptJob(notice=notice, job=job, processes=first, kept=True, **shared)
     more = event_data.KeptProcesses(notice=notice, job=job, processes="", more=True, kept=True)
     yield from (replace(more, processes=text) for text in rest)
     yield from (replace(more, processes=text, earlier=True) for text in _texts_of(job_state.earlier) if text)
-    others = {
-        "unsure": job_state.unsure,
-        "unsure_here": job_state.unsure_here,
-        "undecided": job_state.undecided,
-        "called_off": job_state.called_off,
-    }
-    for only, processes in others.items():
-        yield from (replace(more, processes=text, only=only) for text in _texts_of(processes) if text)
+    for only in event_data.ONLY:
+        texts = _texts_of(getattr(job_state, only))
+        yield from (replace(more, processes=text, only=only) for text in texts if text)
 
 
 def _acknowledged(notice: str, job: str, acknowledged: Acknowledged) -> Iterator[event_data.KeptSaved]:
-    about = event_data.KeptSaved(
-        notice=notice,
-        job=job,
-        by=acknowledged.by,
-        saved=acknowledged.saved,
-        unsaved=acknowledged.unsaved,
-        all_ranks=acknowledged.all_ranks,
-        step=acknowledged.step,
-        kept=True,
-    )
+    shared = same(acknowledged, event_data.KeptSaved) | {"ranks": None, "processes": None}
+    about = event_data.KeptSaved(notice=notice, job=job, kept=True, **shared)
     first, *processes = _texts_of(acknowledged.processes)
     ranks = texts_of(map(str, sorted(acknowledged.ranks)))
     yield replace(about, ranks=ranks[0], processes=first)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from gpuwarden.features.evacuation.policy import event_data
 from gpuwarden.features.evacuation.policy.budget import FAILING_GPU
 from gpuwarden.features.evacuation.policy.delivery import Process, Way
 from gpuwarden.features.evacuation.policy.done import acknowledged_of
-from gpuwarden.features.evacuation.policy.event_data import processes_of
+from gpuwarden.features.evacuation.policy.event_data import processes_of, same
 from gpuwarden.features.evacuation.policy.model import (
     CALLED_OFF_FOR,
     JOBS_MOST,
@@ -294,38 +295,16 @@ def _kept(job_state: JobState | None, event: Event) -> JobState:
     if job_state is not None and more.more:
         return replace(job_state, signalled=at_most(job_state.signalled | processes))
     data = read(event_data.KeptJob, event)
-    return JobState(
-        signalled=processes,
-        signalled_at=data.signalled_at,
-        way=data.way,
-        signal=data.signal,
-        text=data.text,
-        local_only=data.local_only,
-        result=data.result,
-        count=data.count,
-        wide=data.wide,
-        restarts=data.restarts,
-        requeued=data.requeued,
-        requeued_at=data.requeued_at,
-        requeued_text=data.requeued_text,
-        named=data.named,
-        returned=data.returned,
-        in_steps=data.in_steps,
-        steps=frozenset(data.steps.split()[:STEPS_MOST]),
-        marking=data.marking,
-        called_off_signalled_at=data.called_off_signalled_at,
-    )
+    steps = frozenset(data.steps.split()[:STEPS_MOST])
+    return JobState(**same(data, JobState) | {"signalled": processes, "steps": steps})
 
 
 def _kept_only(job_state: JobState, only: str, processes: frozenset[Process]) -> JobState:
     """Restore, from a checkpoint, which processes have an unknown outcome or a notice that was called off."""
-    return replace(
-        job_state,
-        unsure=at_most(job_state.unsure | processes) if only == "unsure" else job_state.unsure,
-        unsure_here=at_most(job_state.unsure_here | processes) if only == "unsure_here" else job_state.unsure_here,
-        undecided=at_most(job_state.undecided | processes) if only == "undecided" else job_state.undecided,
-        called_off=at_most(job_state.called_off | processes) if only == "called_off" else job_state.called_off,
-    )
+    if only not in event_data.ONLY:
+        return job_state
+    changed: dict[str, Any] = {only: at_most(getattr(job_state, only) | processes)}
+    return replace(job_state, **changed)
 
 
 # --- outcomes
