@@ -74,7 +74,7 @@ def sharded_reader(**parts: Any) -> Read:
                     f"saved were {', '.join(head['names'])}; pass the same parts, not {', '.join(parts)}"
                 )
             load(parts, checkpoint_id=folder)
-            if made.world == _size():
+            if made.world == int(importlib.import_module("torch.distributed").get_world_size()):
                 mine = {"random": {str(_rank()): random_state()}}
                 load(mine, checkpoint_id=folder)
                 restore_random(mine["random"][str(_rank())])
@@ -99,7 +99,3 @@ def _checkpoint() -> Any:
 
 def _rank() -> int:
     return int(importlib.import_module("torch.distributed").get_rank())
-
-
-def _size() -> int:
-    return int(importlib.import_module("torch.distributed").get_world_size())

@@ -102,10 +102,6 @@ def _phases(request: Request) -> list[str]:
     ]
 
 
-def _named(name: str) -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
-
-
 def main() -> None:
     """Runs the test. Raises SystemExit if the request is invalid."""
     try:
@@ -116,7 +112,7 @@ def main() -> None:
         sys.exit(REFUSED)
     answers, lines = own_streams()
     end_with(request.parent)
-    _named(TESTER)
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, TESTER.encode(), 0, 0, 0)
     stay_near(request.slot)
     parent = _Parent(request, answers, lines)
     parent.ask_start()

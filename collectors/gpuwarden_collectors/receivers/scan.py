@@ -112,7 +112,7 @@ class Scanner:
 
         `jobs` lists the processes of each job in the order of their importance.
         """
-        every = [[_key(process) for process in job] for job in jobs]
+        every = [[(process.pid, process.started, process.program) for process in job] for job in jobs]
         alive = {key for job in every for key in job}
         self._declarations = {key: value for key, value in self._declarations.items() if key in alive}
         for job in every:
@@ -163,7 +163,3 @@ class _Reader:
         if environ not in self._known:
             self._known[environ] = declarations_in(environ, b"")
         return replace(self._known[environ], command=command_in(command))
-
-
-def _key(live_process: Process) -> Key:
-    return live_process.pid, live_process.started, live_process.program

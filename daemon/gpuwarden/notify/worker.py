@@ -96,7 +96,7 @@ class DeliveryWorker:
         self.queue.drop_superseded()
         if self._attempts == IN_A_ROW and delivery.result is Result.LATER:
             self.queue.postpone(message)
-        return self._pause(delivery)
+        return max(self._backoff.failed(), delivery.after * self._chance.uniform(1.0, 1.25))
 
     def _count(self, delivery: Delivery) -> None:
         state, before = self.state, (self.state.barred, self.state.error)
@@ -107,7 +107,3 @@ class DeliveryWorker:
             log.warning(
                 "notification not delivered", target=self.target, result=delivery.result.value, why=delivery.text
             )
-
-    def _pause(self, delivery: Delivery) -> float:
-        """Return the seconds until the next attempt."""
-        return max(self._backoff.failed(), delivery.after * self._chance.uniform(1.0, 1.25))

@@ -92,7 +92,7 @@ def _severity(finding: Finding) -> str:
 def _finding_texts(snapshot: Snapshot) -> Iterator[Sample]:
     labels_of = _labels_of_slot(snapshot)
     for finding in _described(snapshot.verdict.findings):
-        texts = (detail(finding), finding.title, _action(finding))
+        texts = (detail(finding), finding.title, first_sentence(to_do(finding.key, finding.advice, finding.evidence)))
         yield (finding.key.code, _severity(finding), *labels_of(finding.key.subject.slot), *texts), 1
 
 
@@ -105,10 +105,6 @@ def _described(findings: Sequence[Finding]) -> list[Finding]:
     first = {(f.key.code, _severity(f), f.key.subject.slot): f.key for f in reversed(findings)}
     chosen = sorted(findings, key=lambda f: f.key not in first.values())[:INFOS_MOST]
     return [f for f in findings if f in chosen]
-
-
-def _action(finding: Finding) -> str:
-    return first_sentence(to_do(finding.key, finding.advice, finding.evidence))
 
 
 def _incidents(snapshot: Snapshot) -> Iterator[Sample]:

@@ -37,15 +37,11 @@ def submitted(
     first = {test.uuid: test for test in reversed(tests) if test.uuid in slots}
     events: list[Event] = []
     for uuid, test in first.items():
-        if _known(state, test):
+        if any(past_test.started == test.started.wall for past_test in memory_of(state).tests.get(test.uuid, ())):
             continue
         result = kept(test, outcomes[uuid], now, xids.get(uuid, ()))
         events += _events(state, slots[uuid], result, boot_id)
     return outcomes, events
-
-
-def _known(state: State, test: GpuTest) -> bool:
-    return any(past_test.started == test.started.wall for past_test in memory_of(state).tests.get(test.uuid, ()))
 
 
 def _events(state: State, slot: str, result: PastTest, boot_id: str) -> Iterator[Event]:
