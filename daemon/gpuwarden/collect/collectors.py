@@ -255,9 +255,7 @@ class Readers:
         return list(await asyncio.gather(*map(one, self._running)))
 
     async def bus_read(self) -> None:
-        """Wait at most BUS_READ_WITHIN for the first pass of the PCI bus: its slots decide which lines of the kernel
-        log count.
-        """
+        """Wait at most BUS_READ_WITHIN for the first pass of the PCI bus: its slots decide which log lines count."""
         if self._sources.collectors.pci.enabled and self._sources.kmsg is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(BUS_READ_WITHIN):
@@ -293,9 +291,7 @@ class Readers:
 
     @property
     def log_read(self) -> bool:
-        """Return True if the kernel log was read to its end without a gap, or is not followed, so that nothing waits
-        for it.
-        """
+        """Return True if the kernel log was read to its end without a gap, or is not followed: nothing waits for it."""
         return self._sources.kmsg is None or (self._kernel_log is not None and self._kernel_log.complete)
 
     @property

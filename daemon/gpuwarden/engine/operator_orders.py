@@ -62,9 +62,7 @@ class StaysOut(ValueError):  # noqa: N818 - a state of the node
 
 
 class Orders:
-    """Carries out operators' orders. `append` is the journal's. `state` and `settings` are called each time, since both
-    change.
-    """
+    """Carries out operators' orders. `append` is the journal's; `state` and `settings` are called each time."""
 
     def __init__(
         self,

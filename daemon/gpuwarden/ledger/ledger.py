@@ -129,9 +129,7 @@ class Ledger:
         return ""
 
     async def flush(self, timeout: float) -> bool:  # noqa: ASYNC109 - returns False at the deadline, which is no error here
-        """Try at once to commit everything appended so far. Returns after at most `timeout` seconds whether that is
-        done.
-        """
+        """Try at once to commit all that was appended. Returns after at most `timeout` seconds whether that is done."""
         committed = self._begin_commit()
         await self._writer.flush(timeout)
         return committed()

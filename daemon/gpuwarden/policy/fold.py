@@ -77,9 +77,7 @@ def _boot(state: PolicyState, event: Event) -> PolicyState:
 
 
 def _outlived(state: PolicyState) -> dict[str, Hold]:
-    """Holds after a new boot: those for a termination that only sources announced, and no operator, are marked
-    `outlived`.
-    """
+    """Holds after a new boot: those for a termination that no operator announced are marked `outlived`."""
     ends = [notice for notice in state.notices.values() if notice.hard and not notice.called_off]
     if not ends:
         return dict(state.holds)
@@ -234,9 +232,7 @@ def _ordered(state: PolicyState, event: Event, data: Ordered) -> PolicyState:
 
 
 def _overriding(state: PolicyState, event: Event, data: Ordered) -> Override | None:
-    """The override after an operator's restoration. A restoration that overrides nothing new keeps the previous name
-    and time.
-    """
+    """The override after an operator's restoration. One that overrides nothing new keeps the previous name and time."""
     keys = keys_of(data.overridden or "")
     if data.more:
         more = state.overridden | keys

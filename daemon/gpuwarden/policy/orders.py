@@ -159,9 +159,7 @@ def is_announced(state: PolicyState, within: float, text: str, by: str, now: Sta
 
 
 def is_sooner(state: PolicyState, within: float, now: Stamp) -> bool:
-    """True if the new deadline halves the remaining time, or if there was none. Such a change must not wait, and cannot
-    come often.
-    """
+    """True if the new deadline halves the remaining time, or is the first. Such a change must not wait, and is rare."""
     notice = state.notices.get(f"{OPERATOR}/")
     if notice is None or notice.deadline is None:
         return True

@@ -1,6 +1,4 @@
-"""Whether an intent may be written, given the scheduler's state of the node. Used to decide, and on the read before a
-write.
-"""
+"""Whether an intent may be written, given the scheduler's state of the node: when deciding, and before a write."""
 
 from __future__ import annotations
 
@@ -75,9 +73,7 @@ def lost(written: float, node_state: NodeState) -> bool:
 
 
 def with_remark(reason: str, node_state: NodeState) -> NodeState:
-    """Return the state with any text after ours moved to its suffix, including what a person added, such as a ticket
-    number.
-    """
+    """Return the state with any text after ours moved to its suffix, including what a person added, as a ticket."""
     more = node_state.reason.removeprefix(reason) if reason and node_state.owner is Owner.OURS else ""
     if more in ("", node_state.reason) or more[0].isalnum():
         return node_state

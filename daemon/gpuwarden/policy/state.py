@@ -122,9 +122,7 @@ class PolicyState:
 
     @property
     def notice(self) -> Notice | None:
-        """The hard notice that ends this machine first, however far away; `notices.imminent` decides whether it counts
-        yet.
-        """
+        """The hard notice that ends this machine first, however far away; `notices.imminent` decides if it counts."""
         return imminent(self.notices, math.inf, Stamp(0.0, 0.0))
 
 

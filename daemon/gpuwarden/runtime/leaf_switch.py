@@ -1,6 +1,4 @@
-"""The leaf switch of this node, which nodes that fail together may share. Slurm's topology names it; the
-node cannot.
-"""
+"""The leaf switch of this node, which nodes that fail together may share. Slurm's topology names it, not the node."""
 
 from __future__ import annotations
 

@@ -303,9 +303,7 @@ class Evacuation:
             await self._carry_out([(notice, self._view(notice, seen, active)) for notice in active.notices], active)
 
     async def _expect(self, jobs: Iterable[LocalJob]) -> None:
-        """Make sure that each known job has a folder to acknowledge in: the one that an earlier daemon made, if there
-        is one.
-        """
+        """Make sure that each known job has a folder to acknowledge in, if one exists that of an earlier daemon."""
         job_states = jobs_of(self.state)
         await self._acknowledgements.expect([job for job in jobs if key_of(job) in job_states])
 

@@ -102,9 +102,7 @@ class Executor:
         return not self.is_busy(_key(step))
 
     def is_busy(self, key: str) -> bool:
-        """True while a step for this key is in progress: the `key_of` a job, or the `_key` of a step that belongs to no
-        job.
-        """
+        """True while a step for this key is in progress: the `key_of` a job, or the `_key` of a step without a job."""
         self._beside = {key: task for key, task in self._beside.items() if not task.done()}
         return key in self._beside
 

@@ -264,9 +264,7 @@ def _came_back(job_state: JobState, slurm: SlurmJob | None) -> bool:
 
 
 def _after(scene: Scene, addressed: frozenset[str]) -> Iterator[Requeue | NameNot]:
-    """Yield requeue steps, or why a job is not requeued, for all jobs except those whose signal is sent by this same
-    plan.
-    """
+    """Yield requeue steps, or why a job is not requeued, for all jobs except those that this same plan signals."""
     if not wants_requeue(scene.evacuation.kind, scene.settings) or not scene.seen.controller:
         return
     for key, job in scene.jobs.items():
@@ -341,9 +339,7 @@ def _rested(job_state: JobState, now: Stamp) -> bool:
 
 
 def _final_node_state(scene: Scene) -> Iterator[SetFinalState]:
-    """Yield the step that sets the final node state, only if the notice has a deadline: the final state ends what still
-    runs here.
-    """
+    """Yield the step that sets the final node state, if the notice has a deadline: it ends what still runs here."""
     at, final_state, now = scene.times.final_state_at, scene.settings.final_node_state, scene.now.boottime
     if at is None or now < at or final_state == "none" or not scene.settings.slurm:
         return
