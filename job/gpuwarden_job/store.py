@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -24,7 +25,6 @@ from pathlib import Path
 from typing import IO, Any
 
 from gpuwarden_job import formats, manifest, plain, publishing, retention, staging
-from gpuwarden_job.background import Background
 from gpuwarden_job.encoding import NotPlain
 from gpuwarden_job.errors import CheckpointError, Refused, SaveFailed
 from gpuwarden_job.loading import Loaded, Loader, Read, Reshard, read_shards, shard_name, shard_names
@@ -254,3 +254,36 @@ def _error_of(job: Callable[[], object]) -> Exception | None:
     except Exception as error:  # noqa: BLE001 - shared with all ranks before it is raised
         return error
     return None
+
+
+class Background:
+    """Runs one save at a time in the background. Its exception is kept until `take_error`."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+
+    @property
+    def busy(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self, job: Callable[[], object]) -> None:
+        """Starts `job`, which raises only Exceptions. Call it only while no job runs and no error is pending."""
+
+        def run() -> None:
+            try:
+                job()
+            except Exception as error:  # noqa: BLE001 - kept for `take_error`
+                self._error = error
+
+        # A daemon thread: a save to hung storage must not keep the process from exiting.
+        self._thread = threading.Thread(target=run, name="gpuwarden-save", daemon=True)
+        self._thread.start()
+
+    def wait(self, within: float | None = None) -> None:
+        if self._thread is not None:
+            self._thread.join(within)
+
+    def take_error(self) -> Exception | None:
+        error, self._error = self._error, None
+        return error

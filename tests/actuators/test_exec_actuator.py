@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gpuwarden.actuators.base import ActuatorError, ActuatorRefused, ActuatorUnavailable
-from gpuwarden.actuators.fleet_count import NoCounter
 from gpuwarden.actuators.program import ExecActuator
+from gpuwarden.actuators.registry import NoCounter
 from gpuwarden.config.exec import Program
 from gpuwarden.policy.model import Owner
 from gpuwarden_collectors.base import host_clock

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from gpuwarden.actuators.base import ActuatorRefused, ActuatorUnavailable
-from gpuwarden.actuators.fleet_count import NoCounter
 from gpuwarden.actuators.marker import MarkerActuator
+from gpuwarden.actuators.registry import NoCounter
 from gpuwarden.policy.model import Act, Intent, NodeState, Owner, Why
 from gpuwarden.policy.preconditions import same
 from gpuwarden.policy.reasons import operator, termination, unknown

@@ -10,8 +10,8 @@ import pytest
 from gpuwarden.config.model import Config
 from gpuwarden.doctor.row import Grade, Row
 from gpuwarden.doctor.running import Running
+from gpuwarden.features.kubernetes.doctor import pod_labels
 from gpuwarden.features.kubernetes.options import KubernetesOptions
-from gpuwarden.features.kubernetes.pod_labels import pod_labels
 from support.kubelet import answer, container, kubelet, pod, training
 
 pytestmark = pytest.mark.timeout(120)

@@ -37,7 +37,7 @@ import shutil
 from pathlib import Path
 from typing import Self
 
-from gpuwarden_collectors.active_test.kernels.constants import CHECKSUMS
+from gpuwarden_collectors.active_test.kernels.layout import CHECKSUMS
 from support.fake_nvml_library import FakeNvml, built, uuid_of
 
 SOURCES = Path(__file__).parent / "fake_cuda"

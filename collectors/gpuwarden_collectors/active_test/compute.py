@@ -13,7 +13,7 @@ from gpuwarden_collectors.active_test.chunks import Chunk, KernelTally, chunk
 from gpuwarden_collectors.active_test.cuda.device import Device, Function
 from gpuwarden_collectors.active_test.cuda.errors import GpuError, HostError
 from gpuwarden_collectors.active_test.kernels import layout, mix, tensor
-from gpuwarden_collectors.active_test.kernels.constants import SEEDS, expected
+from gpuwarden_collectors.active_test.kernels.layout import SEEDS, expected
 
 CHUNK = 0.05
 """Seconds."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import field
+from pathlib import Path
 from typing import Any
 
 from gpuwarden_collectors.active_test import compute, pcie, peers
@@ -14,15 +17,14 @@ from gpuwarden_collectors.active_test.compute import compute_kernels
 from gpuwarden_collectors.active_test.cuda.device import Device, prepare
 from gpuwarden_collectors.active_test.cuda.errors import CudaError, GpuError
 from gpuwarden_collectors.active_test.cuda.library import Driver
-from gpuwarden_collectors.active_test.facts import GpuMeasured, Obstacle, PeerMeasured
+from gpuwarden_collectors.active_test.facts import GpuMeasured, Obstacle, PcieMeasured, PeerMeasured
 from gpuwarden_collectors.active_test.kernels import layout
-from gpuwarden_collectors.active_test.memory import Allowance, MemoryTest
+from gpuwarden_collectors.active_test.memory import Allowance, MemoryTally, MemoryTest
 from gpuwarden_collectors.active_test.memory_kernels import MemoryKernels, memory_kernels
 from gpuwarden_collectors.active_test.obstructed import Obstructed
 from gpuwarden_collectors.active_test.others import Others, open_nvml
 from gpuwarden_collectors.active_test.request import PLANS, Request
-from gpuwarden_collectors.active_test.results import Results
-from gpuwarden_collectors.active_test.turn import turn
+from gpuwarden_collectors.dataclass import dataclass
 
 Progress = Callable[[str], None]
 """Called with the name of each phase when it begins."""
@@ -135,3 +137,68 @@ class _Run:
             # Allocating takes as long as a march: the driver wipes memory first.
             spent += max(on_gpu, time.monotonic() - started)
             number += 1
+
+
+@dataclass(slots=True)
+class Results:
+    """The results of one GPU so far. They are kept when the test ends early: a wrong word remains a finding."""
+
+    others: Others | None = None
+    pcie: PcieMeasured | None = None
+    peers: list[PeerMeasured] = field(default_factory=list)
+    kernels: list[KernelTally] = field(default_factory=list)
+    memory: MemoryTally | None = None
+    text: str = ""
+    """The parts of the test that were left out."""
+
+    def measured(self, obstacle: Obstacle | None = None, text: str = "") -> GpuMeasured:
+        """Returns all results as facts; `obstacle` and `text` say why the test ended early."""
+        others = self.others
+        return GpuMeasured(
+            obstacle=obstacle,
+            text=text or self.text,
+            memory=self.memory.facts() if self.memory is not None else None,
+            kernels=tuple(facts for tally in self.kernels if (facts := tally.facts()) is not None),
+            pcie=self.pcie,
+            peers=tuple(self.peers),
+            temperature=others.temperature if others is not None else None,
+            temperature_most=others.temperature_most if others is not None else None,
+            reasons=others.reasons if others is not None else 0,
+            kernels_version=layout.VERSION,
+        )
+
+
+WAIT_MOST = 60.0
+"""Most seconds to wait for the turn. Eight GPUs that copy to and from the host, then from each other, take some 10."""
+_PAUSE = 0.05
+
+
+@contextmanager
+def turn(folder: str | None, check: Callable[[], None]) -> Iterator[bool]:
+    """Waits for the turn and holds it until the block ends; yields False if another worker kept it for too long.
+
+    The turn is a lock on the folder that the workers share, which the kernel releases when a worker ends. Without a
+    folder there is no other worker.
+    """
+    if folder is None or not Path(folder).is_dir():
+        yield True
+        return
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield _locked(descriptor, check)
+    finally:
+        os.close(descriptor)
+
+
+def _locked(descriptor: int, check: Callable[[], None]) -> bool:
+    until = time.monotonic() + WAIT_MOST
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                return False
+            check()
+            time.sleep(_PAUSE)
+        else:
+            return True

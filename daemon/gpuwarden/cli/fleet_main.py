@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from fnmatch import fnmatchcase
 from typing import Any
@@ -19,8 +19,9 @@ from gpuwarden.cli.fleet_drift import show_drift
 from gpuwarden.cli.fleet_text import fitted, fleet_text, print_notes, why_text
 from gpuwarden.cli.parser import HEALTH_CODES, UNKNOWN, CommandError
 from gpuwarden.cli.prometheus_access import prometheus_access
-from gpuwarden.cli.text import clean
+from gpuwarden.cli.text import clean, table
 from gpuwarden.fleet.alike import labels_of
+from gpuwarden.fleet.drift import Drift, drift, groups
 from gpuwarden.fleet.model import Key, Row
 from gpuwarden.fleet.queries import QUERIES, WHY_QUERIES
 from gpuwarden.fleet.rows import rows
@@ -86,7 +87,7 @@ def _show(reached: Access, options: argparse.Namespace) -> int:
         )
     explained = _why(results, all_rows, shown, options) if options.why else None
     if options.json:
-        document = _document(reached, shown, notes)
+        document = {"prometheus": reached.url, "notes": list(notes), "nodes": [_node(row) for row in shown]}
         print(json.dumps(document if explained is None else document | {"why": asdict(explained)}))
     else:
         lines = list(fleet_text(shown, all_rows))
@@ -168,3 +169,45 @@ def _code(shown: Sequence[Row]) -> int:
     if not shown:
         return 0
     return HEALTH_CODES.get(max((row.status for row in shown), key=RANK.__getitem__), UNKNOWN)
+
+
+NAMES_MOST = 8
+"""The number of nodes that a line of text names. JSON has all."""
+
+
+def show_drift(
+    rows: Sequence[Row], labels: Mapping[Key, Mapping[str, str]], notes: Sequence[str], *, as_json: bool
+) -> int:
+    """Print what differs and the notes, and return the exit code."""
+    outliers, lone = drift(rows, labels), sum(not groups(row, labels) for row in rows)
+    if lone:
+        notes = [*notes, f"{lone} of {len(rows)} nodes are not compared: their machine type or GPU model is not known"]
+    if as_json:
+        print(
+            json.dumps({"notes": list(notes), "nodes": len(rows), "drift": [asdict(outlier) for outlier in outliers]})
+        )
+    else:
+        print("\n".join(_text(rows, outliers)))
+        print_notes(notes)
+    return int(bool(outliers))
+
+
+def _text(rows: Sequence[Row], outliers: Sequence[Drift]) -> Iterator[str]:
+    yield (
+        f"{len(outliers)} difference{'s' * (len(outliers) != 1)} among {len(rows)} node{'s' * (len(rows) != 1)} that should be alike"
+    )
+    if outliers:
+        yield ""
+        yield from table(
+            ("GROUP", "ITEM", "MOST HAVE", "OTHERS"), [[clean(cell) for cell in _row(outlier)] for outlier in outliers]
+        )
+
+
+def _row(outlier: Drift) -> tuple[str, ...]:
+    others = (f"{value} on {_names(names)}" for value, names in outlier.others.items())
+    return outlier.group, outlier.item, f"{outlier.most} on {outlier.having} of {outlier.nodes}", "; ".join(others)
+
+
+def _names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMES_MOST} more" if len(names) > NAMES_MOST else ""
+    return ", ".join(names[:NAMES_MOST]) + more

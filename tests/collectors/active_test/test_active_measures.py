@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden_collectors.active_test import turn as turns
+from gpuwarden_collectors.active_test import run as runs
 from gpuwarden_collectors.active_test.chunks import KernelTally, chunk
 from gpuwarden_collectors.active_test.cuda.device import prepare
 from gpuwarden_collectors.active_test.kernels import layout
@@ -19,7 +19,7 @@ from gpuwarden_collectors.active_test.memory_kernels import pattern
 from gpuwarden_collectors.active_test.pcie import DISCARDED, JUDGED, best
 from gpuwarden_collectors.active_test.process import local_cpus
 from gpuwarden_collectors.active_test.request import PLANS
-from gpuwarden_collectors.active_test.turn import turn
+from gpuwarden_collectors.active_test.run import turn
 from support.active_workers import run
 from support.fake_cuda_library import FakeCuda
 from support.pattern_model import word
@@ -92,7 +92,7 @@ def test_best_copy_is_that_of_twenty_after_three() -> None:
 
 
 def test_turn_that_never_comes_is_not_waited_for_forever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "WAIT_MOST", 0.1)
+    monkeypatch.setattr(runs, "WAIT_MOST", 0.1)
     other = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(other, fcntl.LOCK_EX)
     checks: list[None] = []

@@ -8,7 +8,7 @@ import pytest
 
 from gpuwarden_collectors.active_test.facts import Deviation, GpuMeasured, KernelMeasured, Obstacle
 from gpuwarden_collectors.active_test.kernels import layout
-from gpuwarden_collectors.active_test.kernels.constants import SEEDS
+from gpuwarden_collectors.active_test.kernels.layout import SEEDS
 from gpuwarden_collectors.active_test.memory_kernels import pattern
 from gpuwarden_collectors.active_test.pcie import DISCARDED, JUDGED
 from gpuwarden_collectors.active_test.peers import PEER_PATTERN

@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 
-from gpuwarden_collectors.active_test.kernels import constants, layout, mix, tensor
+from gpuwarden_collectors.active_test.kernels import layout, mix, tensor
 from gpuwarden_collectors.active_test.kernels.compute import weight
 from gpuwarden_collectors.active_test.kernels.layout import WarpRecord
 from support.ptx.text import Kernel, kernels
@@ -57,7 +57,7 @@ def warp(
 @cache
 def undisturbed(entry: str) -> int:
     """Checksum of one round with seed 1."""
-    return constants.expected(entry, 1, 1) if entry in layout.TENSOR_ENTRIES else warp(entry).checksum
+    return layout.expected(entry, 1, 1) if entry in layout.TENSOR_ENTRIES else warp(entry).checksum
 
 
 def flip(register: str, lane: int, bit: int) -> Callable[[Warp], None]:
@@ -71,7 +71,7 @@ def flip(register: str, lane: int, bit: int) -> Callable[[Warp], None]:
 @pytest.mark.parametrize(("seed", "rounds"), [(1, 1), (3, 2)])
 @pytest.mark.parametrize("entry", layout.TENSOR_ENTRIES)
 def test_the_checksum_is_the_known_one_times_the_rounds(entry: str, seed: int, rounds: int) -> None:
-    assert warp(entry, seed, rounds).checksum == constants.expected(entry, seed, rounds)
+    assert warp(entry, seed, rounds).checksum == layout.expected(entry, seed, rounds)
 
 
 @pytest.mark.slow
@@ -92,7 +92,7 @@ def test_the_checksum_of_a_kernel_without_a_constant_depends_on_seed_and_rounds(
 @pytest.mark.parametrize("bit", [0, 31])
 def test_a_flipped_bit_of_an_int8_sum_changes_the_checksum_by_its_weight(bit: int) -> None:
     wrong = warp("int8", faults={3000: flip("%c17", 9, bit)}).checksum
-    difference = (wrong - constants.expected("int8", 1, 1)) % 2**32
+    difference = (wrong - layout.expected("int8", 1, 1)) % 2**32
     change = (1 << bit) * weight(17) * (2 * 9 + 1)
     assert difference in {change % 2**32, -change % 2**32}
     assert difference

@@ -6,35 +6,35 @@ import os
 
 import pytest
 
-from gpuwarden_collectors.active_test.kernels import constants, layout, tensor
+from gpuwarden_collectors.active_test.kernels import layout, tensor
 from support import tensor_model
 
-SEEDS = constants.SEEDS if os.environ.get("CI") else constants.SEEDS[:1]
+SEEDS = layout.SEEDS if os.environ.get("CI") else layout.SEEDS[:1]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("entry", layout.TENSOR_ENTRIES)
 def test_a_constant_is_what_the_model_computes(entry: str, seed: int) -> None:
-    assert constants.CHECKSUMS[entry][seed] == tensor_model.checksum(entry, seed)
+    assert layout.CHECKSUMS[entry][seed] == tensor_model.checksum(entry, seed)
 
 
 def test_every_tensor_kernel_has_a_constant_for_every_seed_and_no_two_are_equal() -> None:
-    assert set(constants.CHECKSUMS) == set(layout.TENSOR_ENTRIES)
-    values = [constants.CHECKSUMS[entry][seed] for entry in layout.TENSOR_ENTRIES for seed in constants.SEEDS]
+    assert set(layout.CHECKSUMS) == set(layout.TENSOR_ENTRIES)
+    values = [layout.CHECKSUMS[entry][seed] for entry in layout.TENSOR_ENTRIES for seed in layout.SEEDS]
     assert len(set(values)) == len(values)
-    assert {seed for by_seed in constants.CHECKSUMS.values() for seed in by_seed} == set(constants.SEEDS)
+    assert {seed for by_seed in layout.CHECKSUMS.values() for seed in by_seed} == set(layout.SEEDS)
 
 
 def test_the_expected_checksum_wraps_at_32_bits() -> None:
-    assert constants.expected("int8", 1, 1) == constants.CHECKSUMS["int8"][1]
-    assert constants.expected("int8", 1, 1000) == constants.CHECKSUMS["int8"][1] * 1000 % 2**32
+    assert layout.expected("int8", 1, 1) == layout.CHECKSUMS["int8"][1]
+    assert layout.expected("int8", 1, 1000) == layout.CHECKSUMS["int8"][1] * 1000 % 2**32
 
 
 def test_nothing_is_expected_of_a_kernel_or_seed_without_a_constant() -> None:
     for entry, seed in (("fp64", 1), ("int8", 99)):
         with pytest.raises(KeyError):
-            constants.expected(entry, seed, 1)
+            layout.expected(entry, seed, 1)
 
 
 def test_a_sum_that_fp32_does_not_hold_exactly_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from gpuwarden.doctor.row import Grade
-from gpuwarden.features.active_test.idle.due import last_tested, not_due
 from gpuwarden.features.active_test.idle.job import IdleJob, minutes
-from gpuwarden.features.active_test.idle.node import unfit
 from gpuwarden.features.active_test.idle.power_saving import read_suspend_time, shown_suspend_time
 from gpuwarden.features.active_test.idle.preemption import missing
+from gpuwarden.features.active_test.idle.submit import unfit
 from gpuwarden.features.active_test.idle.user import NoSuchSubmitter, submits_as
+from gpuwarden.features.active_test.idle.wanted import last_tested, not_due
 from gpuwarden.features.slurm.settings import epilog, epilog_test
 from gpuwarden.publish.times import rfc3339
 from gpuwarden_collectors.active_test.level import Level

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from gpuwarden_collectors.active_test.kernels.mixing import MASK
 from gpuwarden_collectors.dataclass import dataclass
 
 VERSION = 1
@@ -49,7 +50,7 @@ REPORT_BYTES = REPORT_HEAD.size + REPORT_RECORDS * REPORT_RECORD.size
 COMPUTE_ARCHITECTURE = (8, 0)
 """Least compute capability for the compute kernels."""
 TENSOR_ENTRIES = ("int8", "bf16")
-"""Their checksum is known: rounds * `constants.CHECKSUMS[entry][seed]` modulo 2**32."""
+"""Their checksum is known: rounds * `CHECKSUMS[entry][seed]` modulo 2**32."""
 MIX_ENTRIES = ("fp64", "alu")
 """Kernels without a known checksum: the majority of warps decides."""
 COMPUTE_NAMES = ("out", "seed", "rounds", "spare")
@@ -132,3 +133,18 @@ def records(content: bytes) -> tuple[WarpRecord, ...]:
 def cycles_per_loop(record: WarpRecord, rounds: int) -> float:
     """Clock cycles per loop of one warp in a launch of `rounds` rounds."""
     return record.cycles / (rounds * LOOPS)
+
+
+CHECKSUMS: Mapping[str, Mapping[int, int]] = MappingProxyType(
+    {
+        "int8": MappingProxyType({1: 0x7349F638, 2: 0x6118AF1E, 3: 0x06CDF97B, 4: 0x70E7521B}),
+        "bf16": MappingProxyType({1: 0x1A507D25, 2: 0x28B35492, 3: 0x6F8044FC, 4: 0x8B88261B}),
+    }
+)
+SEEDS = tuple(CHECKSUMS["int8"])
+"""Seeds for which the result of the tensor kernels is known."""
+
+
+def expected(entry: str, seed: int, rounds: int) -> int:
+    """The checksum of every warp of a tensor kernel; raises KeyError where `entry` has no known result or `seed` is none of `SEEDS`."""
+    return rounds * CHECKSUMS[entry][seed] & MASK

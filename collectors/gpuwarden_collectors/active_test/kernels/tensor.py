@@ -1,5 +1,5 @@
 """PTX text of the tensor core kernels `int8` (mma.sync m16n8k32) and `bf16` (m16n8k16), whose results are known
-(`constants.py`).
+(`layout.CHECKSUMS`).
 
 In each of the eight steps of a loop a warp multiplies all pairs of 4 tiles of A and 8 tiles of B. After each step one
 tile of B and half a tile of A are replaced, so a loop replaces all tiles. int8 sums wrap modulo 2**32 and accumulate

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import os
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import yaml
 from lightkube.config import client_adapter
+from lightkube.config.client_adapter import ExecAuth
 from lightkube.config.kubeconfig import KubeConfig
 
-from gpuwarden.actuators.base import ActuatorRefused
+from gpuwarden.actuators.base import ActuatorRefused, ActuatorUnavailable
 from gpuwarden.features.kubernetes.options import KubernetesOptions
-from gpuwarden.features.kubernetes.plugin import plugin_auth
+from gpuwarden_collectors.plugin.run import run
 
 
 def client_of(options: KubernetesOptions) -> Any:
@@ -38,3 +42,56 @@ def client_of(options: KubernetesOptions) -> Any:
         text = " ".join(str(error).split())
         raise ActuatorRefused(f"the Kubernetes configuration cannot be used: {text:.300}") from None
     return client
+
+
+LARGEST = 64 << 10
+"""Most bytes of its output."""
+_SHOWN = 200  # characters of its error output; its standard output may be a token and is never shown
+
+
+async def token(plugin: Any, resolve: Callable[[str], Any], timeout: float) -> str:  # noqa: ASYNC109 - that of the program
+    """Run the plugin, bounded in time and size, and return its token. Raises ActuatorUnavailable.
+
+    `plugin`: as in the kubeconfig; `resolve`: makes a path in it absolute.
+    """
+    command = str(resolve(plugin.command)) if "/" in plugin.command else plugin.command
+    request = {"apiVersion": plugin.apiVersion, "kind": "ExecCredential", "spec": {"interactive": False}}
+    environment = {**os.environ, **{variable.name: variable.value for variable in plugin.env or ()}}
+    done = await run(
+        [command, *(plugin.args or ())],
+        {**environment, "KUBERNETES_EXEC_INFO": json.dumps(request)},
+        timeout,
+        kept=LARGEST,
+    )
+    if done.exit_code != 0:
+        first = done.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
+        failure = done.error or f"exits with {done.exit_code}"
+        raise ActuatorUnavailable(
+            f"the kubeconfig's program {command} {failure}" + (f": {first:.{_SHOWN}}" if first else "")
+        )
+    try:
+        match json.loads(done.stdout):
+            case {"status": {"token": str(secret)}} if secret:
+                return secret
+    except (ValueError, RecursionError):
+        pass
+    raise ActuatorUnavailable(f"the kubeconfig's program {command} gives no token: run it by hand")
+
+
+def plugin_auth(plugin: Any, resolve: Callable[[str], Any], timeout: float) -> Any:
+    """Return the client's authentication, which keeps the plugin's token until the server rejects it."""
+
+    class PluginAuth(ExecAuth):
+        bearer = ""
+
+        async def async_auth_flow(self, request: Any) -> AsyncGenerator[Any, Any]:
+            if self.bearer:
+                request.headers["Authorization"] = self.bearer
+                response = yield request
+                if response.status_code != 401:
+                    return
+            self.bearer = f"Bearer {await token(plugin, resolve, timeout)}"
+            request.headers["Authorization"] = self.bearer
+            yield request
+
+    return PluginAuth(plugin)

@@ -7,13 +7,13 @@ import contextlib
 import os
 import random
 from collections.abc import Mapping
+from datetime import UTC, datetime
 
 from gpuwarden.actuators.base import ActuatorDenied, ActuatorError, ActuatorRefused, ActuatorUnavailable
 from gpuwarden.base.log import get_logger
 from gpuwarden.features.kubernetes import node as nodes
 from gpuwarden.features.kubernetes import patches
-from gpuwarden.features.kubernetes.api import MOVER, Conflict, Json, KubernetesApi, Reply
-from gpuwarden.features.kubernetes.event import event
+from gpuwarden.features.kubernetes.api import EVENTS, MOVER, Conflict, Json, KubernetesApi, Reply, mapping
 from gpuwarden.features.kubernetes.options import KubernetesOptions
 from gpuwarden.policy import reasons
 from gpuwarden.policy.model import Act, FleetCount, Held, Intent, NodeState, Owner, Why
@@ -197,3 +197,35 @@ class KubernetesActuator:
 
 def _meant(intent: Intent, state: NodeState) -> bool:
     return not intent.reason or same(intent.reason, intent.since, state)
+
+
+_NAME_MOST = 200  # characters of a node's name in an event's, which has at most 253
+_MESSAGE_MOST = 1_000  # characters; the server takes 1,024
+
+
+def event(node: Json, name: str, intent: Intent, wall: float) -> Json:
+    """Return the event of a write, as `kubectl describe node` shows it: under the node's uid."""
+    excluded = intent.act is Act.EXCLUDE
+    at = datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    text = intent.reason if excluded else f"restored: {intent.reason}".rstrip(": ")
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"generateName": f"{name[:_NAME_MOST]}.gpuwarden-", "namespace": EVENTS},
+        "involvedObject": {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "name": name,
+            "uid": mapping(node.get("metadata")).get("uid", ""),
+        },
+        "reason": "GpuwardenExcluded" if excluded else "GpuwardenRestored",
+        "message": text[:_MESSAGE_MOST],
+        "type": "Warning" if excluded else "Normal",
+        "source": {"component": "gpuwarden", "host": name},
+        "reportingComponent": "gpuwarden",
+        "reportingInstance": name,
+        "action": "Exclude" if excluded else "Restore",
+        "firstTimestamp": at,
+        "lastTimestamp": at,
+        "count": 1,
+    }

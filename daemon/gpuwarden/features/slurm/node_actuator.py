@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
-from gpuwarden.features.slurm.errors import actuator_errors
+from gpuwarden.actuators.base import ActuatorError, ActuatorRefused, ActuatorUnavailable
 from gpuwarden.features.slurm.node_state import fleet_count_of, largest, node_state_of
 from gpuwarden.policy.model import Act, Flag, FleetCount, Intent, NodeState, Owner
 from gpuwarden.policy.reasons import PREFIX, line
@@ -15,6 +17,27 @@ from gpuwarden_collectors.slurm.client import SlurmClient
 from gpuwarden_collectors.slurm.facts import NodeFacts
 from gpuwarden_collectors.slurm.options import SlurmOptions
 from gpuwarden_collectors.slurm.settings import read_partition_settings, read_start
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def actuator_errors(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Decorate a function so that it raises ActuatorError in place of Slurm's errors."""
+
+    @wraps(function)
+    async def translated(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return await function(*args, **kwargs)
+        except errors.Refused as error:
+            raise ActuatorRefused(str(error)) from error
+        except errors.Unreachable as error:
+            raise ActuatorUnavailable(str(error)) from error
+        except errors.SlurmError as error:
+            raise ActuatorError(str(error)) from error
+
+    return translated
+
 
 RETURNED = "returned by gpuwarden: a drain with this text is Slurm's own, see slurmctld's log"
 """Replaces gpuwarden's reason when the node returns. From 23.11 on, without slurmdbd, Slurm keeps the reason of a node

@@ -10,7 +10,9 @@ import asyncio
 import errno
 import logging
 import socket
+import ssl
 from collections.abc import Awaitable, Callable
+from contextlib import closing, suppress
 from typing import Any
 
 from gpuwarden.base.accepting import accepted
@@ -18,8 +20,8 @@ from gpuwarden.base.addresses import ABSENT
 from gpuwarden.publish.web import http as web
 from gpuwarden.publish.web.connections import Connection, Connections, Refusals, Server, source_of
 from gpuwarden.publish.web.guard import Guard
-from gpuwarden.publish.web.handshake import handshake
 from gpuwarden.publish.web.rules import WebConfigError
+from gpuwarden.publish.web.tls import Tls
 from gpuwarden.publish.web.trimming import Trimming
 from gpuwarden_collectors.dataclass import dataclass
 
@@ -179,3 +181,29 @@ def _cannot_listen(host: str, port: int, error: Exception) -> str:
     }.get(number or 0, "check the listen address")
     place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     return f"cannot listen on {place}: {advice} ({error})"
+
+
+NOT_TLS = b"HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\nThis port serves HTTPS, not HTTP.\n"
+
+
+async def handshake(handler: web.RequestHandler, sock: socket.socket, tls: Tls, within: float) -> str:
+    """Do the TLS handshake; `within`: seconds. Return the failure, or "". Raises OSError if the peer has left."""
+    loop = asyncio.get_running_loop()
+    with closing(sock.dup()) as again:  # asyncio closes its socket at the first byte that is not TLS
+        try:
+            await loop.connect_accepted_socket(
+                lambda: handler, sock, ssl=tls.context, ssl_handshake_timeout=within, ssl_shutdown_timeout=within
+            )
+        except ssl.SSLError as error:
+            error.__traceback__ = None  # asyncio's frames keep it and 256 KiB alive in a cycle
+            if error.reason == "HTTP_REQUEST":
+                with suppress(OSError):
+                    again.send(NOT_TLS)
+            return error.reason or "TLS"
+        except ConnectionAbortedError as error:
+            error.__traceback__ = None
+            return "not finished in time"
+        except OSError as error:
+            error.__traceback__ = None
+            raise
+    return ""

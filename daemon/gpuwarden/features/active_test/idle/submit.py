@@ -12,13 +12,13 @@ submitter is killed, the controller removes its job after two minutes, or the jo
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gpuwarden.config.model import Config
 from gpuwarden.features.active_test.at_once import refusal
 from gpuwarden.features.active_test.idle.job import IdleJob, minutes
-from gpuwarden.features.active_test.idle.node import unfit
-from gpuwarden.features.active_test.idle.power_saving import read_suspend_time
+from gpuwarden.features.active_test.idle.power_saving import read_suspend_time, suspended_after
 from gpuwarden.features.active_test.idle.preemption import missing
 from gpuwarden.features.active_test.idle.user import NoSuchSubmitter, no_access, submits_as
 from gpuwarden.features.active_test.idle.wanted import CannotSubmit, NotNow, need_due
@@ -30,8 +30,9 @@ from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.slurm.client import Commands
 from gpuwarden_collectors.slurm.errors import OddAnswer
+from gpuwarden_collectors.slurm.facts import NodeFacts
 from gpuwarden_collectors.slurm.nodes import read_node, without_ended_jobs
-from gpuwarden_collectors.slurm.settings import read_config, read_partition_settings
+from gpuwarden_collectors.slurm.settings import PartitionSettings, read_config, read_partition_settings
 
 LOCK = "test-submit.lock"
 
@@ -125,3 +126,31 @@ async def _possible(order: Submission, identity: tuple[str, ...]) -> IdleJob:
         qos=test.qos,
         identity=identity,
     )
+
+
+_HARMLESS = frozenset({"dynamic_norm", "dynamic_future"})
+"""Flags of an idle node that do not concern its use. With any other flag, known here or not, the node is not tested."""
+
+
+def unfit(
+    node: NodeFacts, keys: Mapping[str, str], partitions: Sequence[PartitionSettings], suspend_time: str = ""
+) -> str:
+    """Return why the node gets no test; empty if it is idle, stays on anyway, and nobody is about to use it.
+
+    `suspend_time`: the controller's value, if it shows one.
+    """
+    return next(_reasons(node, suspended_after(node, keys, partitions, suspend_time)), "")
+
+
+def _reasons(node: NodeFacts, limit: str) -> Iterator[str]:
+    if "cloud" in node.flags:
+        yield f"{node.name} is a node of a cloud, which a test would keep running"
+    if node.base != "idle" or not node.flags <= _HARMLESS:
+        yield f"{node.name} is {node.state}, not idle"
+    if not node.gpus:
+        yield f"Slurm has no GPU of {node.name}: add Gres=gpu:N to its line in slurm.conf, or to --conf of slurmd -Z"
+    if limit:
+        yield (
+            f"power saving switches {node.name} off when it is idle ({limit}), and a test would keep it on: "
+            "add it to SuspendExcNodes to have it tested"
+        )
