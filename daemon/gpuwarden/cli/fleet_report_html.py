@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from gpuwarden.cli import fleet_report_plots as plots
+from gpuwarden.cli import fleet_report_text as report
 from gpuwarden.cli import html_page
-from gpuwarden.cli.fleet_report_text import GROUP, group_row, lasted, moment, number, repair, summary
+from gpuwarden.cli.fleet_report_text import GROUP, group_row, lasted, moment, number, summary
 from gpuwarden.cli.fleet_text import span
 from gpuwarden.fleet.report.report import Report
 
@@ -39,13 +40,7 @@ def _body(made: Report) -> Iterator[str]:
     yield from (f"<p><b>Note:</b> {escape(note)}</p>" for note in made.notes)
     yield f"<h2>Availability by day</h2>{plots.days(made)}"
     yield f"<h2>GPU-hours lost by cause</h2>{plots.causes(made)}"
-    yield _table(
-        ("Cause", "Outages", "Nodes", "Time to repair", "GPU-hours lost"),
-        [
-            (row.cause, str(row.outages or "-"), str(row.nodes), repair(row.repair), number(row.gpu_hours_lost))
-            for row in made.causes
-        ],
-    )
+    yield _table(report.CAUSE, report.cause_rows(made))
     key = ((plots.FAILED, "failure"), (plots.PLANNED, "out for another reason"), (plots.UNKNOWN, "not known"))
     yield f"<h2>The nodes that lost most, {plots.NODES_MOST} at most</h2>{plots.nodes(made)}"
     yield (
@@ -59,13 +54,7 @@ def _body(made: Report) -> Iterator[str]:
             head = (label.capitalize(), *GROUP)
             yield _table(head, [(name, *group_row(of)) for name, of in groups.items()])
     yield "<h2>Boards</h2>"
-    yield _table(
-        ("Board", "Node", "Outages", "Causes", "GPU-hours lost"),
-        [
-            (row.uuid, ", ".join(row.nodes), str(row.outages), ", ".join(row.causes), number(row.gpu_hours_lost))
-            for row in made.boards
-        ],
-    )
+    yield _table(report.BOARD, report.board_rows(made.boards))
     yield from _outages(made)
     yield from _exclusions(made)
     if made.renamed:
@@ -79,38 +68,20 @@ def _outages(made: Report) -> Iterator[str]:
     yield _table(
         ("Node", "Cause", "Since", "For", "GPU-hours lost"),
         [
-            (
-                outage.node,
-                outage.cause,
-                moment(outage.start),
-                lasted(outage.seconds, outage.ended),
-                number(outage.gpu_hours_lost),
-            )
-            for outage in made.outages
+            (row.node, row.cause, moment(row.start), lasted(row.seconds, row.ended), number(row.gpu_hours_lost))
+            for row in made.outages
         ],
     )
 
 
 def _exclusions(made: Report) -> Iterator[str]:
     yield "<h2>Exclusions</h2>"
-    yield _table(
-        ("By", "Times", "Still out", "Node-hours", "Lasted"),
-        [
-            (row.by, str(row.exclusions), str(row.still_out), number(row.node_hours), repair(row.lasted))
-            for row in made.exclusions
-        ],
-    )
+    yield _table(report.EXCLUSION, report.exclusion_rows(made))
     yield _table(
         ("Node", "By", "Where", "Since", "For"),
         [
-            (
-                exclusion.node,
-                exclusion.by,
-                ", ".join(exclusion.actuators),
-                moment(exclusion.start),
-                lasted(exclusion.seconds, exclusion.ended),
-            )
-            for exclusion in made.excluded
+            (row.node, row.by, ", ".join(row.actuators), moment(row.start), lasted(row.seconds, row.ended))
+            for row in made.excluded
         ],
     )
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from gpuwarden.cli.fleet_text import span
 from gpuwarden.cli.text import clean, table
 from gpuwarden.fleet.report.figures import Figures, Spread
-from gpuwarden.fleet.report.report import Report
+from gpuwarden.fleet.report.report import BoardRow, Report
 
 ROWS_MOST = 10
 """The number of rows of a table in text. JSON has all."""
@@ -21,41 +21,15 @@ def report_text(made: Report) -> Iterator[str]:
     yield f"{_nodes(fleet.nodes)}{gone}; {fleet.gpus:,} GPUs"
     yield ""
     yield from (f"{name:<16}{text}" for name, text in summary(made))
-    yield from _section(
-        "lost by cause",
-        ("CAUSE", "OUTAGES", "NODES", "TIME TO REPAIR", "GPU-HOURS LOST"),
-        [
-            (row.cause, str(row.outages or "-"), str(row.nodes), repair(row.repair), number(row.gpu_hours_lost))
-            for row in made.causes
-        ],
-    )
+    yield from _section("lost by cause", CAUSE, cause_rows(made))
     for label, groups in made.groups.items():
         if len(groups) > 1:
-            yield from _section(
-                f"by {label}",
-                (label.upper(), *map(str.upper, GROUP)),
-                [(name, *group_row(of)) for name, of in groups.items()],
-            )
-    boards = [row for row in made.boards if row.outages > 1]
-    yield from _section(
-        "boards with several outages",
-        ("BOARD", "NODE", "OUTAGES", "CAUSES", "GPU-HOURS LOST"),
-        [
-            (row.uuid, ", ".join(row.nodes), str(row.outages), ", ".join(row.causes), number(row.gpu_hours_lost))
-            for row in boards
-        ],
-    )
-    yield from _section(
-        "excluded by",
-        ("BY", "TIMES", "STILL OUT", "NODE-HOURS", "LASTED"),
-        [
-            (row.by, str(row.exclusions), str(row.still_out), number(row.node_hours), repair(row.lasted))
-            for row in made.exclusions
-        ],
-    )
+            yield from _section(f"by {label}", (label, *GROUP), [(name, *group_row(of)) for name, of in groups.items()])
+    yield from _section("boards with several outages", BOARD, board_rows(row for row in made.boards if row.outages > 1))
+    yield from _section("excluded by", EXCLUSION, exclusion_rows(made))
     yield from _section(
         "longest exclusions",
-        ("NODE", "BY", "SINCE", "FOR"),
+        ("Node", "By", "Since", "For"),
         [
             (
                 exclusion.node,
@@ -66,7 +40,7 @@ def report_text(made: Report) -> Iterator[str]:
             for exclusion in made.excluded
         ],
     )
-    yield from _section("renamed", ("NODE", "BEFORE"), [(names[0], ", ".join(names[1:])) for names in made.renamed])
+    yield from _section("renamed", ("Node", "Before"), [(names[0], ", ".join(names[1:])) for names in made.renamed])
     yield from (f"\nnote: {clean(note)}" for note in made.notes)
 
 
@@ -99,8 +73,32 @@ def _mtbf(of: Figures) -> str:
     )
 
 
+CAUSE = ("Cause", "Outages", "Nodes", "Time to repair", "GPU-hours lost")
+BOARD = ("Board", "Node", "Outages", "Causes", "GPU-hours lost")
+EXCLUSION = ("By", "Times", "Still out", "Node-hours", "Lasted")
 GROUP = ("Nodes", "Availability", "Unknown", "Failures", "MTBF", "Time to repair", "GPU-hours lost")
-"""The columns of `group_row`."""
+"""The columns of `cause_rows`, `board_rows`, `exclusion_rows` and `group_row`."""
+
+
+def cause_rows(made: Report) -> list[tuple[str, ...]]:
+    return [
+        (row.cause, str(row.outages or "-"), str(row.nodes), repair(row.repair), number(row.gpu_hours_lost))
+        for row in made.causes
+    ]
+
+
+def board_rows(boards: Iterable[BoardRow]) -> list[tuple[str, ...]]:
+    return [
+        (row.uuid, ", ".join(row.nodes), str(row.outages), ", ".join(row.causes), number(row.gpu_hours_lost))
+        for row in boards
+    ]
+
+
+def exclusion_rows(made: Report) -> list[tuple[str, ...]]:
+    return [
+        (row.by, str(row.exclusions), str(row.still_out), number(row.node_hours), repair(row.lasted))
+        for row in made.exclusions
+    ]
 
 
 def group_row(of: Figures) -> tuple[str, ...]:
@@ -149,6 +147,7 @@ def _section(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     if not rows:
         return
     yield f"\n{title}"
-    yield from (f"  {line}" for line in table(head, [[clean(cell) for cell in row] for row in rows[:ROWS_MOST]]))
+    heads = [name.upper() for name in head]
+    yield from (f"  {line}" for line in table(heads, [[clean(cell) for cell in row] for row in rows[:ROWS_MOST]]))
     if len(rows) > ROWS_MOST:
         yield f"  … {len(rows) - ROWS_MOST} more: --json has all"
