@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from gpuwarden_collectors.cloud import alibaba, aws, azure, gcp, tencent
+from gpuwarden_collectors.cloud import aws, azure, gcp
 from gpuwarden_collectors.cloud.facts import Answer, AnswerKind, Approval, Kind
 from gpuwarden_collectors.cloud.reply import Reply
 from gpuwarden_collectors.cloud.sightings import Held, follow
+from gpuwarden_collectors.cloud.spot_time import Alibaba, Tencent
 from gpuwarden_collectors.facts import Stamp
 from support.cloud_replies import HERE, google, left, only, reply
 
@@ -25,7 +26,7 @@ def own_events(answer: Reply, at: Stamp) -> Answer:
 PARSERS: dict[str, Callable[[Reply, Stamp], Answer]] = {
     "aws spot": aws.spot, "aws rebalance": aws.rebalance, "aws maintenance": aws.maintenance,
     "aws lifecycle": aws.lifecycle, "gcp preempted": gcp.preempted, "gcp maintenance-event": gcp.maintenance_event,
-    "gcp upcoming": gcp.upcoming, "azure": own_events, "alibaba": alibaba.spot, "tencent": tencent.spot,
+    "gcp upcoming": gcp.upcoming, "azure": own_events, "alibaba": Alibaba.spot, "tencent": Tencent.spot,
 }  # fmt: skip
 HTML = b"<!doctype html><html><head><title>Log in</title></head><body>TRUE</body></html>"
 BODIES = {
@@ -234,11 +235,11 @@ def test_azure_a_freeze_is_a_hint_and_one_odd_event_hides_no_other() -> None:
 
 
 def test_alibaba_and_tencent_report_a_bare_time() -> None:
-    assert left(only(alibaba.spot(reply(IN_120), HERE))) == 120.0
-    assert left(only(tencent.spot(reply("2026-11-21 11:02:00"), HERE))) == 120.0  # in China's time
-    assert left(only(tencent.spot(reply(IN_120), HERE))) == 120.0
-    assert alibaba.spot(reply("2026-11-21 11:02:00"), HERE).kind is AnswerKind.UNKNOWN
-    for empty in (alibaba.spot(reply(""), HERE), tencent.spot(reply("\n"), HERE)):
+    assert left(only(Alibaba.spot(reply(IN_120), HERE))) == 120.0
+    assert left(only(Tencent.spot(reply("2026-11-21 11:02:00"), HERE))) == 120.0  # in China's time
+    assert left(only(Tencent.spot(reply(IN_120), HERE))) == 120.0
+    assert Alibaba.spot(reply("2026-11-21 11:02:00"), HERE).kind is AnswerKind.UNKNOWN
+    for empty in (Alibaba.spot(reply(""), HERE), Tencent.spot(reply("\n"), HERE)):
         assert empty.kind is AnswerKind.NONE
 
 

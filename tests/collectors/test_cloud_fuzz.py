@@ -7,9 +7,10 @@ import random
 
 import pytest
 
-from gpuwarden_collectors.cloud import alibaba, aws, azure, gcp, tencent
+from gpuwarden_collectors.cloud import aws, azure, gcp
 from gpuwarden_collectors.cloud.facts import REASON_MOST, Answer, AnswerKind
 from gpuwarden_collectors.cloud.reply import AHEAD_MOST, Reply
+from gpuwarden_collectors.cloud.spot_time import Alibaba, Tencent
 from support.cloud_replies import HERE
 
 ROUNDS = 100_000
@@ -36,7 +37,7 @@ LOUD: tuple[tuple[str, object], ...] = (
 PARSERS = {
     "spot": aws.spot, "rebalance": aws.rebalance, "maintenance": aws.maintenance, "lifecycle": aws.lifecycle,
     "preempted": gcp.preempted, "maintenance-event": gcp.maintenance_event, "upcoming": gcp.upcoming,
-    "azure": lambda reply, at: azure.events(reply, at, "gpu-vm-3"), "alibaba": alibaba.spot, "tencent": tencent.spot,
+    "azure": lambda reply, at: azure.events(reply, at, "gpu-vm-3"), "alibaba": Alibaba.spot, "tencent": Tencent.spot,
 }  # fmt: skip
 PIECES = (
     b"", b"\0", b"\xff", b'"', b"{", b"]", b"[[[[", b",", b"null", b"NaN", b"1e999", b"-0", b"Z", b"+08:00", b"9999", b"\n",

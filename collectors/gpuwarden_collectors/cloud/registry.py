@@ -53,7 +53,7 @@ _CLOUDS: tuple[AnyCloud, ...] = (
     AZURE,
     CloudSpec(
         name="alibaba",
-        source="alibaba:Alibaba",
+        source="spot_time:Alibaba",
         options=MetadataOptions,
         endpoint="http://100.100.100.200",
         firmware=(equals("product_name", "Alibaba Cloud ECS"),),
@@ -61,7 +61,7 @@ _CLOUDS: tuple[AnyCloud, ...] = (
     ),
     CloudSpec(
         name="tencent",
-        source="tencent:Tencent",
+        source="spot_time:Tencent",
         options=MetadataOptions,
         endpoint="http://metadata.tencentyun.com",
         firmware=(equals("sys_vendor", "Tencent Cloud"),),
