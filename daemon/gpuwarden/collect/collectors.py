@@ -86,9 +86,7 @@ class Sources:
 
 
 class Readers:
-    """All collectors of the daemon. `on_events` gets host events as they arrive; the function passed to `run` gets
-    observations.
-    """
+    """All collectors of the daemon. `on_events` gets host events as they arrive; the argument of `run` observations."""
 
     def __init__(
         self, sources: Sources, boot_id: str, on_events: Callable[[Sequence[HostEvent]], None], clock: Clock
@@ -262,9 +260,7 @@ class Readers:
                     await self._bus_read.wait()
 
     def follow_kernel_log(self, resume: LogPosition | None, *, first: bool) -> None:
-        """Follow the kernel log from `resume` on; `first`: the ledger is new, so old lines are history.
-        Never raises.
-        """
+        """Follow the kernel log from `resume` on; `first`: the ledger is new, old lines are history. Never raises."""
         if self._sources.kmsg is None:
             return
         history_before = self._clock().boottime - HISTORY_AFTER if first else None

@@ -159,9 +159,7 @@ class Engine:
         return replace(step, verdict=replace(step.verdict, domain=self._domain))
 
     def _xids_of_dcgm(self) -> list[XidEvent]:
-        """Derive Xids from the last DCGM pass. Called after the ledger was recalled, so that Xids in it are not
-        reported again.
-        """
+        """Derive Xids from the last DCGM pass. Called after the ledger was recalled, whose Xids are not repeated."""
         seen = self.view.dcgm
         if seen.facts is None or seen.at is None or seen.facts is self._dcgm_taken:
             return []
@@ -176,9 +174,7 @@ class Engine:
         return event
 
     def accept_inventory(self, now: Stamp) -> list[Event]:
-        """Events that accept the GPUs in the machine as its inventory, for the caller to fold. Raises ValueError if
-        they are unknown.
-        """
+        """Events that accept the GPUs in the machine as its inventory, to be folded. Raises ValueError if unknown."""
         events = accept(self.state, Sight.of(self.view, self.rules, now))
         self._took(Accepted(at=now))
         return events

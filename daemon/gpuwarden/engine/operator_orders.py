@@ -84,9 +84,7 @@ class Orders:
         self._clock = clock
 
     async def exclude(self, by: str, text: str) -> str:
-        """Exclude the node. Returns the result for people. Raises ValueError, with the reason, if it cannot be ordered
-        or cannot be done.
-        """
+        """Exclude the node. Returns the result for people. Raises ValueError with the reason if that cannot be done."""
         return await self._order([orders.exclude(by, text, self._boot_id, self._clock())], Act.EXCLUDE)
 
     async def restore(self, by: str, verdict: Verdict, *, force: bool = False, untested: bool = False) -> str:

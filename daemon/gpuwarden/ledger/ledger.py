@@ -104,9 +104,7 @@ class Ledger:
         self._writer.submit(self._ledger_writer.work)
 
     def checkpoint_due(self, now: Stamp) -> bool:
-        """Return True if the next `append` should have a checkpoint. It limits what a start folds, and lets old events
-        be pruned.
-        """
+        """Return True if the next `append` needs a checkpoint: it limits what a start folds, and old events may go."""
         late = now.boottime - self._covered_at >= _CHECKPOINT_EVERY
         return self._uncovered >= _CHECKPOINT_AFTER or (late and self._uncovered > 0)
 

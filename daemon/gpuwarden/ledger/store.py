@@ -106,9 +106,7 @@ class Store(Reader):
                     self._replace_checkpoint(entry.checkpoint)
 
     def archive(self, machine: MachineIdentity, event: Event) -> None:
-        """Begin a new era with `event`. Events of earlier eras no longer count, including pins, latches and
-        acknowledgements.
-        """
+        """Begin a new era with `event`. Earlier events no longer count, including pins, latches, acknowledgements."""
         with translated(self.path), self._transaction():
             self._db.execute("DELETE FROM meta WHERE key IN ('kernel_log_boot_id', 'kernel_log_sequence')")
             self._set_meta("era", str(self.era() + 1))

@@ -102,9 +102,7 @@ def _exclude(intent: Intent, node_state: NodeState) -> Outcome | None:
 
 
 def _gives_way(stands: Why, to: Why) -> bool:
-    """True if the text in force may be replaced. The text of a failure is not refreshed, since that would reset the
-    time of the exclusion.
-    """
+    """True if the text in force may be replaced. That of a failure is not: it would reset the exclusion's time."""
     return RANK[stands] < RANK[to] or (stands is to and to is not Why.FAILURE)
 
 

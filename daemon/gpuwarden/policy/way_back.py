@@ -25,9 +25,7 @@ ONLY_A_PERSON = "only a person restores it (gpuwarden restore)"
 
 @dataclass(frozen=True, slots=True)
 class WayBack:
-    """The rules for restoring the node, applied to one moment of a decision. `answers` collects those of features'
-    requirements.
-    """
+    """The rules for restoring the node, at one moment of a decision. `answers` collects those of requirements."""
 
     state: PolicyState
     seen: Situation
@@ -98,9 +96,7 @@ class WayBack:
         return hold.why is Why.TERMINATION and (hold.released or self._meant_now(hold))
 
     def _meant_now(self, hold: Hold) -> bool:
-        """True if the exclusion's reason names this boot and instance: if no notice is imminent, the end was called
-        off.
-        """
+        """True if the exclusion's reason names this boot and instance: if no notice is imminent, it was called off."""
         boot = self.seen.boot_id
         return bool(reasons.boot_name(boot)) and hold.reason == reasons.termination(boot, self.seen.instance)
 

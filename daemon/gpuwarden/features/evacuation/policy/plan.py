@@ -200,9 +200,7 @@ def _signals(scene: Scene) -> Iterator[SignalJob]:
 
 
 def _waits(scene: Scene, key: str, job: LocalJob) -> bool:
-    """Return True if the controller may still answer in time, so that all ranks of the job are signalled, not only
-    those here.
-    """
+    """Return True if the controller may answer in time, so that all ranks of the job are signalled, not only ours."""
     unanswered = scene.seen.unanswered
     return (
         unanswered is not None

@@ -57,9 +57,7 @@ def ever_signalled(state: EvacuationState, evacuation: Evacuation, key: str, now
 
 
 def _others(state: EvacuationState, own: Evacuation, job: str, now: Stamp) -> list[tuple[Evacuation, JobState]]:
-    """Return other evacuations in which the job was signalled recently enough to count, each with its state of the job,
-    the newest last.
-    """
+    """Return other evacuations in which the job was signalled recently enough to count, with its state; newest last."""
     others = [
         (evacuation, job_state)
         for evacuation in state.evacuations.values()
@@ -138,9 +136,7 @@ def has_left_mark(state: EvacuationState, evacuation: Evacuation, key: str, rest
 
 
 def _first(state: EvacuationState, evacuation: Evacuation, data: event_data.Signalling, now: Stamp) -> JobState:
-    """Return the state of a job that enters this evacuation: it is taken over from another one that is open or was
-    replaced by this one.
-    """
+    """Return the state of a job that enters this evacuation: that in another one that is open or was replaced by it."""
     others = _others(state, evacuation, data.job, now)
     base = JobState(restarts=data.restarts)
     before: frozenset[Process] = frozenset()

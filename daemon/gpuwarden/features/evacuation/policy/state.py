@@ -198,9 +198,7 @@ def _requeued(job_state: JobState, data: event_data.Requeued, now: Stamp) -> Job
 
 
 def _not_requeued(job_state: JobState, data: event_data.NotRequeued, now: Stamp) -> JobState:
-    """Record why a job was not requeued. A job that was requeued once stays so: another node may have read already that
-    it is pending.
-    """
+    """Record why a job was not requeued. One that was requeued stays so: another node may have read it as pending."""
     if job_state.requeued is Requeued.DONE:
         return job_state
     return replace(
