@@ -288,6 +288,7 @@ class Daemon:
         return self._notice_sources.ends_in()
 
     def jobs_settled(self) -> bool:
+        """Return True if no job has to be signalled, and no acknowledgement is awaited."""
         return self._parts.settled()
 
     async def jobs_signalled(self) -> str:

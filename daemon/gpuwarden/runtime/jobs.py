@@ -5,22 +5,16 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from gpuwarden.config.model import Config
-from gpuwarden.publish.metrics.exposition import Holder
 from gpuwarden.publish.notices import NoticeFile, Notices, document
 from gpuwarden.publish.snapshot import Snapshot
 from gpuwarden.publish.sockets.jobs import JobSocket, JobVerb
 from gpuwarden.publish.status import heartbeat, to_json
+from gpuwarden.runtime.part import Service
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.facts import Stamp
-
-
-class Service(Protocol):
-    """What jobs need from the daemon."""
-
-    holder: Holder
 
 
 class Jobs:

@@ -7,7 +7,6 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from gpuwarden.base.files import replace_file
 from gpuwarden.base.log import LogOutput, configure, get_logger
@@ -23,27 +22,17 @@ LEAVES = 1.5
 POLL = 0.1
 
 
-class Service(Protocol):
-    def ends_in(self) -> float:
-        """Called on SIGTERM: seconds until the container or the machine ends; 0 if SIGTERM does not announce an end."""
-
-    def jobs_settled(self) -> bool:
-        """Return True if no job has to be signalled, and no acknowledgement is awaited."""
-
-    def reload_soon(self) -> None: ...
-
-
 class Stopping:
     """Handles signals from now on. A second SIGTERM, or SIGINT, stops at once, whatever is still to be done."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
         self._stop = asyncio.Event()
         self._lingering: asyncio.Task[None] | None = None
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._terminated)
         loop.add_signal_handler(signal.SIGINT, self._stop.set)
-        loop.add_signal_handler(signal.SIGHUP, service.reload_soon)
+        loop.add_signal_handler(signal.SIGHUP, daemon.reload_soon)
 
     async def wait(self, other: asyncio.Event | None = None) -> bool:
         """Wait until the daemon must stop, and return False; or until `other` is set, and return True."""
@@ -58,7 +47,7 @@ class Stopping:
         return False
 
     def _terminated(self) -> None:
-        window = 0.0 if self._lingering is not None else self._service.ends_in()
+        window = 0.0 if self._lingering is not None else self._daemon.ends_in()
         if window <= 0.0:
             self._stop.set()
             return
@@ -68,7 +57,7 @@ class Stopping:
     async def _linger(self, window: float) -> None:
         loop = asyncio.get_running_loop()
         end = loop.time() + max(window - LEAVES, 0.0)
-        while loop.time() < end and not self._service.jobs_settled():  # noqa: ASYNC110 - no event signals it
+        while loop.time() < end and not self._daemon.jobs_settled():  # noqa: ASYNC110 - no event signals it
             await asyncio.sleep(POLL)
         self._stop.set()
 

@@ -19,21 +19,19 @@ import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from gpuwarden.base.peer import Peer
 from gpuwarden.base.threads import detached
 from gpuwarden.control.durable import Durable
-from gpuwarden.engine.engine import Engine
-from gpuwarden.engine.journal import Journal, Step
+from gpuwarden.engine.journal import Step
 from gpuwarden.features.active_test.judging.lease import GPUS_MOST, WORKERS_MOST, Lease, begun, ended, pids
 from gpuwarden.features.active_test.judging.submission import submitted
 from gpuwarden.features.active_test.memory import memory_of
 from gpuwarden.health.model import Event, EventKind
-from gpuwarden.ledger.ledger import Ledger
 from gpuwarden.policy.model import Act
-from gpuwarden.publish.metrics.exposition import Holder
 from gpuwarden.publish.sockets.control import NOT_ALLOWED, TRY_AGAIN, Verb, VerbError
+from gpuwarden.runtime.part import Service
 from gpuwarden_collectors.active_test.facts import GpuTest
 from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.base import Clock
@@ -53,13 +51,6 @@ USER_FOUND_WITHIN = 1.0
 _NAME = re.compile(r"[0-9a-f]{16}", re.ASCII)
 _PID_MOST = 2**22
 """PID_MAX_LIMIT (include/linux/threads.h)."""
-
-
-class Service(Protocol):
-    engine: Engine
-    journal: Journal
-    holder: Holder
-    ledger: Ledger
 
 
 class Leases:
