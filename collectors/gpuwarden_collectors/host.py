@@ -21,14 +21,10 @@ from gpuwarden_collectors.mount_table import in_memory
 
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _ONE_DIGIT = re.compile(r"([0-9a-f])\1*")  # all zeros: "no id"; all Fs: "not set" (SMBIOS, system UUID)
-_SHIPPED_TO_MANY = frozenset(  # placeholders of board makers, seen on many different machines
-    {
-        "03000200-0400-0500-0006-000700080009",
-        "00020003-0004-0005-0006-000700080009",
-        "00010203-0405-0607-0809-0a0b0c0d0e0f",
-        "12345678-1234-5678-90ab-cddeefaabbcc",
-        "fefefefe-fefe-fefe-fefe-fefefefefefe",
-    }
+_SHIPPED_TO_MANY = frozenset(
+    """
+    03000200-0400-0500-0006-000700080009 00020003-0004-0005-0006-000700080009 00010203-0405-0607-0809-0a0b0c0d0e0f
+    12345678-1234-5678-90ab-cddeefaabbcc fefefefe-fefe-fefe-fefe-fefefefefefe""".split()
 )
 _MACHINE_ID = re.compile(r"[0-9a-f]{32}")
 _CLOUDS = (  # firmware fields that name the instance; on Azure the system UUID itself is the VM id

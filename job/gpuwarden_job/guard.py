@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 
 from gpuwarden_job import acknowledge, notice, staging
 from gpuwarden_job.agreement import agree
@@ -125,9 +125,7 @@ class CheckpointGuard:
                 self._before[number] = signal.signal(number, self._signal)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             with suppress(OSError, ValueError, TypeError):
                 signal.signal(number, handler)  # type: ignore[arg-type]

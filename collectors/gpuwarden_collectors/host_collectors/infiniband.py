@@ -26,21 +26,14 @@ from gpuwarden_collectors.host_files import number, read_text, text_or_empty
 from gpuwarden_collectors.options import PolledOptions, bounded
 from gpuwarden_collectors.spec import CollectorSpec
 
-_COUNTERS = (
-    "link_downed",
-    "link_error_recovery",
-    "symbol_error",
-    "port_rcv_errors",
-    "local_link_integrity_errors",
-    "excessive_buffer_overrun_errors",
+_COUNTERS = tuple(
+    """
+    link_downed link_error_recovery symbol_error port_rcv_errors local_link_integrity_errors
+    excessive_buffer_overrun_errors""".split()
 )
 _HW_COUNTERS = ("local_ack_timeout_err", "rnr_nak_retry_err", "roce_slow_restart")
-_EFA_COUNTERS = (
-    "no_completion_cmds",
-    "cmds_err",
-    "rx_drops",
-    "unresponsive_remote_events",
-    "impaired_remote_conn_events",
+_EFA_COUNTERS = tuple(
+    "no_completion_cmds cmds_err rx_drops unresponsive_remote_events impaired_remote_conn_events".split()
 )
 _SENT, _WORD = "counters/port_xmit_data", 4
 """The counter of sent data, in words of four bytes (kernel ABI, sysfs-class-infiniband)."""

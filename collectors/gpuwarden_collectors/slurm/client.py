@@ -20,13 +20,8 @@ from gpuwarden_collectors.slurm.turns import AT_ONCE, Precedence, Turn, Turns
 
 _MOST_OUTPUT = 16 << 20  # bytes: a line for each node of a partition is about 100
 _VARIABLES = tuple("SLURM_ SLURMD_ SQUEUE_ SINFO_ SCONTROL_ SCANCEL_ SBATCH_ SALLOC_ SRUN_ SACCT_".split())
-_KEPT_VARIABLES = (
-    "SLURM_CONF",
-    "SLURM_CONF_SERVER",
-    "SLURM_JWT",
-    "SLURM_SACK_KEY",
-    "SLURM_SACK_JWKS",
-    "SLURM_SACK_SOCKET",
+_KEPT_VARIABLES = tuple(
+    "SLURM_CONF SLURM_CONF_SERVER SLURM_JWT SLURM_SACK_KEY SLURM_SACK_JWKS SLURM_SACK_SOCKET".split()
 )
 _PATH = (
     "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # set for a systemd unit, but not for a Slurm hook

@@ -9,11 +9,8 @@ from gpuwarden.config.structure import near
 from gpuwarden_collectors.options import Misfit
 
 SETS = ("default", "full")
-COUNTED_BY = (
-    "gpuwarden_node_info",
-    "gpuwarden_machine_info",
-    "gpuwarden_excluded",
-    "gpuwarden_excluded_since_timestamp_seconds",
+COUNTED_BY = tuple(
+    "gpuwarden_node_info gpuwarden_machine_info gpuwarden_excluded gpuwarden_excluded_since_timestamp_seconds".split()
 )
 """The series that the breaker's queries to Prometheus read."""
 _KEY = ("publish.series",)

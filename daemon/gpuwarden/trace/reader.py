@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from io import BufferedIOBase
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from gpuwarden.health.model import Event, EventKind, Key
@@ -89,9 +88,7 @@ class TraceReader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -13,10 +13,7 @@ from typing import Any
 
 from gpuwarden.trace.pseudonyms import Pseudonyms
 
-_PEOPLE = frozenset(
-    """
-    user job_name by namespace pod container failed_node group limit_group also job limit_job""".split()
-)
+_PEOPLE = frozenset("user job_name by namespace pod container failed_node group limit_group also job limit_job".split())
 """Keys of events and status whose values are names that may also occur within texts."""
 _COMMON = frozenset(
     """

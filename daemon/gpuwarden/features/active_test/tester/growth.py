@@ -17,12 +17,8 @@ _ERRORS = tuple(
     nvlink_replay_errors nvlink_recovery_errors nvlink_dl_ nvlink5_rx_errors nvlink5_rx_symbol_errors
     nvlink5_recover""".split()
 )
-_SLOWDOWNS = (
-    "violation_power_ns",
-    "violation_thermal_ns",
-    "violation_board_limit_ns",
-    "violation_reliability_ns",
-    "slowdown_",
+_SLOWDOWNS = tuple(
+    "violation_power_ns violation_thermal_ns violation_board_limit_ns violation_reliability_ns slowdown_".split()
 )
 COUNTERS = tuple(field.name for field in fields(GpuReadings) if field.name.startswith((*_ERRORS, *_SLOWDOWNS)))
 """The counters of errors and of slowdowns: cumulative, each in its own unit."""
