@@ -175,7 +175,7 @@ def test_a_driver_that_becomes_slow_is_a_warning_that_names_the_gpu(host: FakeHo
         assert (finding["evidence"]["slowest_gpu"], finding["gpu"]) == (slots(4)[2], None)
         assert finding["evidence"]["slowest_gpu_seconds"] >= 1.7
         shown = " ".join(host.order("status").stdout.split())
-        assert "reading the GPUs takes: " in shown
+        assert "time to read the GPUs: " in shown
         host.fake.clear()
         running.wait_status("healthy")
 
