@@ -244,7 +244,7 @@ async def run(
     if not in_time:
         return Run(None, *output, f"has not ended within {timeout:g} s")
     if code is None or code < 0:
-        return Run(None, *output, f"died by {_signal(-(code or 0))}")
+        return Run(None, *output, f"died by {signal_name(-(code or 0))}")
     return Run(code, *output)
 
 
@@ -295,7 +295,7 @@ def _members(session: int, proc: str = "/proc") -> Iterator[int]:
                 yield int(name)
 
 
-def _signal(number: int) -> str:
+def signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:  # a real-time signal

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from gpuwarden_collectors.slurm.departing_facts import ListedPid, SlurmJob
 from gpuwarden_collectors.slurm.errors import OddAnswer, one_line
+from gpuwarden_collectors.slurm.jobs_text import is_number
 from gpuwarden_collectors.slurm.settings import release_of
 
 _FIELDS = tuple(
@@ -81,18 +82,14 @@ def _job(record: dict[str, str]) -> SlurmJob:
 
 def _number(record: dict[str, str], field: str) -> int:
     text = record[field]
-    if not _is_number(text):
+    if not is_number(text):
         raise OddAnswer(f"squeue reports that the {field} of a job is {one_line(text)!r}")
     return int(text)
 
 
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) < 12
-
-
 def _time(text: str) -> float:
     """Unix time of a text (seconds by SLURM_TIME_FORMAT=%s); 0 for a job that has not started."""
-    return float(text) if _is_number(text) else 0.0
+    return float(text) if is_number(text) else 0.0
 
 
 def _text(value: str, longest: int = _LONGEST_TEXT) -> str:
@@ -108,8 +105,8 @@ def listed_pids(text: str) -> dict[int, ListedPid]:
     by_pid = {}
     for line in text.splitlines()[:_LINES_MAX]:
         columns = line.split()
-        if len(columns) == 5 and _is_number(columns[0]) and _is_number(columns[1]) and _STEP.fullmatch(columns[2]):
-            local, rank = (int(column) if _is_number(column) else None for column in columns[3:])
+        if len(columns) == 5 and is_number(columns[0]) and is_number(columns[1]) and _STEP.fullmatch(columns[2]):
+            local, rank = (int(column) if is_number(column) else None for column in columns[3:])
             by_pid[int(columns[0])] = ListedPid(job=int(columns[1]), step=columns[2], local=local, rank=rank)
     return by_pid
 

@@ -25,7 +25,7 @@ def squeue(text: str) -> list[Job]:
     jobs: dict[int, Job] = {}
     for line in text.splitlines()[:_JOBS_MAX]:
         columns = line.split("|", 4)
-        if len(columns) == 5 and _is_number(columns[0]) and _is_number(columns[1]) and columns[3] not in ENDING:
+        if len(columns) == 5 and is_number(columns[0]) and is_number(columns[1]) and columns[3] not in ENDING:
             number = int(columns[0])
             jobs[number] = Job(
                 id=number, uid=int(columns[1]), user=columns[2], job_name=printable(columns[4], NAME_MOST)
@@ -67,5 +67,5 @@ def numbers(text: str) -> list[int]:
     return expanded[:_NUMBERS_MAX]
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) < 12

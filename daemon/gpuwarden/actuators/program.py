@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from gpuwarden.actuators.base import ActuatorRefused, ActuatorUnavailable, Counter
 from gpuwarden.actuators.marker_file import marker_text
 from gpuwarden.actuators.subprocesses import Runs, complaint
+from gpuwarden.base.json_text import parsed_object
 from gpuwarden.config.exec import Program
 from gpuwarden.policy import reasons
 from gpuwarden.policy.model import Act, FleetCount, Intent, NodeState, Owner
@@ -137,11 +138,7 @@ _SHAPE = 'expected {"excluded":false}, or {"excluded":true,"reason":"...","since
 
 def _object(output: bytes) -> Mapping[str, Any]:
     """Parse a JSON object. Raises ActuatorUnavailable for anything else."""
-    try:
-        answer = json.loads(output)
-    except (ValueError, RecursionError):
-        answer = None
-    if not isinstance(answer, dict):
+    if (answer := parsed_object(output)) is None:
         raise ActuatorUnavailable(f"the program answers look with {output[:60].decode('latin-1')!r}: {_SHAPE}")
     return answer
 

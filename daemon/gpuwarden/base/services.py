@@ -13,6 +13,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from gpuwarden.base.json_text import parsed_object
+
 Document = Mapping[str, Any]
 
 CONNECTED_WITHIN = 5.0
@@ -85,11 +87,7 @@ async def _connected(path: Path, unit: str, most: int) -> tuple[asyncio.StreamRe
 
 
 def _document(path: Path, unit: str, line: bytes) -> Document:
-    try:
-        document = json.loads(line)
-    except (ValueError, RecursionError):
-        document = None
-    if not isinstance(document, dict):
+    if (document := parsed_object(line)) is None:
         raise _no_result(path, unit)
     return document
 

@@ -6,7 +6,6 @@ followed and no proxy is used: credentials are sent only to the configured host.
 
 from __future__ import annotations
 
-import json
 import re
 import threading
 from collections import deque
@@ -19,6 +18,7 @@ from socket import SHUT_RDWR, socket
 from typing import Any
 from urllib.parse import urlencode
 
+from gpuwarden.base.json_text import parsed
 from gpuwarden.prometheus.access import Access
 from gpuwarden_collectors.dataclass import dataclass
 
@@ -160,7 +160,7 @@ class _Work:
         return self._samples(body)
 
     def _samples(self, body: bytes) -> list[Sample]:
-        match _parsed(body):
+        match parsed(body):
             case {"status": "success", "data": {"resultType": "vector" | "matrix", "result": list(result)}, **more}:
                 warnings = more.get("warnings")
                 if isinstance(warnings, list):
@@ -208,13 +208,6 @@ def _body(access: Access, response: HTTPResponse, largest: int) -> bytes:
     return bytes(received)
 
 
-def _parsed(body: bytes) -> Any:
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
-        return None
-
-
 def _parsed_row(row: Any) -> list[Sample]:
     """Parse the finite samples of one series. Raises KeyError, TypeError, ValueError, AttributeError."""
     labels = row["metric"]
@@ -240,7 +233,7 @@ def _refusal(access: Access, response: HTTPResponse, body: bytes) -> PrometheusE
     if 300 <= response.status < 400:
         to = (response.getheader("Location") or "elsewhere")[:_ERROR_MAX]
         return PrometheusError(f"{access.url} redirects to {to!r}, which is not followed: give the final address")
-    error = _parsed(body)
+    error = parsed(body)
     message = error.get("error") if isinstance(error, dict) else None
     detail = (
         f": {message[:_ERROR_MAX]}" if isinstance(message, str) and message else f" {response.reason[:60]}".rstrip()

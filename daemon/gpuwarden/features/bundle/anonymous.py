@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from gpuwarden.base.json_text import parsed
 from gpuwarden.features.bundle.contents import Contents
 from gpuwarden.features.bundle.entry import Completeness, Entry
 from gpuwarden.features.bundle.gathering import ANONYMOUS
@@ -45,9 +46,9 @@ def renamed(contents: Contents, hosts: Iterable[str]) -> Contents:
 
 def _documents(entry: Entry) -> list[Any]:
     if entry.name.endswith(".json") and entry.content:
-        return [_parsed(entry.content)]
+        return [parsed(entry.content)]
     if entry.name.endswith(".jsonl"):
-        return [_parsed(line) for line in entry.content.splitlines()]
+        return [parsed(line) for line in entry.content.splitlines()]
     return []
 
 
@@ -59,7 +60,7 @@ def _renamed(entry: Entry, names: Names) -> Entry:
     if entry.name.endswith(_TRACE):
         return replace(_trace(entry, names), name=names.text(entry.name), how=how)
     if entry.name.endswith(".jsonl"):
-        lines = (json.dumps(names(_parsed(line))).encode() for line in entry.content.splitlines())
+        lines = (json.dumps(names(parsed(line))).encode() for line in entry.content.splitlines())
         content = b"".join(line + b"\n" for line in lines)
     elif entry.name.endswith(".json") and entry.content:
         content = _json(entry.content, names)
@@ -69,17 +70,10 @@ def _renamed(entry: Entry, names: Names) -> Entry:
 
 
 def _json(content: bytes, names: Names) -> bytes:
-    document = _parsed(content)
+    document = parsed(content)
     if document is None:  # output of a program that is not JSON
         return names.text(content.decode("utf-8", "replace")).encode()
     return (json.dumps(names(document), indent=2) + "\n").encode()
-
-
-def _parsed(content: bytes) -> Any:
-    try:
-        return json.loads(content)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _trace(entry: Entry, names: Names) -> Entry:
@@ -89,7 +83,7 @@ def _trace(entry: Entry, names: Names) -> Entry:
     with gzip.GzipFile(fileobj=io.BytesIO(entry.content)) as source, gzip.GzipFile(fileobj=packed, mode="wb") as target:
         try:
             while line := source.readline(LINE_MAX + 1):
-                document = _parsed(line)
+                document = parsed(line)
                 size += len(line)
                 if document is None or size > _UNPACKED_MOST:
                     why = why or "the rest cannot be read"

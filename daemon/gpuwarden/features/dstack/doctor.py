@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 from gpuwarden.base.addresses import Address
+from gpuwarden.base.json_text import parsed_object
 from gpuwarden.config.model import Config
 from gpuwarden.doctor.check import Check, in_loop
 from gpuwarden.doctor.row import Row, fail, ok
@@ -30,14 +29,12 @@ async def _responds(check: str, address: Address, to_do: str) -> Row:
     http = Metadata(f"http://{address}", RESPONSE_WITHIN)
     try:
         reply = await http.get("/api/healthcheck")
-        response = json.loads(reply.body)
+        response = parsed_object(reply.body)
     except MetadataError as error:
         return fail(check, str(error), to_do)
-    except (ValueError, RecursionError):
-        response = None
     finally:
         await http.close()
-    if not isinstance(response, dict) or response.get("service") != "dstack-shim":
+    if response is None or response.get("service") != "dstack-shim":
         return fail(check, f"a program other than dstack's agent responds at {address}", to_do)
     return ok(check, f"{address} responds as dstack-shim {str(response.get('version'))[:40]}")
 

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+from gpuwarden.base.json_text import parsed_object
 from gpuwarden.features.dstack.node_health import Level, NodeHealth
 
 BODY_MOST = 128 << 10
@@ -31,7 +32,7 @@ _TEXT_MOST = 500  # characters of gpuwarden's message
 @lru_cache(maxsize=4)
 def merged(shim: bytes | None, own: NodeHealth) -> bytes | None:
     """Return the body to send; None: send the shim's unchanged. `shim` None: it gave nothing usable."""
-    document = None if shim is None else _document(shim)
+    document = None if shim is None else parsed_object(shim)
     if document is None:
         return _encoded({"dcgm": _worse(None, own)})
     dcgm = document.get("dcgm")
@@ -41,14 +42,6 @@ def merged(shim: bytes | None, own: NodeHealth) -> bytes | None:
         return _encoded({**document, "dcgm": _worse(dcgm, own)})
     except (ValueError, RecursionError):  # a number that is not finite, in an unknown key
         return _encoded({"dcgm": _worse(dcgm, own)})
-
-
-def _document(body: bytes) -> dict[str, Any] | None:
-    try:
-        document = json.loads(body)
-    except (ValueError, RecursionError):
-        return None
-    return document if isinstance(document, dict) else None
 
 
 def _worse(dcgm: Any, own: NodeHealth) -> dict[str, Any] | None:

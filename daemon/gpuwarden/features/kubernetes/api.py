@@ -21,6 +21,7 @@ from gpuwarden.actuators.base import (
     ActuatorRefused,
     ActuatorUnavailable,
 )
+from gpuwarden.base.json_text import parsed
 from gpuwarden.features.kubernetes.connection import Connection
 from gpuwarden.features.kubernetes.options import KubernetesOptions
 from gpuwarden_collectors.dataclass import dataclass
@@ -221,7 +222,7 @@ class KubernetesApi:
                 if len(body) > BODY_MOST:
                     raise ActuatorUnavailable(f"{undone}: the response is longer than {BODY_MOST >> 20} MiB")
             status, date = int(response.status_code), response.headers.get("date", "")
-        content = _parsed(body)
+        content = parsed(body)
         if not 200 <= status < 300:
             message = " ".join(str(content.get("message", "")).split()) if isinstance(content, dict) else ""
             kind, advice = _cause(status, message)
@@ -250,13 +251,6 @@ def _why(error: Exception) -> str:
     if name == "LocalProtocolError":
         return "the token has characters that no header may have: check the file that holds it"
     return f"{name}: {' '.join(str(error).split())}"[:400]
-
-
-def _parsed(body: bytearray) -> object:
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
-        return None
 
 
 def mapping(value: object) -> Json:

@@ -13,6 +13,7 @@ from lightkube.config.client_adapter import ExecAuth
 from lightkube.config.kubeconfig import KubeConfig
 
 from gpuwarden.actuators.base import ActuatorRefused, ActuatorUnavailable
+from gpuwarden.base.json_text import parsed
 from gpuwarden.features.kubernetes.options import KubernetesOptions
 from gpuwarden_collectors.plugin.run import run
 
@@ -69,12 +70,9 @@ async def token(plugin: Any, resolve: Callable[[str], Any], timeout: float) -> s
         raise ActuatorUnavailable(
             f"the kubeconfig's program {command} {failure}" + (f": {first:.{_SHOWN}}" if first else "")
         )
-    try:
-        match json.loads(done.stdout):
-            case {"status": {"token": str(secret)}} if secret:
-                return secret
-    except (ValueError, RecursionError):
-        pass
+    match parsed(done.stdout):
+        case {"status": {"token": str(secret)}} if secret:
+            return secret
     raise ActuatorUnavailable(f"the kubeconfig's program {command} gives no token: run it by hand")
 
 

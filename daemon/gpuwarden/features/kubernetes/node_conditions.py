@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Container
 
+from gpuwarden.base.json_text import parsed
 from gpuwarden.features.kubernetes.api import CONDITION_MANAGER, Json, mapping, objects
 
 _LAST_WRITER = frozenset({"f:status", "f:reason"})
@@ -34,7 +34,4 @@ def own_conditions(node: Json) -> set[str]:
 
 def _kind(field: str) -> str:
     """Return the type of a condition from its name in managed fields: `k:{"type":"Ready"}`."""
-    try:
-        return str(mapping(json.loads(field.removeprefix("k:"))).get("type", ""))
-    except (ValueError, RecursionError):
-        return ""
+    return str(mapping(parsed(field.removeprefix("k:"))).get("type", ""))

@@ -15,10 +15,12 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
+from gpuwarden.base.json_text import parsed
 from gpuwarden_collectors.active_test.facts import Obstacle
 from gpuwarden_collectors.active_test.request import Request
 from gpuwarden_collectors.codec import to_wire
 from gpuwarden_collectors.dataclass import dataclass
+from gpuwarden_collectors.plugin.run import signal_name
 
 MODULE = "gpuwarden_collectors.active_test.process"
 COMMAND = (sys.executable, "-I", "-m", MODULE)
@@ -135,7 +137,7 @@ class WorkerProcess:
 
     async def _taken(self, process: asyncio.subprocess.Process, line: bytes) -> dict[str, Any] | Failed | None:
         """Act on one line of the worker. Returns the measurement or failure that ends the test, or None to continue."""
-        match _object(line) if line else None:
+        match parsed(line) if line else None:
             case {"measured": dict(measured)}:
                 return await self._done(process, measured)
             case {"asks": str(question)}:
@@ -209,7 +211,7 @@ class WorkerProcess:
             async with asyncio.timeout(KILL_GRACE):
                 await process.wait()
         code = process.returncode
-        how = f"by {_signal(-code)}" if code is not None and code < 0 else f"with exit code {code}"
+        how = f"by {signal_name(-code)}" if code is not None and code < 0 else f"with exit code {code}"
         lines = self._stderr.decode("utf-8", "replace").strip().splitlines()
         last = "".join(char if char.isprintable() else " " for char in (lines[-1] if lines else ""))[:200]
         # A scheduler that cancels the test signals all its processes, and this one may be the last to receive it.
@@ -252,17 +254,3 @@ async def _waited(tasks: Iterable[asyncio.Task[Any]], within: float) -> float:
 def _at(phase: str) -> str:
     """Return the phase in which the worker hung, for people."""
     return "CUDA did not start" if phase in ("", "start") else f"it hung in phase {phase}"
-
-
-def _object(line: bytes) -> object:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
