@@ -9,22 +9,13 @@ from __future__ import annotations
 from gpuwarden_collectors.control_groups import RootFolders, lines
 from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.places import container_at, place_begins
-from gpuwarden_collectors.slurm.jobs_cgroup import NO_JOB, job_cgroup_in
+from gpuwarden_collectors.slurm.jobs_cgroup import NO_JOB, JobCgroup, job_cgroup_in
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """The job or container of a process, from its control groups.
+class Group(JobCgroup):
+    """The job or container of a process, from its control groups."""
 
-    `job` is Slurm's job number; if the path has only the SLUID, `sluid` is set. `owner` is the job's user, if the path
-    contains it. `step` and `task` are Slurm's names: 0, batch, extern, interactive; 0, special.
-    """
-
-    job: int | None = None
-    sluid: str = ""
-    step: str = ""
-    task: str = ""
-    owner: int | None = None
     container: str = ""
 
 

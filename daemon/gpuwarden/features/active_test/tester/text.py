@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from gpuwarden.cli.text import table
 from gpuwarden.features.active_test.judging.outcome import ActiveVerdict, Outcome
 from gpuwarden.features.active_test.tester.report import Report
 from gpuwarden.health.model import Severity
@@ -48,9 +49,7 @@ def shown(report: Report) -> Iterator[str]:
         return
     tests = report.first()
     rows = [_row(report, test) for test in tests]
-    widths = [max(map(len, column)) for column in zip(HEAD, *rows, strict=True)]
-    for row in (HEAD, *rows):
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    yield from table(HEAD, rows)
     for test in tests:
         yield from _details(report, test)
     yield from _without_verdict(report, tests)
