@@ -52,36 +52,34 @@ def _start() -> Iterator[str]:
 
     If the direction is down, units count from the end.
     """
-    yield from (
-        "cvta.to.global.u64 %base, %base;",
-        "cvta.to.global.u64 %report, %report;",
-        "mov.u32 %a, %ctaid.x;",
-        "mov.u32 %b, %ntid.x;",
-        "mul.wide.u32 %i, %a, %b;",
-        "mov.u32 %a, %tid.x;",
-        "cvt.u64.u32 %wide, %a;",
-        "add.u64 %i, %i, %wide;",
-        "mov.u32 %a, %nctaid.x;",
-        "mul.wide.u32 %threads, %a, %b;",
-        "setp.ne.u32 %down_p, %down, 0;",
-        "sub.u64 %unit, %count, %i;",
-        "sub.u64 %unit, %unit, 1;",
-        "selp.u64 %unit, %unit, %i, %down_p;",
-        "neg.s64 %step, %threads;",
-        "selp.u64 %step, %step, %threads, %down_p;",
-        f"mul.lo.u64 %hop, %step, {layout.UNIT};",
-        f"mad.lo.u64 %at0, %unit, {layout.UNIT}, %base;",
-        f"mad.lo.u64 %last, %threads, {_FLIGHT - 1}, %i;",
-        "mov.u64 %wrong, 0;",
-        "setp.ne.u64 %full, %wrong, 0;",
-        "cvt.u32.u64 %low, %seed;",
-        "shr.u64 %wide, %seed, 32;",
-        "cvt.u32.u64 %high, %wide;",
-        "setp.ne.u32 %p, %complement, 0;",
-        "selp.b32 %flip, 0xFFFFFFFF, 0, %p;",
-        "xor.b32 %whole, %low, %high;",
-        "xor.b32 %whole, %whole, %flip;",
-    )
+    yield "cvta.to.global.u64 %base, %base;"
+    yield "cvta.to.global.u64 %report, %report;"
+    yield "mov.u32 %a, %ctaid.x;"
+    yield "mov.u32 %b, %ntid.x;"
+    yield "mul.wide.u32 %i, %a, %b;"
+    yield "mov.u32 %a, %tid.x;"
+    yield "cvt.u64.u32 %wide, %a;"
+    yield "add.u64 %i, %i, %wide;"
+    yield "mov.u32 %a, %nctaid.x;"
+    yield "mul.wide.u32 %threads, %a, %b;"
+    yield "setp.ne.u32 %down_p, %down, 0;"
+    yield "sub.u64 %unit, %count, %i;"
+    yield "sub.u64 %unit, %unit, 1;"
+    yield "selp.u64 %unit, %unit, %i, %down_p;"
+    yield "neg.s64 %step, %threads;"
+    yield "selp.u64 %step, %step, %threads, %down_p;"
+    yield f"mul.lo.u64 %hop, %step, {layout.UNIT};"
+    yield f"mad.lo.u64 %at0, %unit, {layout.UNIT}, %base;"
+    yield f"mad.lo.u64 %last, %threads, {_FLIGHT - 1}, %i;"
+    yield "mov.u64 %wrong, 0;"
+    yield "setp.ne.u64 %full, %wrong, 0;"
+    yield "cvt.u32.u64 %low, %seed;"
+    yield "shr.u64 %wide, %seed, 32;"
+    yield "cvt.u32.u64 %high, %wide;"
+    yield "setp.ne.u32 %p, %complement, 0;"
+    yield "selp.b32 %flip, 0xFFFFFFFF, 0, %p;"
+    yield "xor.b32 %whole, %low, %high;"
+    yield "xor.b32 %whole, %whole, %flip;"
     yield from (f"xor.b32 %mask{j}, %flip, {LANES[j]};" for j in _WORDS)
     yield from (f"setp.eq.u32 %p, %kind, {layout.HASH};", "@%p bra HASHED;")
 
@@ -145,19 +143,17 @@ def _compare(k: int, label: str) -> Iterator[str]:
         yield from (f"xor.b32 %s, %f{k}{j}, %e{j};", "or.b32 %different, %different, %s;")
     yield from ("setp.eq.u32 %p, %different, 0;", f"@%p bra GOOD{label};")
     for j in _WORDS:
-        yield from (
-            f"setp.eq.u32 %equal, %f{k}{j}, %e{j};",
-            f"@%equal bra NEXT{label}{j};",
-            "add.u64 %wrong, %wrong, 1;",
-            f"@%full bra NEXT{label}{j};",
-            "atom.global.add.u64 %slot, [%report+8], 1;",
-            f"setp.ge.u64 %full, %slot, {layout.REPORT_RECORDS};",
-            f"@%full bra NEXT{label}{j};",
-            f"mad.lo.u64 %record, %slot, {layout.REPORT_RECORD.size}, %report;",
-            f"sub.u64 %offset, %at{k}, %base;",
-            f"add.u64 %offset, %offset, {4 * j};",
-            f"st.global.u64 [%record+{layout.REPORT_HEAD.size}], %offset;",
-            f"st.global.v2.b32 [%record+{layout.REPORT_HEAD.size + 8}], {{%e{j}, %f{k}{j}}};",
-            f"NEXT{label}{j}:",
-        )
+        yield f"setp.eq.u32 %equal, %f{k}{j}, %e{j};"
+        yield f"@%equal bra NEXT{label}{j};"
+        yield "add.u64 %wrong, %wrong, 1;"
+        yield f"@%full bra NEXT{label}{j};"
+        yield "atom.global.add.u64 %slot, [%report+8], 1;"
+        yield f"setp.ge.u64 %full, %slot, {layout.REPORT_RECORDS};"
+        yield f"@%full bra NEXT{label}{j};"
+        yield f"mad.lo.u64 %record, %slot, {layout.REPORT_RECORD.size}, %report;"
+        yield f"sub.u64 %offset, %at{k}, %base;"
+        yield f"add.u64 %offset, %offset, {4 * j};"
+        yield f"st.global.u64 [%record+{layout.REPORT_HEAD.size}], %offset;"
+        yield f"st.global.v2.b32 [%record+{layout.REPORT_HEAD.size + 8}], {{%e{j}, %f{k}{j}}};"
+        yield f"NEXT{label}{j}:"
     yield f"GOOD{label}:"

@@ -94,25 +94,17 @@ def _mixture(step: int) -> Iterator[str]:
         yield from (f"mov.b32 %g{i}, %v{i};", f"mad.lo.u32 %sum{i}, %sum{i}, {ODD}, %g{i};")
     first, second, third, fourth = (f"{(i + step) % len(_CHAINS)}" for i in _CHAINS)
     x = {name: f"%x{int(name) + 1}" for name in (first, second, third, fourth)}
-    yield from (
-        f"{_SPECIAL[step % len(_SPECIAL)]} %e, %f;",
-        "mov.b32 %r, %e;",
-        f"xor.b32 %sum{first}, %sum{first}, %r;",
-    )
+    yield f"{_SPECIAL[step % len(_SPECIAL)]} %e, %f;"
+    yield "mov.b32 %r, %e;"
+    yield f"xor.b32 %sum{first}, %sum{first}, %r;"
     yield f"dp4a.s32.s32 %sum{second}, {x[first]}, {x[second]}, %sum{second};"
     yield from (f"popc.b32 %r, {x[third]};", f"sub.u32 %sum{third}, %sum{third}, %r;")
     yield from (f"prmt.b32 %r, {x[third]}, {x[fourth]}, 0x6250;", f"xor.b32 %sum{fourth}, %sum{fourth}, %r;")
-    yield from (
-        f"shfl.sync.bfly.b32 %r, {x[second]}, {1 << step % 5}, 31, -1;",
-        f"add.u32 %sum{first}, %sum{first}, %r;",
-    )
-    yield from (
-        f"and.b32 %h, {x[fourth]}, {_FP64_KEPT};",
-        f"or.b32 %h, %h, {_FP64_ONE};",
-        f"mov.b64 %w, {{{x[first]}, %h}};",
-    )
+    yield f"shfl.sync.bfly.b32 %r, {x[second]}, {1 << step % 5}, 31, -1;"
+    yield f"add.u32 %sum{first}, %sum{first}, %r;"
+    yield f"and.b32 %h, {x[fourth]}, {_FP64_KEPT};"
+    yield f"or.b32 %h, %h, {_FP64_ONE};"
+    yield f"mov.b64 %w, {{{x[first]}, %h}};"
     yield from ("fma.rn.f64 %d, %d, 0dBFE0000000000000, %w;", "mov.b64 {%l, %h}, %d;")
-    yield from (
-        f"mad.lo.u32 %sum{third}, %sum{third}, {ODD}, %l;",
-        f"mad.lo.u32 %sum{fourth}, %sum{fourth}, {ODD}, %h;",
-    )
+    yield f"mad.lo.u32 %sum{third}, %sum{third}, {ODD}, %l;"
+    yield f"mad.lo.u32 %sum{fourth}, %sum{fourth}, {ODD}, %h;"
