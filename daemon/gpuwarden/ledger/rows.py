@@ -46,16 +46,8 @@ class Memory:
 def row_of(event: Event) -> Row:
     key = event.key
     code, subject, detail = (key.code, str(key.subject), key.detail) if key else ("", "", "")
-    times = (_finite(event.at.boottime), _finite(event.at.wall))
-    return (
-        _text(event.kind),
-        _text(event.boot_id),
-        *times,
-        _text(code),
-        _text(subject),
-        _text(detail),
-        _data(event.data),
-    )
+    times, about = (_finite(event.at.boottime), _finite(event.at.wall)), (_text(code), _text(subject), _text(detail))
+    return (_text(event.kind), _text(event.boot_id), *times, *about, _data(event.data))
 
 
 def event_of(row: Row) -> Event:

@@ -70,11 +70,8 @@ class Site:
 
             simulation = Simulation(config.run.dir / "simulation", nvml.simulate)
             nvml = replace(nvml, simulate_dir=str(simulation.directory))
-            sysfs, kmsg, machine = (
-                simulation.sysfs,
-                simulation.kmsg,
-                MachineIdentity(machine_id=f"simulated-{nvml.simulate}"),
-            )
+            machine = MachineIdentity(machine_id=f"simulated-{nvml.simulate}")
+            sysfs, kmsg = simulation.sysfs, simulation.kmsg
         slurm = None if simulation else _slurm_client(config.slurm)
         sources = Sources(
             collectors=replace(config.collectors, nvml=nvml),

@@ -42,12 +42,9 @@ class Program:
 
 
 def _doctor(order: Order, _: Path) -> tuple[str, ...]:
-    options = (
-        *(("--config", str(order.config_file)) if order.config_file else ()),
-        "--state-dir",
-        str(order.state_dir),
-    )
-    return (sys.executable, "-P", "-m", "gpuwarden", "doctor", "--json", "--run-dir", str(order.run_dir), *options)
+    folders = ("--run-dir", str(order.run_dir), "--state-dir", str(order.state_dir))
+    config = ("--config", str(order.config_file)) if order.config_file else ()
+    return (sys.executable, "-P", "-m", "gpuwarden", "doctor", "--json", *folders, *config)
 
 
 PROGRAMS = (

@@ -93,15 +93,8 @@ def _scope(name: str, deadline: float, environment: Mapping[str, str]) -> tuple[
         return ()
     unit = f"gpuwarden-bundle-{os.getpid()}-{name}"
     limits = (f"RuntimeMaxSec={deadline + _AFTER:.0f}", f"MemoryMax={_MEMORY_MOST}", "TasksMax=512")
-    return (
-        starter,
-        "--scope",
-        "--quiet",
-        "--collect",
-        f"--unit={unit}",
-        *(f"--property={limit}" for limit in limits),
-        "--",
-    )
+    options = ("--scope", "--quiet", "--collect", f"--unit={unit}", *(f"--property={limit}" for limit in limits))
+    return (starter, *options, "--")
 
 
 def _state(pid: int) -> str:
