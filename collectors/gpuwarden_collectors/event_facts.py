@@ -176,7 +176,6 @@ class KernelLineEvent:
     pid: int | None = None
     """The process that it names; None if it names none."""
     text: str = ""
-    """The line."""
     history: bool = False
     """Older than the first start of the daemon allows."""
     origin: LogOrigin | None = None

@@ -195,7 +195,6 @@ class GpuFacts:
     placement: Placement = NO_PLACEMENT
     """Its physical location."""
     readings: GpuReadings = field(default_factory=GpuReadings)
-    """Its readings."""
     links: tuple[LinkFacts, ...] = ()
     """Its NVLinks."""
     mig: tuple[MigInstance, ...] = ()

@@ -158,7 +158,6 @@ class MountFacts:
     inodes_total: int | None = None
     """All inodes; None where the file system has no fixed number."""
     inodes_free: int | None = None
-    """Free inodes."""
     hung_for: float | None = None
     """Seconds since an unanswered probe started; None if the mount answered."""
     error: str = ""

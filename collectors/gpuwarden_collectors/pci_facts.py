@@ -23,7 +23,6 @@ class PciDevice:
     kind: PciKind
     """Kind of the function, by its class code."""
     device_id: int
-    """PCI device id."""
     driver: str = ""
     """Name of the driver that it is bound to; empty if none."""
     responds: bool | None = None

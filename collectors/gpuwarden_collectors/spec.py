@@ -57,7 +57,6 @@ class CollectorSpec(Generic[Facts, Options]):
     options: type[Options]
     """Its table `[collectors.NAME]`."""
     reader: Callable[[Host, Options], Reader[Facts]]
-    """Creates the reader."""
     source: str
     """Description of the source, for the documentation."""
     limits: str = "a thread with a deadline"

@@ -35,7 +35,6 @@ class Loaded:
     folder: Path
     """Folder of the checkpoint."""
     manifest: Manifest
-    """Its manifest."""
 
     @property
     def step(self) -> int:

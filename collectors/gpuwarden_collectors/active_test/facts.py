@@ -201,7 +201,6 @@ class GpuTest(GpuMeasured):
     """The result of one run on one GPU."""
 
     uuid: str
-    """UUID of the GPU."""
     slot: str
     """Its PCI address."""
     name: str

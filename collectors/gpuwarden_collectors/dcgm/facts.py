@@ -77,7 +77,6 @@ class DcgmGpu:
     slot: str = ""
     """PCI address; empty if the engine does not have it."""
     uuid: str = ""
-    """UUID of the GPU."""
     name: str = ""
     """Product name."""
     status: DcgmGpuStatus = DcgmGpuStatus.OK
@@ -85,7 +84,6 @@ class DcgmGpu:
     watched: bool = True
     """Its health watches are on."""
     readings: DcgmReadings = field(default_factory=DcgmReadings)
-    """Its fields."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +132,6 @@ class DcgmProblem:
     """A reason why the answers of an engine are incomplete or misleading."""
 
     kind: DcgmProblemKind
-    """The kind of the problem."""
     text: str
     """A description for people."""
 
@@ -145,7 +142,6 @@ class DcgmFacts:
 
     collector: ClassVar[str] = "dcgm"
     engine_version: str = ""
-    """Version of the engine."""
     address: str = ""
     """Where it was reached; empty for an embedded engine."""
     gpus: tuple[DcgmGpu, ...] = ()

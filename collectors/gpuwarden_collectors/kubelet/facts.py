@@ -12,7 +12,6 @@ class PodContainer:
     """A container that has GPUs."""
 
     namespace: str
-    """Namespace of the pod."""
     pod: str
     """Name of the pod."""
     container: str

@@ -79,4 +79,3 @@ class LocalJob:
     elsewhere: bool = False
     """True if its ranks' environment shows more ranks or nodes than this host has."""
     processes: tuple[Receiver, ...] = ()
-    """Its processes."""

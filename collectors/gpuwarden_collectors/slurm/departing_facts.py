@@ -31,7 +31,6 @@ class SlurmJob:
     node_count: int
     """Number of its nodes."""
     partition: str = ""
-    """Its partition."""
     batch: bool = False
     """True if it has a batch script."""
     batch_host: str = ""
@@ -49,7 +48,6 @@ class SlurmJob:
     called: str = ""
     """Its unambiguous name in Slurm's commands: 12, 7_3 (array), 9+1 (heterogeneous). A number may mean an array."""
     name: str = ""
-    """Name of the job."""
     pinned: str = ""
     """The nodes that it must have, as written."""
 

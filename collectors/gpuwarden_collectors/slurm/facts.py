@@ -32,7 +32,6 @@ class NodeFacts:
     gpus: int = 0
     """Number of its GRES of the name gpu."""
     comment: str = ""
-    """Comment of the node."""
     extra: str = ""
     """Extra field of the node."""
 
@@ -72,16 +71,12 @@ class NodeTexts:
     name: str
     """Slurm's name of the node."""
     comment: str
-    """Comment of the node."""
     extra: str
     """Extra field of the node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFacts:
-    """One partition."""
-
     name: str
-    """Its name."""
     members: tuple[NodeFacts, ...] = field(default=())
     """Its nodes by name, each with this partition only."""

@@ -26,7 +26,6 @@ class PartitionSettings:
     """One partition's settings, as Slurm writes them; in lower case where Slurm ignores case."""
 
     name: str
-    """Name of the partition."""
     nodes: str
     """Its nodes, as a host list."""
     tier: int

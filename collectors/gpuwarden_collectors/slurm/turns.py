@@ -34,8 +34,6 @@ class Precedence(IntEnum):
 
 @dataclass(eq=False, slots=True)
 class Turn:
-    """The turn of one call."""
-
     precedence: Precedence
     question: bool
     """True if it only reads and may be repeated."""

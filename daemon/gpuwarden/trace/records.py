@@ -46,7 +46,6 @@ class Began:
     at: Stamp
     """Time of the start."""
     boot_id: str
-    """The boot."""
     rules: Rules = field(default_factory=Rules)
     """The rules in force."""
     memory: tuple[Event, ...] | None = None
@@ -99,7 +98,6 @@ class RulesChanged:
     at: Stamp
     """Time from which they apply."""
     rules: Rules
-    """The new rules."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,6 @@ class Board:
     part: str = ""
     """Part number of the board."""
     uuid: str = ""
-    """UUID."""
     vbios: str = ""
     """Version of the VBIOS."""
     inforom: str = ""

@@ -39,7 +39,6 @@ class Failure:
     since: float
     """First sighting, wall time."""
     to_do: str
-    """What to do about it."""
     evidence: dict[str, Any] = field(default_factory=dict)
     """The evidence of the finding."""
     over: bool = False

@@ -33,7 +33,6 @@ class Made:
     """A finished archive."""
 
     file: Path
-    """Its path."""
     size: int
     """Bytes."""
     sha256: str

@@ -52,7 +52,6 @@ class Answer:
     at: Stamp
     """When it was made, or failed."""
     boot_id: str
-    """The boot of `at`."""
     what: BundleMade | BundleFailed
     """The archive, or why there is none."""
 

@@ -28,7 +28,6 @@ class Metric:
     title: str
     """Its title, with the unit."""
     value: Callable[[GpuFacts], float | None]
-    """The value of one GPU."""
 
 
 def _links(gpu: GpuFacts) -> float | None:

@@ -78,7 +78,6 @@ class Watch:
     ports: PortTraffic | None = None
     """By the newest pass; only if the job has the whole node."""
     minute: Minute
-    """The current minute."""
     minutes: tuple[Means, ...] = ()
     """The newest complete busy minutes."""
     unlearned: int = 0
