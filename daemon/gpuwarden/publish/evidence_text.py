@@ -22,12 +22,10 @@ class Shown(NamedTuple):
 
 
 _SPELLED_OUT = """
-    adapter adapters driver rows_remapped_in_7_days banks_with_few_spare_rows banks_without_spare_rows reported_by
-    source after bursts_within_a_day jobs unit then classed_by came_back_after failures_within_a_day
-    days_with_failures days_with_remaps days_with_resets days_with_reboots days_with_exclusions days_with_requeues
-    replays restarts generation generation_possible lanes lanes_possible at link links state physical_state
-    link_layer other_end counted counted_by_all_others of_all_other_links ports counted_by type inodes_free
-    process processes uid job pod exit_code machine_type found differs missed_deadlines""".split()
+    adapter adapters driver rows_remapped_in_7_days reported_by source after jobs unit then classed_by
+    came_back_after replays restarts generation generation_possible lanes lanes_possible at link links state
+    physical_state link_layer other_end counted counted_by_all_others of_all_other_links ports counted_by type
+    inodes_free process processes uid job pod exit_code machine_type found differs missed_deadlines""".split()
 """Keys that are names for people once their underscores are spaces."""
 NAMES: Mapping[str, Shown] = {
     **{key: Shown(key.replace("_", " ")) for key in _SPELLED_OUT},
@@ -52,6 +50,8 @@ NAMES: Mapping[str, Shown] = {
     "remapped_rows_failure": Shown("remapping failed", FLAG),
     "for_corrected_errors": Shown("rows remapped for corrected errors"),
     "for_uncorrectable_errors": Shown("rows remapped for uncorrectable errors"),
+    "banks_with_few_spare_rows": Shown("banks with few spare rows"),
+    "banks_without_spare_rows": Shown("banks without spare rows"),
     "memory_unrepairable": Shown("memory cannot be repaired", FLAG),
     "pages": Shown("retired pages"),
     "pending": Shown("waiting for a reset"),
@@ -82,8 +82,10 @@ NAMES: Mapping[str, Shown] = {
     "with": Shown("together with Xid"),
     "again": Shown("repeated at"),
     "place": Shown("place on the chip"),
+    "bursts_within_a_day": Shown("bursts within a day"),
     "sub_code": Shown("sub-code"),
     "vendor_action": Shown("the vendor's action"),
+    "failures_within_a_day": Shown("failures within a day"),
     # --- counts and times
     "seconds": Shown("within", DURATION),
     "of_seconds": Shown("of the last", DURATION),
@@ -91,6 +93,12 @@ NAMES: Mapping[str, Shown] = {
     "seconds_at_low_clock": Shown("time at a low clock", DURATION),
     "hours": Shown("within", "h"),
     "days_with_xids": Shown("days with Xids"),
+    "days_with_exclusions": Shown("days with exclusions"),
+    "days_with_failures": Shown("days with failures"),
+    "days_with_reboots": Shown("days with reboots"),
+    "days_with_remaps": Shown("days with remaps"),
+    "days_with_requeues": Shown("days with requeues"),
+    "days_with_resets": Shown("days with resets"),
     "of_days": Shown("within", "days"),
     "raised_within_an_hour": Shown("raised within an hour", "times"),
     "held_until_quiet_for": Shown("stays until quiet for"),
