@@ -325,9 +325,7 @@ class Readers:
             timer.cancel()
 
     def _take_events(self, events: Sequence[HostEvent]) -> None:
-        """Deliver host events. For an Xid 79, bus and NVML, which may disprove it, are read at once, and it is judged
-        after that.
-        """
+        """Deliver host events. An Xid 79 is judged after bus and NVML, which may disprove it, are read at once."""
         self._hand_over(events)
         if any(isinstance(event, XidEvent) and str(event.xid) == FALLEN for event in events):
             self.read_gpus.set()

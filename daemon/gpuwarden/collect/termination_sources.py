@@ -125,9 +125,7 @@ class NoticeSources:
 
     @property
     def machine_type(self) -> str:
-        """Type of this machine as named by the cloud, such as `Azure/` and its size; "" if unknown, or if the firmware
-        names it.
-        """
+        """Type of this machine by the cloud, such as `Azure/` and its size; "" if unknown or read from firmware."""
         machine_types = [
             source.machine_type for source in self._sources.values() if isinstance(source, NamesMachineType)
         ]

@@ -166,9 +166,7 @@ class Engine:
         return xids_of(self._dcgm_taken, seen.facts, seen.at, Known(self.state.records, self.view.boot_id))
 
     def acknowledge(self, finding: str, by: str, now: Stamp) -> Event:
-        """The event of an acknowledged finding, for the caller to fold. Raises ValueError, with the reason, for
-        anything but a latched finding.
-        """
+        """The event of an acknowledged finding, to be folded. Raises ValueError for anything but a latched finding."""
         event = acknowledge(self.state, Key.parse(finding), by, now, self.view.boot_id)
         self._took(Acknowledged(at=now, finding=finding, by=by))
         return event

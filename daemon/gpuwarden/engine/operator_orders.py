@@ -145,9 +145,7 @@ class Orders:
         return "; ".join(answers) or self._no_request(act)
 
     async def _outcomes_of(self, events: Sequence[Event], act: Act) -> dict[str, Outcome | None]:
-        """Append these events. Returns, by actuator, the outcomes of the resulting intents within SETTLES_WITHIN; None
-        if there is none yet.
-        """
+        """Append these events. Returns the outcome by actuator within SETTLES_WITHIN; None if there is none yet."""
         self._append(events, step=Step.NOW)
         pending = self._state().pending
         keys = {name: pending[name].key for name in self._boxes if name in pending and pending[name].act is act}

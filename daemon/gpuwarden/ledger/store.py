@@ -119,9 +119,7 @@ class Store(Reader):
             self._set_meta("machine", as_text(machine))
 
     def seal(self) -> bool:
-        """Move the WAL into the database and write the seal (`seal.py`), both synced. False while a
-        reader prevents it.
-        """
+        """Move the WAL into the database and write the seal (`seal.py`), both synced. False if a reader prevents it."""
         with translated(self.path):
             _, in_log, moved = self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
             if moved < in_log:

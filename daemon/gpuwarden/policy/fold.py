@@ -137,9 +137,7 @@ def _tried(state: PolicyState, event: Event) -> PolicyState:
 
 
 def _declined(state: PolicyState, actuator: str, pending: Mapping[str, Intent]) -> PolicyState:
-    """Forget an operator's order at one actuator. The order itself remains only if it is in force, or may still be
-    written, at another.
-    """
+    """Forget an operator's order at one actuator. It remains if it is, or may still be, in force at another."""
     ordered = any((intent.act, intent.why) == (Act.EXCLUDE, Why.OPERATOR) for intent in pending.values())
     if ordered or any(hold.why is Why.OPERATOR for name, hold in state.holds.items() if name != actuator):
         return replace(state, declined=state.declined | {actuator})

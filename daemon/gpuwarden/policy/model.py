@@ -89,9 +89,7 @@ class Intent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The result of an intent. `text` is for people. `since`: when the exclusion in force was written, by the
-    scheduler's clock; 0 if unknown.
-    """
+    """The result of an intent. `since`: when the exclusion in force was written, by the scheduler's clock, or 0."""
 
     result: Result
     text: str = ""
@@ -100,9 +98,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeState:
-    """What a scheduler reports about this node, as read at `at`. If the scheduler is not reachable, only `at` and
-    `error` count.
-    """
+    """What a scheduler reports about this node, as read at `at`. If it is unreachable, only `at` and `error` count."""
 
     at: Stamp
     reachable: bool = True

@@ -90,9 +90,7 @@ class WayBack:
         return hold.outlived and not hold.released and not self._meant_now(hold)
 
     def called_off(self, hold: Hold) -> bool:
-        """True if the exclusion is for an end of this machine that was withdrawn or called off. Holds only while no
-        notice is imminent.
-        """
+        """True if the exclusion is for an end that was withdrawn or called off, and no notice is imminent."""
         return hold.why is Why.TERMINATION and (hold.released or self._meant_now(hold))
 
     def _meant_now(self, hold: Hold) -> bool:

@@ -158,9 +158,7 @@ class Evacuation:
     # --- notices
 
     def appended(self, events: Iterable[Event]) -> None:
-        """Act on a notice, or its end, at once, before any step. An output of the journal. Before `run` it does
-        nothing: the first step acts.
-        """
+        """Act on a notice, or its end, before any step. An output of the journal. Before `run` the first step acts."""
         if self._task is not None and any(event.kind in _NOTICES for event in events):
             self.follow()
 
@@ -193,9 +191,7 @@ class Evacuation:
         return await self._job_scan.membership_of((caller.pid, caller.started))
 
     def acknowledged(self, acknowledgement: Acknowledged) -> None:
-        """Take an acknowledgement. A job that read the notice itself may acknowledge before it is signalled: this is
-        kept until the job is known.
-        """
+        """Take an acknowledgement. One that comes before its job is known or signalled is kept."""
         job_state = jobs_of(self.state).get(acknowledgement.job)
         if job_state is None:
             if len(self._early) >= EARLY_MOST:

@@ -139,9 +139,7 @@ class Executor:
         self._append(outcome_events)
 
     def write_down(self, notice: Notice, step: Step) -> None:
-        """Record what is to be remembered of a step before anything is done. The receivers of a signal are recorded
-        right before it is sent.
-        """
+        """Record what must be remembered before anything is done; receivers right before their signal is sent."""
         name, now = id_of(notice), self._clock()
         if isinstance(step, SignalJob):
             if step.delivery.way in (Way.WATCH, Way.NONE):

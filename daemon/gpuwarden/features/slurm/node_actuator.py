@@ -49,9 +49,7 @@ _LONGEST_DETAIL = 1000  # characters
 
 
 class SlurmActuator:
-    """Drains one node. `detail` returns the text for the node's Comment or Extra, if the site wants one. The owner of
-    `client` closes it.
-    """
+    """Drains one node. `detail`: text for its Comment or Extra, if the site wants one. `client` stays open."""
 
     name = "slurm"
 
@@ -133,9 +131,7 @@ class SlurmActuator:
         return started if started >= int(stood) else 0.0
 
     async def _pool_size(self, node: NodeFacts) -> int | None:
-        """Return the number of nodes in the pool, None if unknown. Used only to spread writes: the budget uses the
-        exact count of `fleet_count`.
-        """
+        """Return the number of nodes in the pool to spread writes, None if unknown. The budget counts exactly."""
         try:
             partitions = await read_partition_settings(self.commands)
         except errors.SlurmError:

@@ -212,9 +212,7 @@ def _waits(scene: Scene, key: str, job: LocalJob) -> bool:
 
 
 def _remaining(scene: Scene, key: str, job: LocalJob, delivery: Delivery) -> tuple[Receiver, ...]:
-    """Return the processes still here that were signalled for an end before and get no signal now: the evacuation waits
-    for them, too.
-    """
+    """Return processes that were signalled before and get no signal now: the evacuation waits for them, too."""
     signalled = ever_signalled(scene.state, scene.evacuation, key, scene.now) - {
         aim.process for aim in delivery.receivers
     }

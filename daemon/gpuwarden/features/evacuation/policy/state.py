@@ -82,9 +82,7 @@ def _departing(state: EvacuationState, event: Event) -> EvacuationState:
 
 
 def _returned(job_state: JobState) -> JobState:
-    """Discard the job's answers from before the notice was withdrawn, since the job continued. Processes that answered
-    may be signalled again.
-    """
+    """Discard the job's answers from before the notice was withdrawn: it continued, and may be signalled again."""
     answered = job_state.acknowledged
     signalled = job_state.earlier | job_state.signalled
     left = frozenset[Process]() if answered.all_ranks else signalled - answered.processes
