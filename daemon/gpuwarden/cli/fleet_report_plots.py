@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from gpuwarden.cli.fleet_report_text import moment, number, percent
-from gpuwarden.cli.svg import WIDTH, bar, svg, text
+from gpuwarden.cli.html_page import WIDTH, bar, svg, text
 from gpuwarden.fleet.report.report import Report
 from gpuwarden.fleet.report.spans import Spans
 

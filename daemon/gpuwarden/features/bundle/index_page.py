@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from html import escape
 
 from gpuwarden.cli import html_page
-from gpuwarden.cli.svg import WIDTH, line, svg, text
+from gpuwarden.cli.html_page import WIDTH, line, svg, text
 from gpuwarden.cli.text import event_data
 from gpuwarden.features.bundle.contents import Contents, Document, Overview
 from gpuwarden.features.bundle.entry import Completeness, Entry
