@@ -58,10 +58,8 @@ class StorageOptions(PolledOptions):
     def misfits(self) -> Iterator[Misfit]:
         if self.patience >= self.deadline:
             configured = f"{self.patience:g}s beside {self.deadline:g}s"
-            yield (
-                ("patience", "deadline"),
-                f"expected patience to be shorter than deadline, found {configured}: one mount that hangs must not hide the others",
-            )
+            message = f"expected patience to be shorter than deadline, found {configured}: one mount that hangs must not hide the others"
+            yield ("patience", "deadline"), message
         for path in self.expected:
             if not path.startswith("/") or "\0" in path:
                 yield ("expected",), f"expected absolute paths, found {path[:60]!r}"

@@ -15,10 +15,8 @@ def catalogue_misfits(checks: Mapping[str, CheckRule], xids: Iterable[str], sxid
     for code, rule in checks.items():
         row = condition(code)
         if row is not None and row.scope == "job" and rule.severity is Severity.FAILURE:
-            yield (
-                (f"checks.{code}.severity",),
-                "expected warning: it is about a job, and a failure would drain its nodes",
-            )
+            message = "expected warning: it is about a job, and a failure would drain its nodes"
+            yield (f"checks.{code}.severity",), message
         if row is None:
             hint = near(code, CONDITIONS) or "; `gpuwarden explain` lists them"
             yield (f"checks.{code}",), f"is no condition{hint}"

@@ -76,30 +76,26 @@ def _check_misfits(name: str, check: SiteCheck) -> Iterator[Misfit]:
     if name in _TAKEN:
         yield (here,), f"expected another name: the check plugin_{name} is one of gpuwarden's own"
     elif not _PLUGIN_NAME.fullmatch(name):
-        yield (
-            (here,),
-            "expected a name of lower-case letters, digits and _ such as nhc, since it becomes the check plugin_nhc",
+        message = (
+            "expected a name of lower-case letters, digits and _ such as nhc, since it becomes the check plugin_nhc"
         )
+        yield (here,), message
     if not check.command or not check.command[0].startswith("/"):
         program = repr(check.command[0][:60]) if check.command else "nothing"
-        yield (
-            (f"{here}.command",),
-            f'expected a list that begins with the whole path of a program, such as ["/usr/sbin/nhc"], found {program}',
+        message = (
+            f'expected a list that begins with the whole path of a program, such as ["/usr/sbin/nhc"], found {program}'
         )
+        yield (f"{here}.command",), message
     elif any("\0" in word for word in check.command):
         yield (f"{here}.command",), "expected words without a zero byte: no argument can contain one"
     codes = (*check.warning_codes, *check.failure_codes)
     if any(not 1 <= code <= 255 for code in codes):
-        yield (
-            (f"{here}.warning_codes", f"{here}.failure_codes"),
-            f"expected exit codes from 1 to 255, found {_few(codes)}",
-        )
+        message = f"expected exit codes from 1 to 255, found {_few(codes)}"
+        yield (f"{here}.warning_codes", f"{here}.failure_codes"), message
     both = sorted(set(check.warning_codes) & set(check.failure_codes))
     if both:
-        yield (
-            (f"{here}.warning_codes", f"{here}.failure_codes"),
-            f"expected each exit code in one list at most, found {_few(both)} in both",
-        )
+        message = f"expected each exit code in one list at most, found {_few(both)} in both"
+        yield (f"{here}.warning_codes", f"{here}.failure_codes"), message
 
 
 def _few(codes: tuple[int, ...] | list[int]) -> str:

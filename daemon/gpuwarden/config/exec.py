@@ -37,10 +37,8 @@ def program_misfits(here: str, command: tuple[str, ...], *, needed: bool = True)
     """Check a command. `here`: the table that it is in. `needed`: there must be a command."""
     if (command or needed) and not (command and command[0].startswith("/")):
         program = repr(command[0][:60]) if command else "nothing"
-        yield (
-            (f"{here}.command",),
-            f'expected a list that begins with the whole path of a program, such as ["/usr/local/sbin/tell"], found {program}',
-        )
+        message = f'expected a list that begins with the whole path of a program, such as ["/usr/local/sbin/tell"], found {program}'
+        yield (f"{here}.command",), message
     elif any("\0" in word for word in command):
         yield (f"{here}.command",), "expected words without a zero byte: no argument can contain one"
     elif len(command) > _WORDS_MOST:

@@ -250,10 +250,10 @@ def _misfits(config: Config) -> Iterator[Misfit]:
     nvml = config.collectors.nvml
     if nvml.init_deadline < nvml.deadline:
         deadlines = f"{format_duration(nvml.init_deadline)} beside {format_duration(nvml.deadline)}"
-        yield (
-            ("collectors.nvml.init_deadline", "collectors.nvml.deadline"),
-            f"expected init_deadline to be no shorter than deadline, found {deadlines}: the first pass takes longer",
+        message = (
+            f"expected init_deadline to be no shorter than deadline, found {deadlines}: the first pass takes longer"
         )
+        yield ("collectors.nvml.init_deadline", "collectors.nvml.deadline"), message
     yield from exec_misfits(config.exec)
     yield from notify_misfits(config.notify)
     yield from _uncounted(config)
@@ -288,10 +288,8 @@ def _bad_names(config: Config) -> Iterator[Misfit]:
     if not 0 < len(config.node) <= _NODE_MAX or not config.node.isprintable() or " " in config.node:
         yield ("node",), f"expected a host's name of 1 to {_NODE_MAX} characters, found {config.node[:60]!r}"
     if config.paths.host == Path("/"):
-        yield (
-            ("paths.host",),
-            "expected the folder where a pod has the host's root, found /: leave it unset outside of a pod",
-        )
+        message = "expected the folder where a pod has the host's root, found /: leave it unset outside of a pod"
+        yield ("paths.host",), message
     socket = config.run.dir / "control.sock"
     size = len(os.fsencode(socket))
     if size > _SOCKET_PATH_MAX:

@@ -68,10 +68,8 @@ def notify_misfits(options: NotifyOptions) -> Iterator[Misfit]:
     """Yield values that have the right type but are invalid, by their keys."""
     if len(options.webhook) + len(options.exec) > TARGETS_MOST:
         count = len(options.webhook) + len(options.exec)
-        yield (
-            ("notify",),
-            f"expected at most {TARGETS_MOST} targets, found {count}: let one of them forward to the others",
-        )
+        message = f"expected at most {TARGETS_MOST} targets, found {count}: let one of them forward to the others"
+        yield ("notify",), message
     for name in (*options.webhook, *options.exec):
         if not _NAME.fullmatch(name):
             here = "notify.webhook" if name in options.webhook else "notify.exec"

@@ -54,10 +54,8 @@ def breaker_misfits(breaker: BreakerOptions) -> Iterator[Misfit]:
         yield ("breaker.prometheus",), fault
     if breaker.prometheus_match and not _MATCHERS.fullmatch(breaker.prometheus_match):
         shown = f"found {breaker.prometheus_match[:60]!r}"
-        yield (
-            ("breaker.prometheus_match",),
-            f'expected label matchers such as \'cluster="a", job="gpuwarden"\', {shown}',
-        )
+        message = f'expected label matchers such as \'cluster="a", job="gpuwarden"\', {shown}'
+        yield ("breaker.prometheus_match",), message
     if breaker.prometheus_token is not None and breaker.prometheus_basic is not None:
         keys = ("breaker.prometheus_token", "breaker.prometheus_basic")
         yield keys, "set either a bearer token or a password, not both"

@@ -90,10 +90,8 @@ def termination_misfits(termination: TerminationOptions) -> Iterator[Misfit]:
         options = termination.of(cloud)
         if options.endpoint and not _is_endpoint(options.endpoint):
             shown = repr(options.endpoint[:60])
-            yield (
-                (f"termination.{name}.endpoint",),
-                f'expected http, a host and perhaps a port, such as "http://169.254.169.254", found {shown}',
-            )
+            message = f'expected http, a host and perhaps a port, such as "http://169.254.169.254", found {shown}'
+            yield (f"termination.{name}.endpoint",), message
 
 
 def _is_endpoint(text: str) -> bool:

@@ -83,10 +83,8 @@ def misfits(config: Config) -> Iterator[Misfit]:
         )
         yield ("test.return_gate", "kubernetes.enabled"), f"expected false where [kubernetes] is enabled: {manifest}"
     elif test.return_gate and not config.excludes:
-        yield (
-            ("test.return_gate",),
-            "expected an actuator beside it ([slurm] or another): else nothing is excluded here",
-        )
+        message = "expected an actuator beside it ([slurm] or another): else nothing is excluded here"
+        yield ("test.return_gate",), message
     if test.return_gate:
         yield from _too_short(config)
     if test.enabled and not test.return_gate and not test.partition:

@@ -113,10 +113,8 @@ def misfits(config: Config) -> Iterator[Misfit]:
         yield ("kubernetes.key",), f"expected a prefix of your own, found {options.key[:60]!r}: that is Kubernetes' own"
     yield from _condition_misfits(options)
     if options.slinky and not options.cordon:
-        yield (
-            ("kubernetes.slinky",),
-            "needs kubernetes.cordon = true: slurm-operator reads only the annotation of cordoned nodes",
-        )
+        message = "needs kubernetes.cordon = true: slurm-operator reads only the annotation of cordoned nodes"
+        yield ("kubernetes.slinky",), message
     if not options.pool.isprintable() or len(options.pool) > _SELECTOR_MOST:
         yield ("kubernetes.pool",), f"expected a label selector, found {options.pool[:60]!r}"
 

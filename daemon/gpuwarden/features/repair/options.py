@@ -44,21 +44,15 @@ def misfits(config: Config) -> Iterator[Misfit]:
     for fault in quiet_hours.faults(repair.quiet_hours):
         yield ("repair.quiet_hours",), fault
     if repair.steps and not config.excludes:
-        yield (
-            ("repair.steps",),
-            "expected an actuator beside it ([slurm] or another): only a node that gpuwarden excluded is repaired",
-        )
+        message = "expected an actuator beside it ([slurm] or another): only a node that gpuwarden excluded is repaired"
+        yield ("repair.steps",), message
     if "reboot" in repair.steps and not (config.slurm.enabled or repair.reboot_command):
-        yield (
-            ("repair.steps", "repair.reboot_command"),
-            'expected repair.reboot_command or [slurm] enabled beside "reboot": something must reboot the node',
-        )
+        message = 'expected repair.reboot_command or [slurm] enabled beside "reboot": something must reboot the node'
+        yield ("repair.steps", "repair.reboot_command"), message
     command = repair.reboot_command
     if command and not (command[0].startswith("/") and len(command) <= _WORDS_MOST):
-        yield (
-            ("repair.reboot_command",),
-            f"expected an absolute path and at most {_WORDS_MOST - 1} arguments, found {command[0][:60]!r} with {len(command) - 1}",
-        )
+        message = f"expected an absolute path and at most {_WORDS_MOST - 1} arguments, found {command[0][:60]!r} with {len(command) - 1}"
+        yield ("repair.reboot_command",), message
 
 
 def repairs(config: Config) -> bool:
