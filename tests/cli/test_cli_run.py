@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from gpuwarden.base.paths import UnsafeFolder, check_private, is_real, make_private, simulation_home
-from gpuwarden.cli.next_steps import next_steps
 from gpuwarden.cli.parser import CommandError
+from gpuwarden.cli.run_main import next_steps
 from gpuwarden.cli.sources import configuration
 from support.commands import COMMAND, environment, gpuwarden, options
 

@@ -15,7 +15,6 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from gpuwarden.cli import fleet_report
-from gpuwarden.cli.fleet_drift import show_drift
 from gpuwarden.cli.fleet_text import fitted, fleet_text, print_notes, why_text
 from gpuwarden.cli.parser import HEALTH_CODES, UNKNOWN, CommandError
 from gpuwarden.cli.prometheus_access import prometheus_access

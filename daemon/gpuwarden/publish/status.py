@@ -33,32 +33,13 @@ _NAMELESS: Mapping[str, Callable[[Event], Event]] = {
     kind: function for feature in parts("events").values() for kind, function in feature.NAMELESS.items()
 }
 
-MAIN_READINGS = (
-    "temperature",
-    "temperature_memory",
-    "power_usage_mw",
-    "power_limit_mw",
-    "power_enforced_limit_mw",
-    "clock_sm_mhz",
-    "clock_sm_application_mhz",
-    "clock_memory_application_mhz",
-    "performance_state",
-    "utilization_gpu",
-    "utilization_memory",
-    "memory_total_bytes",
-    "memory_used_bytes",
-    "ecc_mode",
-    "ecc_corrected_volatile",
-    "ecc_uncorrected_volatile",
-    "remapped_rows_pending",
-    "remapped_rows_failure",
-    "pcie_generation",
-    "pcie_width",
-    "mig_mode",
-    "compute_mode",
-    "persistence_mode",
-    "gsp_mode",
-    "recovery_action",
+MAIN_READINGS = tuple(
+    """
+    temperature temperature_memory power_usage_mw power_limit_mw power_enforced_limit_mw clock_sm_mhz
+    clock_sm_application_mhz clock_memory_application_mhz performance_state utilization_gpu utilization_memory
+    memory_total_bytes memory_used_bytes ecc_mode ecc_corrected_volatile ecc_uncorrected_volatile
+    remapped_rows_pending remapped_rows_failure pcie_generation pcie_width mig_mode compute_mode persistence_mode
+    gsp_mode recovery_action""".split()
 )
 """Readings of `GpuReadings` that are shown with the health of a GPU."""
 

@@ -41,11 +41,7 @@ def document(snapshot: Snapshot) -> Document:
 
 def _scheduler(name: str, state: NodeState | None) -> Document:
     if state is None or not state.reachable:
-        return {
-            "actuator": name,
-            "reachable": False,
-            "error": NOT_READ if state is None else state.error,
-        }
+        return {"actuator": name, "reachable": False, "error": NOT_READ if state is None else state.error}
     return {
         "actuator": name,
         "reachable": True,
