@@ -358,7 +358,7 @@ ctypes.CDLL(None).pthread_exit(None)
 
 async def test_a_socket_of_an_ended_daemon_with_a_thread_that_cannot_end_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "control.sock"
-    command = [sys.executable, "-c", ENDED, path]
+    command = [sys.executable, "-c", ENDED, str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as ended:  # noqa: ASYNC220 - it is started at once
         try:
             assert ended.stdout is not None

@@ -190,7 +190,7 @@ def out(
     hold = Hold(actuator="kubernetes", why=Why.FAILURE, reason="gpuwarden: failure gpu=3", at=host_clock(), boot_id="b")
     holds = {"kubernetes": hold} if held else {}
     wanted = (Wanted(intent=EXCLUSION, text=""),) if pending else ()
-    found_out = tuple(excluded(PolicyState(holds=holds), {"kubernetes": state}, {"kubernetes": state}))
+    found_out = tuple(excluded(PolicyState(holds=holds), {"kubernetes"}, {"kubernetes": state}, {"kubernetes": state}))
     enforced = replace(made.enforced, node_states={"kubernetes": state}, pending=wanted, excluded=found_out)
     return replace(made, verdict=replace(made.verdict, findings=(failure,)), enforced=enforced)
 
