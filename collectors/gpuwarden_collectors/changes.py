@@ -17,6 +17,7 @@ from types import NoneType, UnionType
 from typing import Any, NamedTuple
 
 from gpuwarden_collectors.codec import CodecError, from_wire, to_wire
+from gpuwarden_collectors.dataclass import replace
 
 WHOLE = "="
 _MOST_NUMBERS = 1000  # in a mapping, after all changes
@@ -140,14 +141,13 @@ def _with_items(kind: _Kind, old: tuple[Any, ...], change: Mapping[str, Any]) ->
 
 def _with_fields(old: Any, change: Mapping[str, Any]) -> Any:
     of: Any = type(old)
-    kinds = _kinds(of)
-    values = dict(zip(kinds, _values(of)(old), strict=True))
+    kinds, new = _kinds(of), {}
     for name, below in change.items():
         if (kind := kinds.get(name)) is None:
             continue
         try:
             plain = type(below) in kind.plain
-            values[name] = below if plain else _applied(kind, values[name] if kind.structured else None, below)
+            new[name] = below if plain else _applied(kind, getattr(old, name) if kind.structured else None, below)
         except CodecError as error:
             raise error.below(f".{name}") from None
-    return of(**values)  # in two thirds of the time of `dataclasses.replace`
+    return replace(old, **new)

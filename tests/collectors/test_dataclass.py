@@ -8,12 +8,13 @@ import inspect
 import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import FrozenInstanceError, field
+from itertools import product
 from math import nan
 from typing import Any, ClassVar, Generic, TypeVar
 
 import pytest
 
-from gpuwarden_collectors.dataclass import dataclass
+from gpuwarden_collectors.dataclass import dataclass, replace
 
 Decorator = Callable[..., Callable[[type], Any]]
 T = TypeVar("T")
@@ -264,6 +265,33 @@ def test_an_instance_does_not_change_and_a_changed_copy_is_another_one(decorate:
         dataclasses.replace(original, nothing=1)
     with pytest.raises((TypeError, ValueError), match="init=False"):
         dataclasses.replace(original, fixed="g")
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments"),
+    [case for case in CASES if case[0] is not around_itself],  # a copy of one changes the list that both have
+    ids=lambda case: getattr(case, "__name__", ""),
+)
+def test_a_changed_copy_is_that_of_the_standard_library(
+    make: Callable[[Decorator], type], arguments: list[Any]
+) -> None:
+    for made, cls in instances(make, arguments):
+        names = [each.name for each in dataclasses.fields(cls)]
+        changes: list[dict[str, Any]] = [{}, *({name: 5} for name in names)]
+        for instance, change in product([result for result in made if isinstance(result, cls)], changes):
+            standard, ours = outcome(dataclasses.replace, instance, **change), outcome(replace, instance, **change)
+            assert type(ours) is type(standard)
+            assert repr(ours) == repr(standard)
+            assert [getattr(ours, name, None) for name in names] == [getattr(standard, name, None) for name in names]
+            assert outcome(replace, instance, nothing=1) == outcome(dataclasses.replace, instance, nothing=1)
+
+
+def test_a_changed_copy_is_made_without_the_first_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Sent(a=1, b=(2,))
+    monkeypatch.delattr(Sent, "__init__")
+    changed = replace(original, a=3)
+    assert (changed.a, changed.b, original.a) == (3, (2,), 1)
+    assert changed.b is original.b
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,6 @@ switches of a lost GPU need no repair. A later finding is a separate incident to
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from operator import is_
 
@@ -25,7 +24,7 @@ from gpuwarden.health.nvlink.fabrics import in_one_fabric
 from gpuwarden.health.xid.lines import followed
 from gpuwarden.health.xid.ruling import newest_signs
 from gpuwarden.health.xid.witnesses import CONTRADICTED
-from gpuwarden_collectors.dataclass import dataclass
+from gpuwarden_collectors.dataclass import dataclass, replace
 from gpuwarden_collectors.facts import Stamp
 
 ENDS_WITHIN = 60.0

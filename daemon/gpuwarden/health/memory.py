@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from typing import Any, NamedTuple
 
 from gpuwarden.health.flaps import Raises
@@ -17,7 +17,7 @@ from gpuwarden.health.repair_history import Case, RepairHistory
 from gpuwarden.health.windows import Windows
 from gpuwarden.health.xid.bursts import Bursts
 from gpuwarden.health.xid.sxid_ports import Ports
-from gpuwarden_collectors.dataclass import dataclass
+from gpuwarden_collectors.dataclass import dataclass, replace
 from gpuwarden_collectors.facts import Stamp
 
 LEMON_NODE = "lemon_node"

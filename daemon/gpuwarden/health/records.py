@@ -10,7 +10,7 @@ count 0 and the text. So is NVML's own report of an Xid 79, which no witness can
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 
 from gpuwarden.features import parts
 from gpuwarden.health.event_data import write
@@ -26,7 +26,7 @@ from gpuwarden.health.xid.partners import CANCELS
 from gpuwarden.health.xid.ruling import newest_signs
 from gpuwarden.health.xid.sxid_ports import Ports, as_text, with_line
 from gpuwarden.health.xid.witnesses import FALLEN
-from gpuwarden_collectors.dataclass import dataclass
+from gpuwarden_collectors.dataclass import dataclass, replace
 from gpuwarden_collectors.event_facts import (
     AerEvent,
     AerSeverity,

@@ -12,10 +12,9 @@ The third failure of one kind within `DAY` needs a person, regardless of repairs
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from gpuwarden.health.model import Advice, Evidence
-from gpuwarden_collectors.dataclass import dataclass
+from gpuwarden_collectors.dataclass import dataclass, replace
 
 COUNTS_FOR = 7 * 86_400.0
 """Seconds. Own choice: NVSentinel's analyser counts the remediations of a node in the same window."""

@@ -7,10 +7,9 @@ than a repair. All others are sections of a page about one part of a node. Facts
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 from gpuwarden.features import parts
-from gpuwarden_collectors.dataclass import dataclass
+from gpuwarden_collectors.dataclass import dataclass, replace
 
 RUNBOOKS = "https://github.com/gpuwarden/gpuwarden/blob/main/docs/use/runbooks"
 """A placeholder: set your URL of docs/use/runbooks with `publish.runbooks` and `tools/rules.py --runbooks`."""

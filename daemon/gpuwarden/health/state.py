@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 
 from gpuwarden.features import parts
 from gpuwarden.health.conditions import condition
@@ -28,6 +27,7 @@ from gpuwarden.health.nvlink.link_counters import remembered as remembered_links
 from gpuwarden.health.repair_history import OFTEN, Repairs, failed_again, repaired
 from gpuwarden.health.xid.bursts import Bursts, extended, from_text, signs_of
 from gpuwarden.health.xid.sxid_ports import Ports, with_lines
+from gpuwarden_collectors.dataclass import replace
 from gpuwarden_collectors.facts import Stamp
 
 __all__ = ["Record", "State", "Track", "Unpaired", "counts", "fold", "pin_event"]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from gpuwarden.health.memory import State, Track
 from gpuwarden.health.model import Event, EventKind, Evidence, Key
 from gpuwarden.health.state import fold
+from gpuwarden_collectors.dataclass import replace
 from gpuwarden_collectors.facts import Stamp
 
 

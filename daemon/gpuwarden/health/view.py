@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import field
 from typing import Any, Generic, Literal, TypeVar
 
 from gpuwarden.health.host.limits import Limits
 from gpuwarden.health.model import Advice, Severity
 from gpuwarden_collectors.base import NamedFacts, Observation, PassOutcome
-from gpuwarden_collectors.dataclass import dataclass
+from gpuwarden_collectors.dataclass import dataclass, replace
 from gpuwarden_collectors.dcgm.facts import DcgmFacts
 from gpuwarden_collectors.facts import GpuAnswer, GpuFacts, NvmlFacts, Stamp
 from gpuwarden_collectors.options import bounded

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import replace
 
 from gpuwarden.health.dcgm.catalogue import DCGM_CODES, TWO_PASSES
 from gpuwarden.health.dcgm.silence import covered_subjects, may_end
@@ -21,6 +20,7 @@ from gpuwarden.health.model import NODE, Key, Severity, Sighting, Subject, gpu
 from gpuwarden.health.nvlink.detectors import FABRIC_START, expected_links
 from gpuwarden.health.state import State, Track
 from gpuwarden.health.view import Sight
+from gpuwarden_collectors.dataclass import replace
 
 AGREEING = frozenset(row.agrees for row in DCGM_CODES.values()) - {"", "xid", "sxid"} | {"gpu_recovery_action"}
 """gpuwarden conditions for which DCGM has a code."""

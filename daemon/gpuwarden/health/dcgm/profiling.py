@@ -7,9 +7,9 @@ Hopper have no GPM and depend on DCGM's profiling module.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from operator import attrgetter
 
+from gpuwarden_collectors.dataclass import replace
 from gpuwarden_collectors.dcgm.facts import DcgmReadings
 from gpuwarden_collectors.gpu_readings import GpuReadings
 

@@ -8,7 +8,6 @@ xids.py). An entity without a known PCI slot is reported for the node, with its 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from gpuwarden.health.dcgm.catalogue import DCGM_CODES, dcgm_row, incident_health, own_code
 from gpuwarden.health.gpu.detectors import RECOVERY_ACTIONS
@@ -16,7 +15,7 @@ from gpuwarden.health.model import NODE, Advice, Health, Key, Severity, Subject,
 from gpuwarden.health.nvlink.imex import imex_fault, imex_used
 from gpuwarden.health.state import State, counts
 from gpuwarden.health.view import Sight
-from gpuwarden_collectors.dataclass import dataclass
+from gpuwarden_collectors.dataclass import dataclass, replace
 from gpuwarden_collectors.dcgm.facts import DcgmFacts, DcgmIncident, DcgmProblemKind
 
 FRESH = 600.0

@@ -7,13 +7,12 @@ raised, keeps the duration that it was compared with.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from gpuwarden.health.detection import NOTHING, Detection, node_detection
 from gpuwarden.health.memory import ReadingTime, State
 from gpuwarden.health.model import NODE, Evidence, Key, Sighting
 from gpuwarden.health.statistics import median
 from gpuwarden.health.view import Sight
+from gpuwarden_collectors.dataclass import replace
 from gpuwarden_collectors.facts import GpuAnswer, NvmlFacts
 
 LEARNED_FROM = 24

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from operator import attrgetter
 
 from gpuwarden.health.detection import Detection, gpu_detection
 from gpuwarden.health.memory import State, Vital
 from gpuwarden.health.model import Key, Severity, Sighting, gpu
 from gpuwarden.health.view import Sight
+from gpuwarden_collectors.dataclass import replace
 from gpuwarden_collectors.facts import GpuFacts
 
 VITAL: Mapping[str, str] = {

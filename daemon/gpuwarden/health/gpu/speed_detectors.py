@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 
 from gpuwarden.health.detection import Detection, Detector, gpu_detection, per_gpu
 from gpuwarden.health.gpu.detectors import SLOWED_WINDOW, slowed_now
@@ -20,6 +19,7 @@ from gpuwarden.health.model import Evidence, Key, Severity, Sighting, gpu
 from gpuwarden.health.state import State
 from gpuwarden.health.view import Sight
 from gpuwarden.health.windows import Series, Windows
+from gpuwarden_collectors.dataclass import replace
 from gpuwarden_collectors.facts import GpuFacts
 from gpuwarden_collectors.gpu_readings import GpuReadings
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
 from typing import Any
 
 from gpuwarden.health.detection import NOTHING, Detection, Detector, in_two_passes, tracked_detection
@@ -26,6 +25,7 @@ from gpuwarden.health.nvlink.imex import UNIT as IMEX_UNIT
 from gpuwarden.health.nvlink.imex import multi_node
 from gpuwarden.health.view import Sight
 from gpuwarden_collectors.base import NamedFacts, PassOutcome
+from gpuwarden_collectors.dataclass import replace
 from gpuwarden_collectors.host_facts import (
     InfinibandFacts,
     MemoryFacts,

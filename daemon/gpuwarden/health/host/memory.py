@@ -8,12 +8,12 @@ The memory is made of events: `remembered` applies one, `host_events` yields tho
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import field
 from functools import lru_cache
 
 from gpuwarden.health.event_data import read, write
 from gpuwarden.health.model import Event, EventKind, Evidence, Key, Subject
-from gpuwarden_collectors.dataclass import dataclass
+from gpuwarden_collectors.dataclass import dataclass, replace
 from gpuwarden_collectors.facts import Stamp
 
 PORTS_KEPT, MOUNTS_KEPT, CONTROLLERS_KEPT = 1024, 256, 256

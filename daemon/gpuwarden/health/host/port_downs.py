@@ -9,14 +9,13 @@ begins anew, since ports train during it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import NamedTuple
 
 from gpuwarden.health.event_data import read, write
 from gpuwarden.health.host.memory import PORTS_KEPT, port_subject
 from gpuwarden.health.host.port_errors import MAXIMUM
 from gpuwarden.health.model import Event, EventKind, Evidence, Key, Sighting
-from gpuwarden_collectors.dataclass import dataclass
+from gpuwarden_collectors.dataclass import dataclass, replace
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.host_facts import InfinibandFacts, PortFacts
 

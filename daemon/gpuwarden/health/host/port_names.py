@@ -10,9 +10,9 @@ is no GUID or the adapter was replaced.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from gpuwarden.health.host.memory import KnownPort
+from gpuwarden_collectors.dataclass import replace
 from gpuwarden_collectors.host_facts import InfinibandFacts, PortFacts
 
 Ports = Mapping[str, KnownPort]

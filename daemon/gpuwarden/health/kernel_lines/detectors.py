@@ -7,7 +7,6 @@ warning, keeps the finding. Lines from before the first start of the daemon are 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from gpuwarden.health.detection import Detection, tracked_detection
 from gpuwarden.health.host.ports import other_roles
@@ -15,6 +14,7 @@ from gpuwarden.health.kernel_lines.records import lasted, signs
 from gpuwarden.health.memory import Record, State, buried, counts
 from gpuwarden.health.model import Advice, Evidence, Latch, Severity, Sighting
 from gpuwarden.health.view import Sight
+from gpuwarden_collectors.dataclass import replace
 from gpuwarden_collectors.event_facts import LineKind
 
 SEEN_FOR = 45.0

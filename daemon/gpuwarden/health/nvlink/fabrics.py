@@ -6,10 +6,10 @@ Kept for the boot, since a lost GPU no longer reports its links.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from gpuwarden.health.memory import State
 from gpuwarden.health.view import Sight
+from gpuwarden_collectors.dataclass import replace
 from gpuwarden_collectors.facts import GpuFacts
 
 MOST_IN_A_FABRIC = 16

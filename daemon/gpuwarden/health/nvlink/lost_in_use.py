@@ -7,10 +7,9 @@ load, may be waiting for the fabric, and a process may be waiting for them.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from gpuwarden.health.memory import LinksSeen, State
 from gpuwarden.health.view import Sight
+from gpuwarden_collectors.dataclass import replace
 from gpuwarden_collectors.facts import GpuFacts
 
 

@@ -8,9 +8,8 @@ bursts are kept, with the newest signs of the last burst, two signs of each earl
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
-from gpuwarden_collectors.dataclass import dataclass
+from gpuwarden_collectors.dataclass import dataclass, replace
 
 BURST_GAP = 180.0
 """Seconds. NVSentinel also counts lines of one Xid within three minutes as one occurrence."""

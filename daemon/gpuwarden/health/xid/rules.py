@@ -20,7 +20,6 @@ The site's rule for a number takes precedence. Rulings depend only on records, c
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from gpuwarden.health.memory import Record, State
 from gpuwarden.health.model import Advice, Evidence
@@ -32,6 +31,7 @@ from gpuwarden.health.xid.partners import CANCELS, DETAILS_OF_48, cleanup, detai
 from gpuwarden.health.xid.repeats import of_application, of_nvlink, of_place, repeated
 from gpuwarden.health.xid.ruling import Ruling, newest_signs, of_site, plain
 from gpuwarden.health.xid.witnesses import fallen_off
+from gpuwarden_collectors.dataclass import replace
 
 TEXT_WITHIN = 5.0
 """Seconds to wait for the kernel log line of a bare number from NVML or DCGM."""

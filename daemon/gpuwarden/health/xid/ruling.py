@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import field, replace
+from dataclasses import field
 
 from gpuwarden.health.memory import Record, State
 from gpuwarden.health.model import Advice, Evidence
 from gpuwarden.health.view import XidRule
 from gpuwarden.health.xid.catalogue import Xid, XidClass
-from gpuwarden_collectors.dataclass import dataclass
+from gpuwarden_collectors.dataclass import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,6 @@ A failure never becomes milder.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from enum import Enum, auto
 from typing import Any
 
@@ -34,6 +33,7 @@ from gpuwarden.health.view import Seen, Sight
 from gpuwarden.health.xid.catalogue import Xid, XidClass
 from gpuwarden.health.xid.pairing import PAIRED_WITHIN
 from gpuwarden.health.xid.ruling import Ruling, plain
+from gpuwarden_collectors.dataclass import replace
 from gpuwarden_collectors.event_facts import GpuResetEvent, HostEvent, KernelLineEvent, Source, SxidEvent, XidEvent
 from gpuwarden_collectors.facts import GpuAnswer, Stamp
 from gpuwarden_collectors.pci_facts import PciFacts, PciKind

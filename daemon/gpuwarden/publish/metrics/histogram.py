@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
-from gpuwarden_collectors.dataclass import dataclass
+from gpuwarden_collectors.dataclass import dataclass, replace
 
 SUM, COUNT = "sum", "count"
 
