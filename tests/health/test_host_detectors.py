@@ -37,7 +37,7 @@ def parts(sightings: Iterable[Sighting]) -> list[str]:
 def grown(key: tuple[str, str], samples: Mapping[float, int]) -> Windows:
     windows: Windows = {}
     for at, value in samples.items():
-        windows = added(windows, at, {key: value})
+        windows = added(windows, [(key, at, value)])
     return windows
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from typing import Any
 
 from gpuwarden.engine.faults import Faults, Guard
@@ -38,6 +37,7 @@ from gpuwarden.trace.records import (
     RulesChanged,
 )
 from gpuwarden_collectors.base import Observation, PassOutcome
+from gpuwarden_collectors.dataclass import replace
 from gpuwarden_collectors.dcgm.facts import DcgmFacts
 from gpuwarden_collectors.event_facts import HostEvent, XidEvent
 from gpuwarden_collectors.facts import Stamp
@@ -156,7 +156,7 @@ class Engine:
                 self.log_gaps += 1
                 self.log_lost += lost if isinstance(lost, int) else 0
         self._domain = domain_of(self.view.nvml.facts) or self._domain
-        return replace(step, verdict=replace(step.verdict, domain=self._domain))
+        return replace(step, verdict=replace(step.verdict, domain=self._domain)) if self._domain else step
 
     def _xids_of_dcgm(self) -> list[XidEvent]:
         """Derive Xids from the last DCGM pass. Called after the ledger was recalled, whose Xids are not repeated."""

@@ -78,6 +78,6 @@ class ComponentErrors:
 
 def errors_of(code: str, errors: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield the detail of the finding and the error, for each failed component whose condition is `code`."""
-    for component, condition in CONDITION_OF.items():
+    for component, condition in CONDITION_OF.items() if errors else ():
         if condition == code and (text := errors.get(component, "")):
             yield component if code in NAMED else "", text

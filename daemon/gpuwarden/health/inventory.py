@@ -19,7 +19,6 @@ of all GPUs: see `nvml_unavailable`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 
@@ -31,6 +30,7 @@ from gpuwarden.health.machine_types import GPUS_OF
 from gpuwarden.health.model import Event, EventKind, Evidence, Key, Pin, Severity, gpu
 from gpuwarden.health.state import State, pin_event
 from gpuwarden.health.view import Sight, foreign
+from gpuwarden_collectors.dataclass import replace
 from gpuwarden_collectors.facts import GpuAnswer, GpuFacts
 
 SEVERAL = 2
@@ -143,8 +143,9 @@ def countable(sight: Sight) -> bool:
 
 
 def known_count(state: State, sight: Sight) -> int:
-    """Return how many GPUs of this node were ever seen here."""
-    return sum([where is not Presence.FOREIGN for where, _ in presences(state, sight).values()])
+    """Return how many GPUs of this node were ever seen here, without those of other owners."""
+    devices = sight.devices or {}
+    return sum([not foreign(devices.get(slot)) for slot in state.pins])
 
 
 def _active_links(facts: GpuFacts) -> int:

@@ -12,7 +12,6 @@ Every transition is an event; only `fold` changes the state by it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from operator import attrgetter
 
 from gpuwarden.features import parts
@@ -46,7 +45,7 @@ from gpuwarden.health.verdict import verdict
 from gpuwarden.health.view import CheckRule, Rules, Sight, View
 from gpuwarden.health.windows import added, kept
 from gpuwarden.health.xid.witnesses import believed, is_fallen, observed
-from gpuwarden_collectors.dataclass import dataclass
+from gpuwarden_collectors.dataclass import dataclass, replace
 from gpuwarden_collectors.event_facts import HostEvent
 from gpuwarden_collectors.facts import Stamp
 
@@ -154,15 +153,13 @@ def _counted(state: State, sight: Sight) -> State:
     at = sight.view.nvml.at
     if sight.nvml is None or at is None:
         return state
-    readings, read_at = {}, {}
-    for facts in sight.answering:
-        for name, value in zip(COUNTERS, _counters(facts), strict=True):
-            if value is not None:
-                readings[facts.slot, name] = value
-                read_at[facts.slot, name] = min(facts.read_at.get(name, at.boottime), at.boottime)
-    windows = with_time_braked(
-        added(state.moments.windows, at.boottime, readings, read_at), at.boottime, sight.answering
-    )
+    readings = [
+        ((facts.slot, name), min(facts.read_at.get(name, at.boottime), at.boottime), value)
+        for facts in sight.answering
+        for name, value in zip(COUNTERS, _counters(facts), strict=True)
+        if value is not None
+    ]
+    windows = with_time_braked(added(state.moments.windows, readings), at.boottime, sight.answering)
     return (
         state
         if windows is state.moments.windows
@@ -184,7 +181,7 @@ def _run_detectors(steps: Steps, sight: Sight, broken: dict[str, str]) -> None:
     for code, detector in DETECTORS.items():
         try:
             if code not in off:
-                _follow(steps, code, _without_own(steps, code, detector(steps.state, sight), sight.now), sight)
+                _follow_own(steps, code, detector(steps.state, sight), sight)
         except Exception as error:  # noqa: BLE001 - other detectors must still find a dead GPU
             broken[code] = _short(error)
     for name, family in FAMILIES.items():
@@ -204,8 +201,6 @@ def _run_detectors(steps: Steps, sight: Sight, broken: dict[str, str]) -> None:
 
 def _without_own(steps: Steps, code: str, detection: Detection, now: Stamp) -> Detection:
     """Return the detection without the effects of features' own work on GPUs. A feature that raises removes nothing."""
-    if not detection.sightings and not steps.state.tracks:
-        return detection
     for name, feature in _SET_ASIDE.items():
         try:
             detection = feature.without_own(steps.state, code, detection, now)
@@ -224,9 +219,12 @@ def _switched_off(steps: Steps, code: str) -> None:
         steps.emit(EventKind.CLEARED if track.raised else EventKind.SUBSIDED, track.key, {"by": by})
 
 
+def _follow_own(steps: Steps, code: str, detection: Detection, sight: Sight) -> None:
+    if detection.sightings or steps.state.tracks:
+        _follow(steps, code, _without_own(steps, code, detection, sight.now), sight)
+
+
 def _follow(steps: Steps, code: str, detection: Detection, sight: Sight) -> None:
-    if not detection.sightings and not steps.state.tracks:
-        return
     row = condition(code)
     if row is None:
         return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 
 from gpuwarden.health.conditions import condition
@@ -14,6 +13,7 @@ from gpuwarden.health.memory import State, Track
 from gpuwarden.health.model import Finding, GpuVerdict, Health, Key, Latch, Pin, Severity, Verdict
 from gpuwarden.health.severity import NO_RULE, fall, in_shadow
 from gpuwarden.health.view import Sight
+from gpuwarden_collectors.dataclass import replace
 from gpuwarden_collectors.facts import GpuAnswer, GpuFacts, NvmlProblem
 
 
@@ -134,7 +134,7 @@ def _gpus(state: State, sight: Sight, findings: Sequence[Finding]) -> Iterable[G
             serial=(facts and facts.serial) or pin.serial,
             expected=slot in state.pins,
             present=_present(presence, sight),
-            reasons=_codes(loud or mine),
+            reasons=_codes(loud or mine) if mine else (),
         )
 
 

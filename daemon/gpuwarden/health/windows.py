@@ -6,7 +6,7 @@ bounded at any pass interval. A counter that decreases was reset: it then counts
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 SPACING = 15.0
@@ -68,24 +68,19 @@ Windows = Mapping[tuple[str, str], Series]
 """By (slot, name of the reading)."""
 
 
-def added(
-    windows: Windows,
-    at: float,
-    readings: Mapping[tuple[str, str], int],
-    read_at: Mapping[tuple[str, str], float] | None = None,
-) -> Windows:
+def added(windows: Windows, readings: Iterable[tuple[tuple[str, str], float, int]]) -> Windows:
     """Return the windows with the new readings; the same object if there are none. `kept` drops series of lost GPUs.
 
-    `read_at`: time of readings that were not taken at `at`. A reading that was already added is skipped.
+    `readings`: key, time and value of each. A reading that was already added is skipped.
     """
-    result: dict[tuple[str, str], Series] | None = None
-    for key, value in readings.items():
-        series, when = windows.get(key), at if read_at is None else read_at.get(key, at)
-        if series is not None and when <= series.at:
-            continue
-        result = dict(windows) if result is None else result
-        result[key] = Series.start(when, value) if series is None else series.add(when, value)
-    return windows if result is None else result
+    new: dict[tuple[str, str], Series] = {}
+    for key, at, value in readings:
+        series = windows.get(key)
+        if series is None:
+            new[key] = Series.start(at, value)
+        elif at > series.at:
+            new[key] = series.add(at, value)
+    return {**windows, **new} if new else windows
 
 
 def kept(windows: Windows, slots: frozenset[str]) -> Windows:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import field
 
 from gpuwarden.engine.engine import Engine
 from gpuwarden.health.checkpoint import checkpoint
@@ -26,7 +26,7 @@ from gpuwarden.trace.records import (
     Record,
     RulesChanged,
 )
-from gpuwarden_collectors.dataclass import dataclass
+from gpuwarden_collectors.dataclass import dataclass, replace
 from gpuwarden_collectors.facts import Stamp
 
 SILENT_STEP = 5.0
@@ -67,7 +67,7 @@ class Replay:
         self._ordered = ()
         if self._arrives(record):
             step = self._step(record.at)
-            steps.append(replace(step, events=(*self._ordered, *step.events)))
+            steps.append(replace(step, events=(*self._ordered, *step.events)) if self._ordered else step)
         return steps
 
     def _begin(self, record: Began) -> Step:

@@ -17,6 +17,7 @@ SLOTS_MOST = 1024
 """Most PCI addresses in one trace."""
 MEMORY_MOST = 16_384
 """Most events at the start of a trace: 4,096 records, and the rest of a checkpoint."""
+_HOLDERS = (list, dict)
 
 
 def bounded(change: Any, name: str = "") -> None:
@@ -26,11 +27,11 @@ def bounded(change: Any, name: str = "") -> None:
         if len(change) > most:
             raise CodecError(f"{len(change)} {name or 'items'}, and no host has more than {most}")
         for item in change:
-            if isinstance(item, list | dict):
+            if isinstance(item, _HOLDERS):
                 bounded(item, name)
     elif isinstance(change, dict):
         for key, value in change.items():
-            if isinstance(value, list | dict):
+            if isinstance(value, _HOLDERS):
                 bounded(value, name if key == "=" or key.isdecimal() else key)
             elif key == "link" and isinstance(value, int) and not 0 <= value <= LINK_MOST:
                 raise CodecError(f"a link with number {value}, and no GPU has more than {LINK_MOST + 1}")

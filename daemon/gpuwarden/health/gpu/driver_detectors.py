@@ -97,9 +97,8 @@ def _init_failed(state: State, slot: str = "") -> Evidence:
 
 def _fewer_than_configured(state: State, sight: Sight) -> Iterator[Sighting]:
     """Yield a sighting if fewer GPUs were ever seen than configured. No slot is known, so the node is the subject."""
-    expected, source = expected_count(state, sight)
-    seen_count = known_count(state, sight)
-    if source == "configured" and expected is not None and seen_count < expected:
+    expected = sight.rules.expected_gpus
+    if expected is not None and (seen_count := known_count(state, sight)) < expected:
         why = "fewer GPUs than configured were ever seen here"
         evidence: Evidence = {"expected": expected, "known": seen_count, "why": why}
         yield Sighting(Key("gpu_missing", NODE), evidence, rise=sight.rules.missing_grace)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from gpuwarden.health.host.adapters import narrow
@@ -32,6 +31,7 @@ from gpuwarden.health.state import State
 from gpuwarden.health.view import Named, Sight
 from gpuwarden.health.windows import Series, Windows
 from gpuwarden_collectors.base import NamedFacts, PassOutcome
+from gpuwarden_collectors.dataclass import replace
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.host_facts import InfinibandFacts, MemoryFacts, PortFacts, ServicesFacts, StorageFacts
 
@@ -45,7 +45,8 @@ Readings = Mapping[tuple[str, str], int]
 
 def now_known(sight: Sight, facts: type[Named]) -> Named | None:
     """Return facts of this kind if they are fresh and from the newest pass, otherwise None."""
-    return sight.fresh(facts) if sight.view.seen(facts).outcome is PassOutcome.OBSERVED else None
+    seen = sight.view.seen(facts)
+    return seen.fresh(sight.now, sight.rules.host_fresh_for) if seen.outcome is PassOutcome.OBSERVED else None
 
 
 def infiniband_now(sight: Sight) -> InfinibandFacts | None:

@@ -63,6 +63,7 @@ LIMITS: Mapping[str, Limit] = {
 }
 FAST: Mapping[str, Limit] = {"link_error_recovery": Limit(20, 720.0), "symbol_error": Limit(2_000, TEN_MINUTES)}
 """Additional limits for counters that may reach their maximum within an hour."""
+_ALL = (*FAST.items(), *LIMITS.items())
 ERROR_COUNTERS = tuple(LIMITS)
 EXPORTED = ("link_downed", *ERROR_COUNTERS, "cmds_err", "unresponsive_remote_events", "impaired_remote_conn_events")
 """Counters that are published."""
@@ -109,8 +110,9 @@ def _together(counter: str, alike: list[str], beyond: Mapping[str, Mapping[str, 
 
 
 def _beyond(name: str, windows: Windows) -> Iterator[tuple[str, tuple[int, Limit]]]:
-    for counter, limit in (*FAST.items(), *LIMITS.items()):
-        series = windows.get((port_key(name), counter))
+    key = port_key(name)
+    for counter, limit in _ALL:
+        series = windows.get((key, counter))
         if series is not None and series.grown and (growth := _growth(series, limit)):
             yield counter, (growth, limit)
 

@@ -12,7 +12,7 @@ from gpuwarden.health.model import Advice, Evidence, Key, Severity, Sighting, Su
 from gpuwarden.health.state import State
 from gpuwarden.health.view import Sight
 from gpuwarden.health.windows import Series
-from gpuwarden_collectors.facts import GpuFacts
+from gpuwarden_collectors.facts import GpuAnswer, GpuFacts
 
 
 def expected_links(state: State, sight: Sight, slot: str) -> int:
@@ -32,9 +32,10 @@ def nvlink_down(state: State, sight: Sight) -> Detection:
     examined: list[tuple[str, tuple[int, ...]]] = []
     for facts in sight.answering:
         expected = expected_links(state, sight, facts.slot)
-        seen = [link.link for link in facts.links if link.active is not None]
-        examined.append((facts.slot, (*seen, *_given_up(state, facts.slot, expected))))
+        examined.append((facts.slot, tuple([link.link for link in facts.links if link.active is not None])))
         down = [link.link for link in facts.links if link.active is False and expected >> link.link & 1]
+        if not down:
+            continue
         in_use = _in_use(state, facts, down)
         reset = len(down) == expected.bit_count() and not in_use
         rise = FABRIC_START if reset or sight.now.boottime < FABRIC_START else None
@@ -43,7 +44,7 @@ def nvlink_down(state: State, sight: Sight) -> Detection:
             Sighting(Key("nvlink_down", link(facts.slot, number)), {"link": number, **more}, rise=rise)
             for number in down
         ]
-    return Detection(tuple(sightings), _links(tuple(examined)))
+    return Detection(tuple(sightings), _links(tuple(examined)).union(_given_up(state, sight)))
 
 
 def _in_use(state: State, facts: GpuFacts, down: Sequence[int]) -> bool:
@@ -55,12 +56,17 @@ def _in_use(state: State, facts: GpuFacts, down: Sequence[int]) -> bool:
     return any(track is not None and track.raised and "in_use" in track.evidence for track in tracks)
 
 
-def _given_up(state: State, slot: str, expected: int) -> Iterator[int]:
-    """Yield links with a finding that are no longer expected: board replaced, links disabled, an operator's order."""
+def _given_up(state: State, sight: Sight) -> Iterator[Subject]:
+    """Yield links with a finding that are no longer expected: board replaced, links disabled, an operator's order.
+
+    Only a GPU that answers shows that.
+    """
     for track in state.tracks_of("nvlink_down"):
-        subject = track.key.subject
-        if subject.slot == slot and subject.part.isdecimal() and not expected >> int(subject.part) & 1:
-            yield int(subject.part)
+        slot, number = track.key.subject.slot, track.key.subject.part
+        facts = sight.gpus.get(slot)
+        answers = facts is not None and facts.answer is GpuAnswer.OK
+        if answers and number.isdecimal() and not expected_links(state, sight, slot) >> int(number) & 1:
+            yield link(slot, int(number))
 
 
 @lru_cache(maxsize=4)

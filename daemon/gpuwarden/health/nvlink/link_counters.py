@@ -12,13 +12,14 @@ decreased begins anew, and its first value is no growth, since links train after
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from typing import NamedTuple
 
 from gpuwarden.health.event_data import read, write
 from gpuwarden.health.model import Event, EventKind, Key, gpu
 from gpuwarden.health.view import Sight
 from gpuwarden_collectors.dataclass import dataclass
-from gpuwarden_collectors.facts import GpuFacts, LinkFacts, Stamp
+from gpuwarden_collectors.facts import GpuFacts, Stamp
 
 CELL = 600.0
 """Seconds."""
@@ -65,14 +66,10 @@ class Counted:
     """In checkpoints: `14:2966402,2966400,2966402`: number, cell of the last event, and the marked cells."""
 
 
-def errors_of(link: LinkFacts) -> int | None:
-    """Return replays and recoveries (NVLink 1 to 4) or recoveries (NVLink 5) since driver load, or None.
-
-    CRC, symbol and effective errors do not count: every link has some and corrects them (DCGM has rates for them).
-    """
-    counts = (link.replay_errors, link.recovery_errors, link.recoveries, link.recovery_failures)
-    counted = [count for count in counts if count is not None]
-    return sum(counted) if counted else None
+_errors = attrgetter("replay_errors", "recovery_errors", "recoveries", "recovery_failures")
+"""Replays and recoveries (NVLink 1 to 4) or recoveries (NVLink 5) since driver load. CRC, symbol and effective errors do not count: every link
+has some and corrects them (DCGM has rates for them)."""
+_UNREAD = (None, None, None, None)
 
 
 def cell_at(now: Stamp) -> int:
@@ -98,10 +95,10 @@ def _of_gpu(
     grown: list[str] = []
     settled: list[str] = []
     for link in facts.links:
-        value = errors_of(link)
-        if value is None:
+        errors = _errors(link)
+        if errors == _UNREAD:
             continue
-        before = counts.get(link.link)
+        value, before = sum(filter(None, errors)), counts.get(link.link)
         if before is None or value < before.value or (training and value != before.value):
             begun.append(f"{link.link}:{value}")
         elif value > before.value and cell != before.cell:  # the cell is lower after the clock was set back

@@ -60,9 +60,9 @@ def nvlink_link_errors(state: State, sight: Sight) -> Detection:
     groups: dict[str, list[_Member]] = {}
     for facts in sight.answering:
         counts = state.links.get(facts.slot, {})
-        for each in facts.links:
+        for each in facts.links if counts else ():
             if (count := counts.get(each.link)) is not None:
-                marks = tuple(mark for mark in count.marks if cell - DAY < mark <= cell)
+                marks = tuple([mark for mark in count.marks if cell - DAY < mark <= cell])
                 groups.setdefault(facts.name, []).append(_Member(facts, each, count, marks))
     sightings = [sighting for group in groups.values() for sighting in _suspects(group)]
     return Detection(

@@ -43,8 +43,9 @@ def _dark(state: State, sight: Sight, group: Sequence[GpuFacts]) -> Iterator[Sig
 def _never_up(state: State, facts: GpuFacts) -> bool:
     """Return True if no link is active, unless reading them failed, and none was ever active on this board."""
     pin = state.pins.get(facts.slot)
-    all_inactive = all(link.active is False for link in facts.links) and (bool(facts.links) or not facts.errors)
-    return pin is not None and not pin.links and all_inactive
+    if pin is None or pin.links or (facts.errors and not facts.links):
+        return False
+    return all(link.active is False for link in facts.links)
 
 
 def _complete(state: State, facts: GpuFacts) -> bool:
