@@ -12,7 +12,7 @@ NVML worker was killed and replaced. Other Python programs share pages with it, 
 none, or with a private copy of the interpreter.
 
 Memory goals are printed beside the requirements. Both are missed today (docs/develop/performance.md), and do not change the
-exit code.
+exit code. The last table has what the libraries take alone: two processes that import them and do nothing.
 """
 
 from __future__ import annotations
@@ -20,10 +20,13 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from subprocess import PIPE
 
 from common import cpu_ns, daemon_on_driver, fake_host, scrape, spread, table, wait_for_all
 from support.daemons import RunningDaemon, children, slots
@@ -46,6 +49,8 @@ FORMS = {
     "OpenMetrics": {"Accept": "application/openmetrics-text", "Accept-Encoding": "identity"},
     "OpenMetrics, gzip": {"Accept": "application/openmetrics-text", "Accept-Encoding": "gzip"},
 }
+LIBRARIES = {"daemon": "gpuwarden.publish.web.http, structlog", "worker nvml": "pynvml, json"}
+"""What each process cannot do without, by process. The first is the part of aiohttp that the daemon imports."""
 MEMORY_HEAD = ("GPUs", "a pass each", "process", "PSS MiB", "USS MiB", "RSS MiB", "threads", "descriptors")
 
 Row = list[object]
@@ -104,9 +109,9 @@ def memory(pid: int) -> dict[str, float]:
     }
 
 
-def memory_rows(gpus: int, interval: float, daemon: RunningDaemon) -> list[Row]:
+def memory_rows(gpus: int, interval: float, pids: Mapping[str, int]) -> list[Row]:
     """The last row: what PSS would be if no other Python ran here, for what workers share they share with the daemon."""
-    by_process = {name: memory(pid) for name, pid in processes(daemon).items()}
+    by_process = {name: memory(pid) for name, pid in pids.items()}
     alone = by_process["daemon"]["RSS MiB"] + sum(
         figures["USS MiB"] for name, figures in by_process.items() if name != "daemon"
     )
@@ -160,11 +165,11 @@ class Found:
             self._cpu.append(cpu_row(gpus, interval, how, used))
         if quiet is not None:
             quiet.stop()
-        self._used += memory_rows(gpus, interval, scraped)
+        self._used += memory_rows(gpus, interval, processes(scraped))
         self._pages = page_rows(scraped)
         if interval > 1.0:
             replace_worker(scraped)
-            self._replaced += memory_rows(gpus, interval, scraped)
+            self._replaced += memory_rows(gpus, interval, processes(scraped))
 
     def show(self) -> None:
         table(
@@ -192,6 +197,20 @@ def on_the_fake() -> None:
     footprint.show()
 
 
+def of_the_libraries() -> None:
+    with ExitStack() as stack:
+        pids = {}
+        for name, imported in LIBRARIES.items():
+            code = f"import {imported}\nprint(flush=True)\ninput()"
+            process = subprocess.Popen([sys.executable, "-P", "-c", code], stdin=PIPE, stdout=PIPE)
+            stack.callback(process.communicate, b"\n")
+            assert process.stdout is not None
+            process.stdout.readline()
+            pids[name] = process.pid
+        rows = memory_rows(0, 0.0, pids)
+    table("Memory of the libraries alone: aiohttp and structlog, nvidia-ml-py", MEMORY_HEAD, rows)
+
+
 @contextmanager
 def beside_dcgm(gpus: int) -> Iterator[RunningDaemon]:
     with fake_host(gpus=gpus, device=True) as host:
@@ -210,7 +229,7 @@ def with_the_double_of_dcgm(gpus: int = 8) -> None:
         wait_for_all(daemon, gpus)
         daemon.wait(lambda: "worker dcgm" in processes(daemon), "the DCGM worker")
         time.sleep(SETTLE + 30.0)
-        rows = memory_rows(gpus, 5.0, daemon)
+        rows = memory_rows(gpus, 5.0, processes(daemon))
     title = f"Memory with the double of DCGM's bindings (bench_dcgm.py measures real ones); allowed: {PSS_LIMIT_DCGM} MiB more"
     table(title, MEMORY_HEAD, rows)
 
@@ -233,6 +252,7 @@ def main() -> None:
     else:
         on_the_fake()
         with_the_double_of_dcgm()
+        of_the_libraries()
 
 
 if __name__ == "__main__":
