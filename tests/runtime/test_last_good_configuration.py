@@ -75,11 +75,12 @@ def test_a_disk_that_hangs_holds_up_neither_a_start_nor_a_reload_with_other_file
         with frozen(disk):
             daemon = started(host, service)
             daemon.wait_status("healthy")
-            host.configure("[xids.95]\nseverity = 'record'\n")
-            done = host.command("reload", "--run-dir", host.run_dir)
-            assert done.returncode == 0, done.stderr
-            assert "xids" in done.stdout
-        daemon.wait((disk / NAME).exists, "the files to be kept")
+            for severity in ("record", "warning"):
+                host.configure(f"[xids.95]\nseverity = '{severity}'\n")
+                done = host.command("reload", "--run-dir", host.run_dir)
+                assert done.returncode == 0, done.stderr
+                assert "xids" in done.stdout
+        daemon.wait(lambda: (disk / NAME).exists() and "warning" in (disk / NAME).read_text(), "the newest to be kept")
         daemon.stop()
 
 

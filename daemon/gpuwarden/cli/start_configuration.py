@@ -7,7 +7,9 @@ import sys
 import threading
 from collections.abc import MutableMapping
 from dataclasses import replace
+from functools import cache
 
+from gpuwarden.base.background import BackgroundWriter
 from gpuwarden.base.paths import make_private
 from gpuwarden.cli.parser import CommandError
 from gpuwarden.cli.sources import configuration, faulty, loaded, sources
@@ -57,20 +59,29 @@ def _check_web_config(config: Config, origin: Sources) -> None:
 def remember(read: Sources) -> None:
     """Keep a copy of the files as the last good ones. Prints an error, because the daemon works without.
 
-    A disk that hangs delays neither a start nor a reload for longer than KEPT_WITHIN: the thread waits for it.
+    A disk that hangs delays neither a start nor a reload for longer than KEPT_WITHIN: one thread waits for it, and keeps
+    the newest files once it responds.
     """
-    keeping = threading.Thread(target=_keep, args=(read,), name="last-good", daemon=True)
-    keeping.start()
-    keeping.join(KEPT_WITHIN)
-    if keeping.is_alive():
+    done = threading.Event()
+
+    def work() -> None:
+        try:
+            keep(read, read.files or ())
+        finally:
+            done.set()
+
+    _keeper().submit(work)
+    if not done.wait(KEPT_WITHIN):
         print("gpuwarden: the last good configuration is not kept yet: its disk does not respond", file=sys.stderr)
 
 
-def _keep(read: Sources) -> None:
-    try:
-        keep(read, read.files or ())
-    except OSError as error:
-        print(f"gpuwarden: the last good configuration is not kept: {error}", file=sys.stderr)
+@cache
+def _keeper() -> BackgroundWriter:
+    return BackgroundWriter("last-good", 1, newest_wins=True, on_error=_not_kept)
+
+
+def _not_kept(error: Exception) -> None:
+    print(f"gpuwarden: the last good configuration is not kept: {error}", file=sys.stderr)
 
 
 def _last_good(origin: Sources, error: ConfigError) -> Config:
