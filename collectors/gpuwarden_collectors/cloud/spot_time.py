@@ -23,13 +23,16 @@ from gpuwarden_collectors.facts import Stamp
 _BASE = "/latest/meta-data/"
 
 
-class Tencent:
-    name = "tencent"
-    path: ClassVar[str] = "spot/termination-time"
-    instance: ClassVar[re.Pattern[str]] = re.compile(r"ins-[0-9a-z]{4,40}", re.ASCII)
-    of: ClassVar[str] = "Tencent Cloud"
-    zone: ClassVar[float | None] = 8 * 3600.0
-    """Offset in seconds east of UTC of a time without a zone."""
+class _SpotTime:
+    """The part that both share. `instance`: the form of an instance's id; `of`: what has such ids; `zone`: the offset in seconds
+    east of UTC of a time without a zone.
+    """
+
+    name: ClassVar[str]
+    path: ClassVar[str]
+    instance: ClassVar[re.Pattern[str]]
+    of: ClassVar[str]
+    zone: ClassVar[float | None] = None
 
     def __init__(self, metadata: Metadata, clock: Clock, interval: float = 1.0) -> None:
         self._session: Metadata | TokenMetadata = metadata
@@ -69,14 +72,21 @@ class Tencent:
         return answer((notice,))
 
 
-class Alibaba(Tencent):
-    """The same service with a token for each request and with times that name their zone."""
+class Tencent(_SpotTime):
+    name = "tencent"
+    path = "spot/termination-time"
+    instance = re.compile(r"ins-[0-9a-z]{4,40}", re.ASCII)
+    of = "Tencent Cloud"
+    zone = 8 * 3600.0
+
+
+class Alibaba(_SpotTime):
+    """A service with a token for each request. Its times name their zone."""
 
     name = "alibaba"
     path = "instance/spot/termination-time"
     instance = re.compile(r"(?:i|eci|hbm)-[0-9a-z]{8,40}", re.ASCII)
     of = "ECS"
-    zone = None
     headers = TokenHeaders("X-aliyun-ecs-metadata-token-ttl-seconds", "X-aliyun-ecs-metadata-token")
 
     def __init__(self, metadata: Metadata, clock: Clock, interval: float = 1.0) -> None:
