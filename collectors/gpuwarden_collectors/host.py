@@ -26,6 +26,7 @@ _SHIPPED_TO_MANY = frozenset(
     03000200-0400-0500-0006-000700080009 00020003-0004-0005-0006-000700080009 00010203-0405-0607-0809-0a0b0c0d0e0f
     12345678-1234-5678-90ab-cddeefaabbcc fefefefe-fefe-fefe-fefe-fefefefefefe""".split()
 )
+"""Placeholders of board makers, seen on many different machines."""
 _MACHINE_ID = re.compile(r"[0-9a-f]{32}")
 _CLOUDS = (  # firmware fields that name the instance; on Azure the system UUID itself is the VM id
     ("board_asset_tag", re.compile(r"i-[0-9a-f]{8,17}")),  # AWS Nitro, virtual and bare metal

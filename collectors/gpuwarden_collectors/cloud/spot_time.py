@@ -24,8 +24,10 @@ _BASE = "/latest/meta-data/"
 
 
 class _SpotTime:
-    """The part that both share. `instance`: the form of an instance's id; `of`: what has such ids; `zone`: the offset in seconds
-    east of UTC of a time without a zone.
+    """The part that both share.
+
+    `instance`: the form of an instance's id; `of`: the service, for messages; `zone`: the offset in seconds east of UTC
+    of a time without a zone.
     """
 
     name: ClassVar[str]

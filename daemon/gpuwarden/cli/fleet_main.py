@@ -144,10 +144,6 @@ def _clusters(clusters: Sequence[str]) -> str:
     return "no series there has a label cluster (Prometheus adds external_labels only to data that it sends elsewhere)"
 
 
-def _document(reached: Access, shown: Sequence[Row], notes: Sequence[str]) -> dict[str, Any]:
-    return {"prometheus": reached.url, "notes": list(notes), "nodes": [_node(row) for row in shown]}
-
-
 def _node(row: Row) -> dict[str, Any]:
     """The JSON of one row. Avoids `asdict` for the whole row, whose deep copies take longer than Prometheus."""
     document: dict[str, Any] = {name: getattr(row, name) for name in _KEYS}

@@ -141,6 +141,7 @@ CHECKSUMS: Mapping[str, Mapping[int, int]] = MappingProxyType(
         "bf16": MappingProxyType({1: 0x1A507D25, 2: 0x28B35492, 3: 0x6F8044FC, 4: 0x8B88261B}),
     }
 )
+"""Checksums of one round of the tensor kernels, by seed. A unit test recomputes them with a model on the CPU."""
 SEEDS = tuple(CHECKSUMS["int8"])
 """Seeds for which the result of the tensor kernels is known."""
 

@@ -121,7 +121,11 @@ def _vector(registers: str) -> str:
 
 
 def _expected(kind: int) -> Iterator[str]:
-    """Yields PTX that computes the expected four words of %unit, into %e0 to %e3."""
+    """Yields PTX that computes the expected four words of %unit, into %e0 to %e3.
+
+    ADDRESS uses the index itself, so that a wrong address line shows. The high half of the index is mixed in; otherwise
+    words 16 GiB apart would be equal. A unit test compares both patterns with a model on the CPU.
+    """
     yield "cvt.u32.u64 %value, %unit;"
     if kind == layout.ADDRESS:
         yield from ("shr.u64 %wide, %unit, 30;", "cvt.u32.u64 %h, %wide;", "shl.b32 %value, %value, 2;")
