@@ -139,7 +139,9 @@ class Gathering:
                     del pgroup.members[pid]  # the PID was reused
 
     def _joined(self, process_groups: Iterable[ProcessGroup]) -> Iterator[ProcessGroup]:
-        """Yields all processes of a job together: those that Slurm placed in it, and those that credibly name it."""
+        """Yields all processes of a job together: those that Slurm placed in it, and those that credibly name it
+        themselves.
+        """
         jobs: dict[int, ProcessGroup] = {}
         claiming: dict[int, list[ProcessGroup]] = {}
         for pgroup in process_groups:

@@ -74,7 +74,9 @@ class ListedPid:
     job: int
     """Number of the job."""
     step: str
-    """A number, batch, extern or interactive. 0+1 is the second part of `srun a : b`; Slurm signals it by no name."""
+    """A number, batch, extern or interactive. 0+1 is the second part of `srun a : b`; Slurm cannot signal it by
+    name.
+    """
     local: int | None = None
     """Its number on this node; None for a process that is not a task leader (not started by slurmstepd)."""
     rank: int | None = None

@@ -86,7 +86,9 @@ class Sources:
 
 
 class Readers:
-    """All collectors of the daemon. `on_events` gets host events as they arrive; the argument of `run` observations."""
+    """All collectors of the daemon. `on_events` gets host events as they arrive; the function passed to `run` gets
+    observations.
+    """
 
     def __init__(
         self, sources: Sources, boot_id: str, on_events: Callable[[Sequence[HostEvent]], None], clock: Clock
@@ -253,14 +255,18 @@ class Readers:
         return list(await asyncio.gather(*map(one, self._running)))
 
     async def bus_read(self) -> None:
-        """Wait at most BUS_READ_WITHIN for the first pass of the PCI bus: its slots decide which log lines count."""
+        """Wait at most BUS_READ_WITHIN for the first pass of the PCI bus: its slots decide which lines of the kernel
+        log count.
+        """
         if self._sources.collectors.pci.enabled and self._sources.kmsg is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(BUS_READ_WITHIN):
                     await self._bus_read.wait()
 
     def follow_kernel_log(self, resume: LogPosition | None, *, first: bool) -> None:
-        """Follow the kernel log from `resume` on; `first`: the ledger is new, old lines are history. Never raises."""
+        """Follow the kernel log from `resume` on; `first`: the ledger is new, so old lines are history.
+        Never raises.
+        """
         if self._sources.kmsg is None:
             return
         history_before = self._clock().boottime - HISTORY_AFTER if first else None
@@ -287,7 +293,9 @@ class Readers:
 
     @property
     def log_read(self) -> bool:
-        """Return True if the kernel log was read to its end without a gap, or is not followed: nothing waits for it."""
+        """Return True if the kernel log was read to its end without a gap, or is not followed, so that nothing waits
+        for it.
+        """
         return self._sources.kmsg is None or (self._kernel_log is not None and self._kernel_log.complete)
 
     @property
@@ -325,7 +333,9 @@ class Readers:
             timer.cancel()
 
     def _take_events(self, events: Sequence[HostEvent]) -> None:
-        """Deliver host events. An Xid 79 is judged after bus and NVML, which may disprove it, are read at once."""
+        """Deliver host events. For an Xid 79, bus and NVML, which may disprove it, are read at once, and it is judged
+        after that.
+        """
         self._hand_over(events)
         if any(isinstance(event, XidEvent) and str(event.xid) == FALLEN for event in events):
             self.read_gpus.set()

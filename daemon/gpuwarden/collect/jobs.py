@@ -51,7 +51,9 @@ def jobs_source(
     wake: asyncio.Event | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Source:
-    """The source of Slurm's jobs, read in its own thread. Without the folder of the prolog's notes there are none."""
+    """The source of Slurm's jobs, read in its own thread. If the folder of the prolog's notes cannot be made, there are
+    no notes.
+    """
     calls = _Calls(client.routine)
     notes = job_notes(run_dir)
     conf = conf_path(options, environment)

@@ -125,7 +125,9 @@ class NoticeSources:
 
     @property
     def machine_type(self) -> str:
-        """Type of this machine by the cloud, such as `Azure/` and its size; "" if unknown or read from firmware."""
+        """Type of this machine as named by the cloud, such as `Azure/` and its size; "" if unknown, or if the firmware
+        names it.
+        """
         machine_types = [
             source.machine_type for source in self._sources.values() if isinstance(source, NamesMachineType)
         ]

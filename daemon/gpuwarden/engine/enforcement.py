@@ -338,7 +338,9 @@ class Enforcement:
         return ((name, box) for name, box in self._boxes.items() if name in wanted)
 
     def stuck(self) -> str:
-        """Actuators that still exclude this healthy node because only a person may lift that, with the reasons."""
+        """Actuators that still exclude this healthy node because only a person may lift the exclusion, with the
+        reasons.
+        """
         return "; ".join(f"{name}: {text}" for name, text in self._stuck.items())
 
     def away(self) -> str:

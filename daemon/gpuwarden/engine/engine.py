@@ -159,20 +159,26 @@ class Engine:
         return replace(step, verdict=replace(step.verdict, domain=self._domain)) if self._domain else step
 
     def _xids_of_dcgm(self) -> list[XidEvent]:
-        """Derive Xids from the last DCGM pass. Called after the ledger was recalled, whose Xids are not repeated."""
+        """Derive Xids from the last DCGM pass. Called after the ledger was recalled, so that Xids in it are not
+        reported again.
+        """
         seen = self.view.dcgm
         if seen.facts is None or seen.at is None or seen.facts is self._dcgm_taken:
             return []
         return xids_of(self._dcgm_taken, seen.facts, seen.at, Known(self.state.records, self.view.boot_id))
 
     def acknowledge(self, finding: str, by: str, now: Stamp) -> Event:
-        """The event of an acknowledged finding, to be folded. Raises ValueError for anything but a latched finding."""
+        """The event of an acknowledged finding, for the caller to fold. Raises ValueError, with the reason, for
+        anything but a latched finding.
+        """
         event = acknowledge(self.state, Key.parse(finding), by, now, self.view.boot_id)
         self._took(Acknowledged(at=now, finding=finding, by=by))
         return event
 
     def accept_inventory(self, now: Stamp) -> list[Event]:
-        """Events that accept the GPUs in the machine as its inventory, to be folded. Raises ValueError if unknown."""
+        """Events that accept the GPUs in the machine as its inventory, for the caller to fold. Raises ValueError if
+        they are unknown.
+        """
         events = accept(self.state, Sight.of(self.view, self.rules, now))
         self._took(Accepted(at=now))
         return events

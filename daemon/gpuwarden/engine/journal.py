@@ -111,7 +111,9 @@ class Journal:
             self._request_step(step)
 
     def tend(self) -> None:
-        """Write a checkpoint if one is due, else retry failed writes. Called once in each step, after its events."""
+        """Write a checkpoint if one is due, otherwise retry failed writes. Called once in each step,
+        after its events.
+        """
         if self.recalled and self._ledger.checkpoint_due(self._clock()):
             self.write_checkpoint()
         else:

@@ -1,4 +1,6 @@
-"""Log lines of events: one each, of repeated errors of one subject one a minute; ledger and metrics count all."""
+"""Log lines of events: one for each event; for repeated errors of one subject one a minute, while ledger and metrics
+count all.
+"""
 
 from __future__ import annotations
 

@@ -62,7 +62,9 @@ class StaysOut(ValueError):  # noqa: N818 - a state of the node
 
 
 class Orders:
-    """Carries out operators' orders. `append` is the journal's; `state` and `settings` are called each time."""
+    """Carries out operators' orders. `append` is the journal's. `state` and `settings` are called each time, since both
+    change.
+    """
 
     def __init__(
         self,
@@ -84,7 +86,9 @@ class Orders:
         self._clock = clock
 
     async def exclude(self, by: str, text: str) -> str:
-        """Exclude the node. Returns the result for people. Raises ValueError with the reason if that cannot be done."""
+        """Exclude the node. Returns the result for people. Raises ValueError, with the reason, if it cannot be ordered
+        or cannot be done.
+        """
         return await self._order([orders.exclude(by, text, self._boot_id, self._clock())], Act.EXCLUDE)
 
     async def restore(self, by: str, verdict: Verdict, *, force: bool = False, untested: bool = False) -> str:
@@ -145,7 +149,9 @@ class Orders:
         return "; ".join(answers) or self._no_request(act)
 
     async def _outcomes_of(self, events: Sequence[Event], act: Act) -> dict[str, Outcome | None]:
-        """Append these events. Returns the outcome by actuator within SETTLES_WITHIN; None if there is none yet."""
+        """Append these events. Returns, by actuator, the outcomes of the resulting intents within SETTLES_WITHIN; None
+        if there is none yet.
+        """
         self._append(events, step=Step.NOW)
         pending = self._state().pending
         keys = {name: pending[name].key for name in self._boxes if name in pending and pending[name].act is act}

@@ -20,7 +20,9 @@ def refusal(failures: Sequence[Finding], verdict: Verdict, *, enforce: bool) -> 
 
 
 def stays_out(failures: Sequence[Finding], verdict: Verdict, outcomes: Iterable[str], *, done: bool) -> str:
-    """Return what was done, and why the node stays excluded. `done`: every scheduler did it; else jobs may start."""
+    """Return what was done, and why the node stays excluded. `done`: every scheduler has applied it; otherwise jobs may
+    still start.
+    """
     stays = "stays" if done else "is to stay"
     summary = "; ".join(
         (f"the operator's exclusion has ended, and the node {stays} out for active failures", *outcomes)

@@ -32,7 +32,9 @@ class ReloadError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
-    """The result of a reload. `taken`: changed keys that are in force now; `waiting`: those that need a restart."""
+    """The result of a reload. `taken`: changed keys that are in force from now on; `waiting`: those that need a
+    restart.
+    """
 
     rules: Rules
     taken: tuple[str, ...]
@@ -45,7 +47,9 @@ class Reloaded:
 
 
 def reloaded(rules: Rules, running: Config, latest: Config) -> Reloaded:
-    """Return the new rules, and which changed keys are in force. `running`: the former configuration."""
+    """Return the new rules, and which changed keys are taken over. `running`: the configuration in force, `latest`: the
+    new one.
+    """
     changed = tuple(_differences(running, latest))
     taken = tuple(key for key in changed if key.partition(".")[0] in _TABLES or key in TAKEN_OVER)
     new = replace(

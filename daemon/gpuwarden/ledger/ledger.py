@@ -104,7 +104,9 @@ class Ledger:
         self._writer.submit(self._ledger_writer.work)
 
     def checkpoint_due(self, now: Stamp) -> bool:
-        """Return True if the next `append` needs a checkpoint: it limits what a start folds, and old events may go."""
+        """Return True if the next `append` should have a checkpoint. It limits what a start folds, and lets old events
+        be pruned.
+        """
         late = now.boottime - self._covered_at >= _CHECKPOINT_EVERY
         return self._uncovered >= _CHECKPOINT_AFTER or (late and self._uncovered > 0)
 
@@ -127,7 +129,9 @@ class Ledger:
         return ""
 
     async def flush(self, timeout: float) -> bool:  # noqa: ASYNC109 - returns False at the deadline, which is no error here
-        """Try at once to commit all that was appended. Returns after at most `timeout` seconds whether that is done."""
+        """Try at once to commit everything appended so far. Returns after at most `timeout` seconds whether that is
+        done.
+        """
         committed = self._begin_commit()
         await self._writer.flush(timeout)
         return committed()

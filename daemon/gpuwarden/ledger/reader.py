@@ -105,7 +105,9 @@ class Reader:
             return int(self._meta("era") or 1)
 
     def _through(self) -> int:
-        """The id of the last event that the checkpoint covers. In an era without one all events have higher ids."""
+        """The id of the last event that the checkpoint covers. In an era without a checkpoint all events have higher
+        ids.
+        """
         with reading(self.path):
             return int(self._meta("checkpoint_through") or 0)
 

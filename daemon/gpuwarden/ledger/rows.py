@@ -51,7 +51,9 @@ def row_of(event: Event) -> Row:
 
 
 def event_of(row: Row) -> Event:
-    """Return the event of a row. Raises ValueError for values of another type: SQLite accepts any value."""
+    """Return the event of a row. Raises ValueError for values of other types than were written: SQLite accepts any
+    value.
+    """
     kind, boot_id, boottime, wall, code, subject, detail, data = row
     texts = all(isinstance(text, str) for text in (kind, boot_id, code, subject, detail))
     if not texts or not all(isinstance(time, float) and math.isfinite(time) for time in (boottime, wall)):

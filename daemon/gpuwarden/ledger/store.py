@@ -106,7 +106,9 @@ class Store(Reader):
                     self._replace_checkpoint(entry.checkpoint)
 
     def archive(self, machine: MachineIdentity, event: Event) -> None:
-        """Begin a new era with `event`. Earlier events no longer count, including pins, latches, acknowledgements."""
+        """Begin a new era with `event`. Events of earlier eras no longer count, including pins, latches and
+        acknowledgements.
+        """
         with translated(self.path), self._transaction():
             self._db.execute("DELETE FROM meta WHERE key IN ('kernel_log_boot_id', 'kernel_log_sequence')")
             self._set_meta("era", str(self.era() + 1))
@@ -119,7 +121,9 @@ class Store(Reader):
             self._set_meta("machine", as_text(machine))
 
     def seal(self) -> bool:
-        """Move the WAL into the database and write the seal (`seal.py`), both synced. False if a reader prevents it."""
+        """Move the WAL into the database and write the seal (`seal.py`), both synced. False while a
+        reader prevents it.
+        """
         with translated(self.path):
             _, in_log, moved = self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
             if moved < in_log:

@@ -40,6 +40,8 @@ def _is_unknown(event: Event) -> bool:
 
 
 def with_unknown_events(carried: tuple[Event, ...], checkpoint: Iterable[Event], boot_id: str) -> tuple[Event, ...]:
-    """The checkpoint with the carried events. Those of earlier boots come first: its BOOT applies to them, too."""
+    """The checkpoint with the carried events. Those of earlier boots come first, so that its BOOT event applies to
+    them, too.
+    """
     earlier = tuple(event for event in carried if event.boot_id != boot_id)
     return (*earlier, *checkpoint, *(event for event in carried if event.boot_id == boot_id))

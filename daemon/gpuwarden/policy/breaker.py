@@ -45,7 +45,9 @@ def spread(pool: int | None) -> float:
 
 
 def spread_of_counts(pool: int | None) -> float:
-    """Seconds of random delay of the first count if other nodes' writes show only in a count or a refusal."""
+    """Seconds within which the first count is delayed at random if other nodes' writes show only in a count or a
+    refusal.
+    """
     return min(SPREAD_OF_COUNTS, spread(pool))
 
 
@@ -56,7 +58,9 @@ def crowded(fleet_count: FleetCount) -> bool:
 
 
 def spread_of_return(pool: int) -> float:
-    """Seconds over which attempts spread while the controller is unreachable, if every node of the pool has one due."""
+    """Seconds over which attempts are spread while the controller is unreachable, if every node of the pool has one
+    due.
+    """
     return pool * REQUESTS_OF_AN_ATTEMPT / REQUESTS_BORNE
 
 

@@ -64,7 +64,9 @@ def ordered(order: Order, boot_id: str, declined: frozenset[str] = frozenset()) 
 
 
 def restored(overridden: frozenset[Key], boot_id: str, now: Stamp, by: str = "") -> Iterator[Event]:
-    """An operator's restoration, which overrides these findings; more than one event holds follow with `more`."""
+    """An operator's restoration, which overrides these findings; those beyond the first event's room follow with
+    `more`.
+    """
     for number, text in enumerate(texts_of(overridden)):
         data = Ordered(order=Act.RESTORE, overridden=text, by=by or None, more=number > 0)
         yield Event(kind=EventKind.ORDERED, at=now, boot_id=boot_id, data=write(data))

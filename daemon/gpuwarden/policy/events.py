@@ -67,7 +67,9 @@ def excluded_by_others(actuator: str, node_state: NodeState) -> ExcludedByOthers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ordered:
-    """Data of ORDERED: an operator's exclusion, with `reason`, or restoration, which overrides `overridden`."""
+    """Data of ORDERED: an operator's exclusion, with `reason`, or restoration, which overrides the findings
+    `overridden`.
+    """
 
     order: str
     reason: str | None = None

@@ -224,7 +224,9 @@ class _Steps:
         return want.why is Why.FAILURE and self._settings.enforce
 
     def _exclude_again(self, restoration: Intent, want: Want) -> None:
-        """Replace a pending restoration by an exclusion: only a read shows whether the restoration has taken effect."""
+        """Replace a pending restoration by an exclusion: only a read shows whether the restoration has already taken
+        effect.
+        """
         name = restoration.actuator
         self._drop(restoration, "it is to be excluded again")
         if RANK[restoration.why] < RANK[want.why]:
@@ -238,7 +240,9 @@ class _Steps:
         self._event(EventKind.INTENDED, write(intent))
 
     def _becomes_held(self, pending: Intent, node_state: NodeState | None) -> bool:
-        """True if a pending exclusion that may already be written must become a hold: clean passes do not lift it."""
+        """True if a pending exclusion that may already be written must become a hold: lifting it takes more than clean
+        passes.
+        """
         gated = any(requirement.applies for requirement in self._way_back.requirements().values())
         more = bool(pending.replaces or self.state.person) or self._replaces_failure(pending)
         if pending.why is Why.OPERATOR or not (gated or more):
@@ -299,7 +303,9 @@ class _Steps:
                 self._not_held(name, node_state)
 
     def _not_held(self, name: str, node_state: NodeState) -> None:
-        """Handle an exclusion of ours without a hold: the ledger lost it, or a scheduler crash undid a restoration."""
+        """Handle an exclusion of ours without a hold: the ledger lost it, or a crash of the scheduler undid a
+        restoration.
+        """
         if (before := self._way_back.shown_again(name, node_state)) is not None:
             if self._way_back.clean():
                 self._restore(name, node_state, before.why or Why.FAILURE, before.reason or "", before.since or 0.0)

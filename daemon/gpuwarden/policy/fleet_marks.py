@@ -54,7 +54,9 @@ def marks(text: str) -> tuple[Mark, ...]:
 
 
 def with_mark(text: str, mark: Mark, kept: float = 0.0) -> str:
-    """Return the field with this mark, without older ones of its kind except those of the last `kept` seconds."""
+    """Return the field with this mark. Older marks of its kind are removed, except those that began at most `kept`
+    seconds before.
+    """
     return _text((*_others(marks(text), mark.what, mark.since - kept if kept else None), mark))
 
 

@@ -77,7 +77,9 @@ def _boot(state: PolicyState, event: Event) -> PolicyState:
 
 
 def _outlived(state: PolicyState) -> dict[str, Hold]:
-    """Holds after a new boot: those for a termination that no operator announced are marked `outlived`."""
+    """Holds after a new boot: those for a termination that only sources announced, and no operator, are marked
+    `outlived`.
+    """
     ends = [notice for notice in state.notices.values() if notice.hard and not notice.called_off]
     if not ends:
         return dict(state.holds)
@@ -137,7 +139,9 @@ def _tried(state: PolicyState, event: Event) -> PolicyState:
 
 
 def _declined(state: PolicyState, actuator: str, pending: Mapping[str, Intent]) -> PolicyState:
-    """Forget an operator's order at one actuator. It remains if it is, or may still be, in force at another."""
+    """Forget an operator's order at one actuator. The order itself remains only if it is in force, or may still be
+    written, at another.
+    """
     ordered = any((intent.act, intent.why) == (Act.EXCLUDE, Why.OPERATOR) for intent in pending.values())
     if ordered or any(hold.why is Why.OPERATOR for name, hold in state.holds.items() if name != actuator):
         return replace(state, declined=state.declined | {actuator})
@@ -230,7 +234,9 @@ def _ordered(state: PolicyState, event: Event, data: Ordered) -> PolicyState:
 
 
 def _overriding(state: PolicyState, event: Event, data: Ordered) -> Override | None:
-    """The override after an operator's restoration. One that overrides nothing new keeps the previous name and time."""
+    """The override after an operator's restoration. A restoration that overrides nothing new keeps the previous name
+    and time.
+    """
     keys = keys_of(data.overridden or "")
     if data.more:
         more = state.overridden | keys

@@ -89,7 +89,9 @@ class Intent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The result of an intent. `since`: when the exclusion in force was written, by the scheduler's clock, or 0."""
+    """The result of an intent. `text` is for people. `since`: when the exclusion in force was written, by the
+    scheduler's clock; 0 if unknown.
+    """
 
     result: Result
     text: str = ""
@@ -98,7 +100,9 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeState:
-    """What a scheduler reports about this node, as read at `at`. If it is unreachable, only `at` and `error` count."""
+    """What a scheduler reports about this node, as read at `at`. If the scheduler is not reachable, only `at` and
+    `error` count.
+    """
 
     at: Stamp
     reachable: bool = True

@@ -88,7 +88,9 @@ def noticed(notice: Notice) -> Event:
 
 
 def _ended(notice: Notice, now: Stamp, *, released: bool) -> Event:
-    """The event of a notice that its source withdrew. `released`: none is imminent, so exclusions may be lifted."""
+    """The event of a notice that its own source withdrew. `released`: no other is imminent, so exclusions for it may be
+    lifted.
+    """
     data = write(NoticeEnded(source=notice.source, id=notice.id, released=released))
     return Event(kind=EventKind.NOTICE_ENDED, at=now, boot_id=notice.boot_id, data=data)
 

@@ -159,7 +159,9 @@ def is_announced(state: PolicyState, within: float, text: str, by: str, now: Sta
 
 
 def is_sooner(state: PolicyState, within: float, now: Stamp) -> bool:
-    """True if the new deadline halves the remaining time, or is the first. Such a change must not wait, and is rare."""
+    """True if the new deadline halves the remaining time, or if there was none. Such a change must not wait, and cannot
+    come often.
+    """
     notice = state.notices.get(f"{OPERATOR}/")
     if notice is None or notice.deadline is None:
         return True

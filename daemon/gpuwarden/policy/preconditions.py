@@ -1,4 +1,6 @@
-"""Whether an intent may be written, given the scheduler's state of the node: when deciding, and before a write."""
+"""Whether an intent may be written, given the scheduler's state of the node. Used to decide, and on the read before a
+write.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,9 @@ def lost(written: float, node_state: NodeState) -> bool:
 
 
 def with_remark(reason: str, node_state: NodeState) -> NodeState:
-    """Return the state with any text after ours moved to its suffix, including what a person added, as a ticket."""
+    """Return the state with any text after ours moved to its suffix, including what a person added, such as a ticket
+    number.
+    """
     more = node_state.reason.removeprefix(reason) if reason and node_state.owner is Owner.OURS else ""
     if more in ("", node_state.reason) or more[0].isalnum():
         return node_state
@@ -102,7 +106,9 @@ def _exclude(intent: Intent, node_state: NodeState) -> Outcome | None:
 
 
 def _gives_way(stands: Why, to: Why) -> bool:
-    """True if the text in force may be replaced. That of a failure is not: it would reset the exclusion's time."""
+    """True if the text in force may be replaced. The text of a failure is not refreshed, since that would reset the
+    time of the exclusion.
+    """
     return RANK[stands] < RANK[to] or (stands is to and to is not Why.FAILURE)
 
 

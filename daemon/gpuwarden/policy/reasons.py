@@ -169,7 +169,9 @@ def _token(text: str) -> str:
 
 
 def line(text: str) -> str:
-    """Make a text printable, on one line, without the separator of suffixes and what others could interpret."""
+    """Make a text printable, on one line, without characters that others could interpret and without the separator of
+    suffixes.
+    """
     shown = "".join(char if char.isprintable() else " " for char in text[: 4 * LONGEST].translate(_ODD))
     return " ".join(word for word in shown.split() if word != _SUFFIX.strip())
 

@@ -71,7 +71,9 @@ def failing(state: PolicyState, verdict: Verdict) -> list[Finding]:
 
 
 def unconfirmed(state: PolicyState, verdict: Verdict) -> list[Finding]:
-    """Failures remembered from before the daemon started, while none is confirmed: the node counts as unknown."""
+    """Failures remembered from before the daemon started, while none is confirmed. Policy then treats the node as
+    unknown.
+    """
     failures = live(state, verdict)
     return [] if any(finding.confirmed for finding in failures) else failures
 
@@ -91,7 +93,9 @@ def _failures(verdict: Verdict) -> Iterator[Finding]:
 
 
 def occupied(node_states: Mapping[str, NodeState], *, gpus_used: bool) -> str:
-    """Why the node is busy; "" if it is not: by the scheduler's job list if there is one, else by processes on GPUs."""
+    """Why the node is busy; "" if it is not. Uses the scheduler's job list if there is one, else the processes on
+    the GPUs.
+    """
     if away := [name for name, state in node_states.items() if not state.reachable]:
         return f"{', '.join(away)} cannot be asked which jobs are here"
     asked = {name: state for name, state in node_states.items() if state.empty is not None}

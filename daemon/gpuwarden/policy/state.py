@@ -122,7 +122,9 @@ class PolicyState:
 
     @property
     def notice(self) -> Notice | None:
-        """The hard notice that ends this machine first, however far away; `notices.imminent` decides if it counts."""
+        """The hard notice that ends this machine first, however far away; `notices.imminent` decides whether it counts
+        yet.
+        """
         return imminent(self.notices, math.inf, Stamp(0.0, 0.0))
 
 
@@ -143,7 +145,9 @@ def keys_of(text: str) -> frozenset[Key]:
 
 
 def texts_of(keys: frozenset[Key]) -> list[str]:
-    """Join `keys` into as many texts of the ledger as they need: one for most nodes, three if all links are down."""
+    """Join `keys` into as many texts of the ledger as they need: one for most nodes, three for a node all of whose
+    links are down.
+    """
     texts: list[list[str]] = [[]]
     for word in sorted(map(str, keys))[:OVERRIDDEN_MOST]:
         if len(texts[-1]) == KEYS_MOST or len(" ".join((*texts[-1], word))) > TEXT_MOST:

@@ -25,7 +25,9 @@ ONLY_A_PERSON = "only a person restores it (gpuwarden restore)"
 
 @dataclass(frozen=True, slots=True)
 class WayBack:
-    """The rules for restoring the node, at one moment of a decision. `answers` collects those of requirements."""
+    """The rules for restoring the node, applied to one moment of a decision. `answers` collects those of features'
+    requirements.
+    """
 
     state: PolicyState
     seen: Situation
@@ -90,11 +92,15 @@ class WayBack:
         return hold.outlived and not hold.released and not self._meant_now(hold)
 
     def called_off(self, hold: Hold) -> bool:
-        """True if the exclusion is for an end that was withdrawn or called off, and no notice is imminent."""
+        """True if the exclusion is for an end of this machine that was withdrawn or called off. Holds only while no
+        notice is imminent.
+        """
         return hold.why is Why.TERMINATION and (hold.released or self._meant_now(hold))
 
     def _meant_now(self, hold: Hold) -> bool:
-        """True if the exclusion's reason names this boot and instance: if no notice is imminent, it was called off."""
+        """True if the exclusion's reason names this boot and instance: if no notice is imminent, the end was called
+        off.
+        """
         boot = self.seen.boot_id
         return bool(reasons.boot_name(boot)) and hold.reason == reasons.termination(boot, self.seen.instance)
 

@@ -269,7 +269,9 @@ class Daemon:
         return str(changes)
 
     def reload_soon(self) -> None:
-        """Reload in the background, for SIGHUP; errors are logged. Requests during a reload cause one more after it."""
+        """Reload in the background, for SIGHUP; errors are logged. Requests during a reload cause one more reload after
+        it.
+        """
 
         async def work() -> None:
             while self._reload_wanted:
@@ -377,7 +379,9 @@ class Daemon:
         return self._parts.shown(snapshot, now)
 
     async def _tick(self) -> None:
-        """Make a step at least once per interval, and when the snapshot gets too old: silence becomes visible."""
+        """Make a step at least once per interval, and when the snapshot gets too old, so that silence becomes visible,
+        too.
+        """
         interval = self._site.sources.nvml.interval
         while True:
             left = self.holder.snapshot.lasts(self._clock())

@@ -1,4 +1,6 @@
-"""The leaf switch of this node, which nodes that fail together may share. Slurm's topology names it, not the node."""
+"""The leaf switch of this node, which nodes that fail together may share. Slurm's topology names it; the
+node cannot.
+"""
 
 from __future__ import annotations
 

@@ -72,7 +72,9 @@ class Part:
         return True
 
     async def announced(self) -> str:
-        """Return what this part does before the imminent end, for the operator who announced it; "" if none is near."""
+        """Return what this part does before the imminent end, for the operator who announced it; "" while none is
+        imminent.
+        """
         return ""
 
     async def saved(self) -> None:

@@ -53,7 +53,9 @@ class Parts:
 
     @property
     def requirements(self) -> dict[str, Requirement]:
-        """Return the requirements of features. That of a feature that could not be created is unknown, and not met."""
+        """Return the requirements of features. A feature that could not be created has an unknown requirement, which is
+        not met.
+        """
         demands: dict[str, Requirement] = {
             name: Guarded(None, guard) for name, guard in self._guards.items() if MADE in guard.standing()
         }

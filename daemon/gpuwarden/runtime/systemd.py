@@ -47,7 +47,9 @@ def ready(collectors: Collection[str], heard: Collection[str], waited: float) ->
 
 
 def silent(paces: Mapping[str, float], heard: Mapping[str, float], now: float) -> tuple[str, ...]:
-    """The collectors whose next pass is overdue. `paces`: most seconds between passes. `heard`: when one came."""
+    """The collectors whose next pass is overdue. `paces`: most seconds between two passes. `heard`: when the last one
+    arrived.
+    """
     return tuple(name for name, pace in paces.items() if now - heard[name] > pace + SLACK)
 
 
@@ -60,7 +62,9 @@ def status(snapshot: Snapshot) -> str:
 
 
 def restart_helps(began_without_driver: bool, observation: Observation[Any]) -> bool:
-    """True if the driver was loaded after the start and may not be opened: systemd resolves devices at a start."""
+    """True if the driver was loaded after the start and may not be opened: systemd resolves a unit's devices when it
+    starts it.
+    """
     facts = observation.facts
     refused = isinstance(facts, NvmlFacts) and facts.problem is NvmlProblem.NO_PERMISSION
     return began_without_driver and refused

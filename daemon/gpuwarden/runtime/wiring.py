@@ -1,4 +1,6 @@
-"""What the configuration means on this host: arguments of the daemon's parts, determined before anything starts."""
+"""What the configuration means on this host: the arguments of the daemon's parts, determined once before anything
+starts.
+"""
 
 from __future__ import annotations
 
@@ -125,7 +127,9 @@ class Site:
         return () if self.simulation is not None else actuators(self.config, self.slurm, clock, detail)
 
     def notifications(self) -> Notifications:
-        """The configured notifications. Without receivers if GPUs are simulated: simulated faults are not reported."""
+        """The configured notifications. Without receivers if GPUs are simulated, so that simulated faults are not
+        reported.
+        """
         options = self.config.notify if self.simulation is None else NotifyOptions()
         origin = Origin(
             node=self.config.node, mode=self.config.mode, boot_id=self.boot_id, runbooks=self.config.publish.runbooks

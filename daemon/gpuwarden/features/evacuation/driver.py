@@ -158,7 +158,9 @@ class Evacuation:
     # --- notices
 
     def appended(self, events: Iterable[Event]) -> None:
-        """Act on a notice, or its end, before any step. An output of the journal. Before `run` the first step acts."""
+        """Act on a notice, or its end, at once, before any step. An output of the journal. Before `run` it does
+        nothing: the first step acts.
+        """
         if self._task is not None and any(event.kind in _NOTICES for event in events):
             self.follow()
 
@@ -191,7 +193,9 @@ class Evacuation:
         return await self._job_scan.membership_of((caller.pid, caller.started))
 
     def acknowledged(self, acknowledgement: Acknowledged) -> None:
-        """Take an acknowledgement. One that comes before its job is known or signalled is kept."""
+        """Take an acknowledgement. A job that read the notice itself may acknowledge before it is signalled: this is
+        kept until the job is known.
+        """
         job_state = jobs_of(self.state).get(acknowledgement.job)
         if job_state is None:
             if len(self._early) >= EARLY_MOST:
@@ -299,7 +303,9 @@ class Evacuation:
             await self._carry_out([(notice, self._view(notice, seen, active)) for notice in active.notices], active)
 
     async def _expect(self, jobs: Iterable[LocalJob]) -> None:
-        """Make sure that each known job has a folder to acknowledge in, if one exists that of an earlier daemon."""
+        """Make sure that each known job has a folder to acknowledge in: the one that an earlier daemon made, if there
+        is one.
+        """
         job_states = jobs_of(self.state)
         await self._acknowledgements.expect([job for job in jobs if key_of(job) in job_states])
 

@@ -102,7 +102,9 @@ class Executor:
         return not self.is_busy(_key(step))
 
     def is_busy(self, key: str) -> bool:
-        """True while a step for this key is in progress: the `key_of` a job, or the `_key` of a step without a job."""
+        """True while a step for this key is in progress: the `key_of` a job, or the `_key` of a step that belongs to no
+        job.
+        """
         self._beside = {key: task for key, task in self._beside.items() if not task.done()}
         return key in self._beside
 
@@ -139,7 +141,9 @@ class Executor:
         self._append(outcome_events)
 
     def write_down(self, notice: Notice, step: Step) -> None:
-        """Record what must be remembered before anything is done; receivers right before their signal is sent."""
+        """Record what is to be remembered of a step before anything is done. The receivers of a signal are recorded
+        right before it is sent.
+        """
         name, now = id_of(notice), self._clock()
         if isinstance(step, SignalJob):
             if step.delivery.way in (Way.WATCH, Way.NONE):

@@ -48,7 +48,9 @@ class _Read:
 
 
 class JobScan:
-    """Scans the jobs of this host. `slurm`: None where there is none. `gpu_pids`: NVML's last list of processes."""
+    """Scans the jobs of this host. `slurm` is None where there is none. `gpu_pids`: the processes that hold a GPU, as
+    NVML last listed them.
+    """
 
     def __init__(
         self, reader: ReceiversReader, slurm: SlurmJobScan | None, gpu_pids: Callable[[], Collection[int]]

@@ -149,7 +149,9 @@ Objection = tuple[Result, str]
 
 
 def _objection(order: Order, handle: int, proc: Path) -> Objection | None:
-    """Return why not to send now, or None. `handle`: the process with the PID. Raises OSError if it is gone."""
+    """Return why not to send now, or None. `handle` refers to the process that has the PID now. Raises OSError if that
+    process is gone.
+    """
     stat = process_stat(proc, order.pid)
     status = _status(proc, order.pid)
     if stat is None or not status:
@@ -175,7 +177,9 @@ def _unready(order: Order, status: dict[str, str]) -> Objection | None:
 
 
 def _status(proc: Path, pid: int) -> dict[str, str]:
-    """Return the needed fields of /proc/PID/status; {} if unreadable. A process name cannot imitate a line of it."""
+    """Return the needed fields of /proc/PID/status (proc(5)); empty if it cannot be read. A process name cannot imitate
+    a line of it.
+    """
     try:
         text = read_bytes(f"{proc}/{pid}/status", _STATUS_MOST)
     except OSError:

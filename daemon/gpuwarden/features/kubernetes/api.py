@@ -76,7 +76,9 @@ _ALIVE = (Conflict, NoSuchNode, Busy)
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer of the server. `at`: its clock, in whole seconds of Unix time; this host's if the server gives none."""
+    """An answer of the server. `at`: the server's clock, in whole seconds of Unix time; this host's if the server gives
+    none.
+    """
 
     body: Json
     at: float

@@ -204,12 +204,16 @@ class ConditionWriter:
 
     @staticmethod
     def _key(conditions: Mapping[str, Condition]) -> dict[str, tuple[str, str]]:
-        """Return the parts whose change is written at once; figures in the message wait for the heartbeat."""
+        """Return the parts whose change is written at once. Figures in the message change with each pass, and are
+        written with the heartbeat.
+        """
         return {kind: (condition.status, condition.reason) for kind, condition in conditions.items()}
 
 
 def _for_a_person(error: ActuatorError, failed: int) -> bool:
-    """Return True if an operator must correct the error. One that passes by itself counts only when it lasts."""
+    """Return True if an operator must correct the error. An error that passes by itself while a machine boots counts
+    only when it lasts.
+    """
     lasts = isinstance(error, NoSuchNode | AnotherMachine) and failed >= _LASTING
     return error.permanent or isinstance(error, NotAccepted) or lasts
 

@@ -49,7 +49,9 @@ _LONGEST_DETAIL = 1000  # characters
 
 
 class SlurmActuator:
-    """Drains one node. `detail`: text for its Comment or Extra, if the site wants one. `client` stays open."""
+    """Drains one node. `detail` returns the text for the node's Comment or Extra, if the site wants one. The owner of
+    `client` closes it.
+    """
 
     name = "slurm"
 
@@ -131,7 +133,9 @@ class SlurmActuator:
         return started if started >= int(stood) else 0.0
 
     async def _pool_size(self, node: NodeFacts) -> int | None:
-        """Return the number of nodes in the pool to spread writes, None if unknown. The budget counts exactly."""
+        """Return the number of nodes in the pool, None if unknown. Used only to spread writes: the budget uses the
+        exact count of `fleet_count`.
+        """
         try:
             partitions = await read_partition_settings(self.commands)
         except errors.SlurmError:

@@ -99,7 +99,9 @@ def epilog(keys: Mapping[str, str]) -> Row:
 
 
 def epilog_test(keys: Mapping[str, str]) -> Iterator[Row]:
-    """Yield the row about the epilog's test, if it is used. Its own limit must end it before Slurm's, which drains."""
+    """Yield the row about the test in the epilog, none if it is not used. Its own limit must end it before Slurm's,
+    which drains the node.
+    """
     programs = value_of(keys, "Epilog")
     if not _runs(EPILOG_TEST, programs):
         return
@@ -133,7 +135,9 @@ def _number(text: str) -> int:
 
 
 def _runs(script: str, programs: str) -> bool:
-    """Return True if the script is named itself, by a pattern (`prolog.d/*`), by a link, or in a readable script."""
+    """Return True if the script is named itself, by a pattern (`/etc/slurm/prolog.d/*`), as the target of a link, or in
+    a readable script.
+    """
     name = re.compile(rf"{re.escape(script)}(?![\w-])")
     for program in map(str.strip, programs.split(",")):
         if name.search(program):

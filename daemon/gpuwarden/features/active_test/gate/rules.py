@@ -132,7 +132,9 @@ def untested(gate: Gate, untestable: Mapping[str, str]) -> str:
 
 
 def begun(gate: Gate, run: str, untestable: Iterable[str] = ()) -> Gate:
-    """Return the gate once a test has begun, with the results that passed. `untestable`: slots left out of it."""
+    """Return the gate once a test has begun. It keeps only results that passed. `untestable`: slots of the GPUs that
+    this test leaves out.
+    """
     good = {uuid: result for uuid, result in results_of(gate).items() if result[1] is ActiveVerdict.NOTHING_FOUND}
     return replace(
         gate, run=run, results=as_text(good), untestable=" ".join(untestable), overtaken=False, hindered=False
@@ -166,7 +168,9 @@ def ended(
 
 
 def of_passed(gate: Gate, level: Level) -> str:
-    """Return the text about a passed test. It counts warnings on GPUs that the exclusion is not about."""
+    """Return the text about a passed test, for people. It counts warnings on GPUs that the exclusion is not about;
+    findings have the details.
+    """
     warnings = sum(verdict is ActiveVerdict.WARNING for _, verdict in results_of(gate).values())
     left_out = len(gate.untestable.split())
     return "; ".join(

@@ -161,7 +161,9 @@ def kept(test: GpuTest, outcome: Outcome, at: Stamp, xids: Sequence[int] = ()) -
 
 
 def _text(outcome: Outcome, names: Sequence[str]) -> str:
-    """Return the texts of the findings `names`, one a line, in equal shares; without findings, the outcome's text."""
+    """Return the texts of the findings `names`, one a line, each with an equal share of the room; without findings, the
+    outcome's own text.
+    """
     lines = ["; ".join(finding.text for finding in outcome.findings if finding.name == name) for name in names]
     return "\n".join(line[: TEXT_MOST // len(lines) - 1] for line in lines) if lines else outcome.text[:TEXT_MOST]
 

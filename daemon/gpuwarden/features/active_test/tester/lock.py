@@ -151,7 +151,9 @@ def _stranger(peer: Peer | None, run_dirs: Iterable[Path]) -> str:
 
 @contextmanager
 def file_lock(run_dir: Path, proc: Path, name: str = NAME) -> Iterator[int]:
-    """Hold the lock until the end of the block or process; yields the open file. Raises Held, LockError."""
+    """Hold the lock until the end of the block or of the process; yields the open file. Raises Held, or LockError if it
+    cannot be opened.
+    """
     file = _opened(run_dir / name)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

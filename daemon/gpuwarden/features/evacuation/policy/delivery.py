@@ -59,7 +59,9 @@ class SiteRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryRules:
-    """The site's signals. `default` is one of SIGNALS, or NOTHING; the first fitting rule takes precedence over it."""
+    """The site's choice of signals. `default` is one of SIGNALS, or NOTHING; the first of `rules` that fits takes
+    precedence over it.
+    """
 
     default: str = "TERM"
     rules: tuple[SiteRule, ...] = ()
@@ -141,7 +143,9 @@ def markable(admin_comment: str | None) -> bool:
 
 
 def declared(text: str) -> str:
-    """Convert a word such as `USR1` or `sigusr1` to one of SIGNALS; any other word to NOTHING, which sends none."""
+    """Convert a word such as `USR1` or `sigusr1` to one of SIGNALS. Any other word gives NOTHING: it names a signal
+    that is never sent.
+    """
     word = text.strip().upper().removeprefix("SIG")
     return word if word in SIGNALS else NOTHING
 

@@ -133,7 +133,9 @@ class FinalNodeState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Approved:
-    """An early approval of the end: how often it was tried, and its result, which is `RETRY` while it is unknown."""
+    """An early approval of the end: how often it was tried, and its result, which is `RETRY` also while it is not
+    known.
+    """
 
     tries: int
     result: Result
@@ -195,7 +197,9 @@ def key_of(job: LocalJob) -> str:
 
 
 def with_evacuation(state: EvacuationState, evacuation: Evacuation) -> EvacuationState:
-    """Add or replace an evacuation. Beyond EVACUATIONS_MOST, those that are over are dropped first, then the oldest."""
+    """Add or replace an evacuation. Beyond EVACUATIONS_MOST, evacuations that are over are dropped first, then the
+    oldest.
+    """
     evacuations = {**state.evacuations, evacuation.id: evacuation}
     if len(evacuations) > EVACUATIONS_MOST:
         others = (other for other in evacuations.values() if other.id != evacuation.id)

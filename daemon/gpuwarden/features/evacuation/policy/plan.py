@@ -200,7 +200,9 @@ def _signals(scene: Scene) -> Iterator[SignalJob]:
 
 
 def _waits(scene: Scene, key: str, job: LocalJob) -> bool:
-    """Return True if the controller may answer in time, so that all ranks of the job are signalled, not only ours."""
+    """Return True if the controller may still answer in time, so that all ranks of the job are signalled, not only
+    those here.
+    """
     unanswered = scene.seen.unanswered
     return (
         unanswered is not None
@@ -212,7 +214,9 @@ def _waits(scene: Scene, key: str, job: LocalJob) -> bool:
 
 
 def _remaining(scene: Scene, key: str, job: LocalJob, delivery: Delivery) -> tuple[Receiver, ...]:
-    """Return processes that were signalled before and get no signal now: the evacuation waits for them, too."""
+    """Return the processes still here that were signalled for an end before and get no signal now: the evacuation waits
+    for them, too.
+    """
     signalled = ever_signalled(scene.state, scene.evacuation, key, scene.now) - {
         aim.process for aim in delivery.receivers
     }
@@ -260,7 +264,9 @@ def _came_back(job_state: JobState, slurm: SlurmJob | None) -> bool:
 
 
 def _after(scene: Scene, addressed: frozenset[str]) -> Iterator[Requeue | NameNot]:
-    """Yield requeue steps, or why a job is not requeued, for all jobs except those that this same plan signals."""
+    """Yield requeue steps, or why a job is not requeued, for all jobs except those whose signal is sent by this same
+    plan.
+    """
     if not wants_requeue(scene.evacuation.kind, scene.settings) or not scene.seen.controller:
         return
     for key, job in scene.jobs.items():
@@ -335,7 +341,9 @@ def _rested(job_state: JobState, now: Stamp) -> bool:
 
 
 def _final_node_state(scene: Scene) -> Iterator[SetFinalState]:
-    """Yield the step that sets the final node state, if the notice has a deadline: it ends what still runs here."""
+    """Yield the step that sets the final node state, only if the notice has a deadline: the final state ends what still
+    runs here.
+    """
     at, final_state, now = scene.times.final_state_at, scene.settings.final_node_state, scene.now.boottime
     if at is None or now < at or final_state == "none" or not scene.settings.slurm:
         return

@@ -57,7 +57,9 @@ def ever_signalled(state: EvacuationState, evacuation: Evacuation, key: str, now
 
 
 def _others(state: EvacuationState, own: Evacuation, job: str, now: Stamp) -> list[tuple[Evacuation, JobState]]:
-    """Return other evacuations in which the job was signalled recently enough to count, with its state; newest last."""
+    """Return other evacuations in which the job was signalled recently enough to count, each with its state of the job,
+    the newest last.
+    """
     others = [
         (evacuation, job_state)
         for evacuation in state.evacuations.values()
@@ -83,7 +85,9 @@ def _of_other_names(state: EvacuationState, own: Evacuation, job: str, now: Stam
 
 
 def _called_off(other: Evacuation, own: Evacuation) -> bool:
-    """True if `other` was over before `own` began. One that replaces another without a gap is for the same end."""
+    """True if `other` was over before `own` began. An evacuation that replaces another without a gap announces the same
+    end.
+    """
     return other.over is not None and other.over.boottime < own.at.boottime
 
 
@@ -123,7 +127,9 @@ def _acknowledged(job_state: JobState, job: LocalJob) -> frozenset[Process]:
 
 
 def has_left_mark(state: EvacuationState, evacuation: Evacuation, key: str, restarts: int | None) -> bool:
-    """Return True if this node's mark belongs to a signal to this run of the job for a notice called off since."""
+    """Return True if this node's mark belongs to a signal to this run of the job that was sent for a notice called off
+    since.
+    """
     own = evacuation.jobs.get(key)
     job_states = [] if own is None or own.called_off_signalled_at is None else [own]
     job_states += [
@@ -136,7 +142,9 @@ def has_left_mark(state: EvacuationState, evacuation: Evacuation, key: str, rest
 
 
 def _first(state: EvacuationState, evacuation: Evacuation, data: event_data.Signalling, now: Stamp) -> JobState:
-    """Return the state of a job that enters this evacuation: that in another one that is open or was replaced by it."""
+    """Return the state of a job that enters this evacuation: it is taken over from another one that is open or was
+    replaced by this one.
+    """
     others = _others(state, evacuation, data.job, now)
     base = JobState(restarts=data.restarts)
     before: frozenset[Process] = frozenset()
@@ -219,7 +227,9 @@ def _is_whole(job_state: JobState) -> bool:
 
 
 def _signal_begun(job_state: JobState, data: event_data.Signalling, now: Stamp) -> JobState:
-    """Record a signal that begins. A job signalled as a whole stays so after a late rank is signalled here."""
+    """Record a signal that begins. A job signalled as a whole is still shown as such after a late rank is signalled on
+    this host.
+    """
     processes = processes_of(data.processes)
     restarts = job_state.restarts if job_state.restarts is not None else data.restarts
     if not processes:
@@ -273,7 +283,9 @@ def _sending(job_state: JobState, data: event_data.Signalling) -> JobState:
 
 
 def _kept(job_state: JobState | None, event: Event) -> JobState:
-    """Restore a job from a checkpoint. Processes for which one event has no room follow in events with `more`."""
+    """Restore a job from a checkpoint as it was. Processes for which one event has no room follow in events with
+    `more`.
+    """
     more = read(event_data.KeptProcesses, event)
     processes = processes_of(more.processes)
     if job_state is not None and more.earlier:
@@ -340,7 +352,9 @@ def _came_of(job_state: JobState, data: event_data.Signalled, *, named: bool) ->
 
 
 def _settled(job_state: JobState, processes: frozenset[Process], *, unsent: bool) -> JobState:
-    """Stop waiting for the outcome. A process that surely got nothing counts as not signalled, now and earlier."""
+    """Stop waiting for the outcome. A process that was surely not sent anything counts as not signalled, now and
+    earlier.
+    """
     unsent_to = processes if unsent else frozenset[Process]()
     return replace(
         job_state,

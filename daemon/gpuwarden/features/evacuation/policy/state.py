@@ -82,7 +82,9 @@ def _departing(state: EvacuationState, event: Event) -> EvacuationState:
 
 
 def _returned(job_state: JobState) -> JobState:
-    """Discard the job's answers from before the notice was withdrawn: it continued, and may be signalled again."""
+    """Discard the job's answers from before the notice was withdrawn, since the job continued. Processes that answered
+    may be signalled again.
+    """
     answered = job_state.acknowledged
     signalled = job_state.earlier | job_state.signalled
     left = frozenset[Process]() if answered.all_ranks else signalled - answered.processes
@@ -196,7 +198,9 @@ def _requeued(job_state: JobState, data: event_data.Requeued, now: Stamp) -> Job
 
 
 def _not_requeued(job_state: JobState, data: event_data.NotRequeued, now: Stamp) -> JobState:
-    """Record why a job was not requeued. One that was requeued stays so: another node may have read it as pending."""
+    """Record why a job was not requeued. A job that was requeued once stays so: another node may have read already that
+    it is pending.
+    """
     if job_state.requeued is Requeued.DONE:
         return job_state
     return replace(

@@ -97,7 +97,9 @@ class SlurmJobScan:
         return self._kept
 
     def ask_again(self) -> None:
-        """Make the next read query the controller: its last answer lacks a local job, or a fresh answer is required."""
+        """Make the next read query the controller: a local job is missing from its last answer, or a fresh answer is
+        required.
+        """
         self._kept = None
 
     async def _ask(self) -> dict[int, SlurmJob]:

@@ -64,7 +64,9 @@ class SlurmPids:
             await asyncio.gather(self._listing, return_exceptions=True)
 
     async def listed(self) -> Listed:
-        """Query slurmd for the processes of jobs, within LISTED_WITHIN; the last list if that fails. Raises nothing."""
+        """Query slurmd for the processes of jobs. Returns the last list if it does not answer. Takes LISTED_WITHIN at
+        most, and raises nothing.
+        """
         clock = asyncio.get_running_loop().time
         if self._listing is None:
             self._listing = asyncio.create_task(self._list())
