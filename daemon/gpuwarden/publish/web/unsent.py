@@ -1,6 +1,7 @@
 """Bounds the memory of responses that clients have not taken yet, over all connections.
 
 A body that responses share, such as all scrapes of one pass, counts once. Each response adds its connection's piece.
+A body of one piece does not count: those of all connections (128) take 8 MiB at most, with what is buffered of them.
 """
 
 from __future__ import annotations
@@ -56,8 +57,7 @@ class Unsent:
         return len(self._sending)
 
     def begin(self, transport: asyncio.BaseTransport | None, body: bytes) -> Sending | None:
-        """Count a response, until `forget`. Return None if the client has left, or for a body of one piece: those of
-        all connections are at most 4 MiB.
+        """Count a response, until `forget`. Return None if the client has left, or for a body of one piece.
 
         Make room by aborting clients that do not read, rather than slow ones.
         """
