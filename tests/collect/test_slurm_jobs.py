@@ -184,12 +184,24 @@ def test_notes_of_prolog_and_epilog_are_read_and_rubbish_is_passed_over(tmp_path
         id=7, uid=1001, user="alice", gpus=(0, 3), started=50, ended=60
     )
     (tmp_path / "7").write_text("uid=1001 gpus=0 started=50 user=alice\n")
-    (tmp_path / "8").write_bytes(b"\0\xff uid=-1 gpus=x started=")
+    (tmp_path / "8").write_bytes(b"\0\xff uid=-1 gpus=x started=\n")
     (tmp_path / "9").write_text("started=5000\n")  # after now: of another boot
     (tmp_path / "10").mkdir()
     (tmp_path / "x").write_text("uid=1")
     assert registered(tmp_path, 100.0) == {7: parse(7, (tmp_path / "7").read_text()), 8: Job(id=8)}
     assert registered(tmp_path / "none", 100.0) == {}
+
+
+@pytest.mark.parametrize("written", ["", "uid=1001 gp", "uid=1001 gpus=0,3 started=50 user=alice"])
+def test_a_note_whose_first_line_is_being_written_is_not_read_yet(tmp_path: Path, written: str) -> None:
+    """The shell opens the file, then writes: between them a finding on the job's GPUs would not name its user."""
+    (tmp_path / "7").write_text(written)
+    assert registered(tmp_path, 100.0) == {}
+
+
+def test_an_end_that_is_being_written_is_not_read_yet(tmp_path: Path) -> None:
+    (tmp_path / "7").write_text("uid=1001 gpus=0 started=50 user=alice\nended=6")
+    assert registered(tmp_path, 100.0)[7].ended is None
 
 
 class Node:

@@ -6,7 +6,7 @@
 `stall` is set if the job's comment opts out of `job_stalled`, `sluid` since Slurm 25.11. `list` contains the job's
 nodes, truncated if long; the first one runs the batch script. `exit` is the script's exit code and signal, if the
 epilog has them; signal 125 means an OOM kill. Root's scripts write one line each with shell builtins; lines of another
-form are skipped. The daemon, which may run as another user, only reads the notes; root removes them (`tidy`) in the
+form, and lines that are not yet ended, are skipped. The daemon, which may run as another user, only reads the notes; root removes them (`tidy`) in the
 epilog's `gpuwarden slurm look`.
 """
 
@@ -17,7 +17,7 @@ import os
 import stat
 from pathlib import Path
 
-from gpuwarden_collectors.host_files import read_text
+from gpuwarden_collectors.host_files import PAGE, read_bytes
 from gpuwarden_collectors.places import is_sluid
 from gpuwarden_collectors.slurm.hostlist import first_host
 from gpuwarden_collectors.slurm.jobs_end import OUT_OF_MEMORY, exit_of
@@ -44,8 +44,9 @@ def registered(folder: Path, now: float) -> dict[int, Job]:
     jobs = {}
     for number in job_numbers[-FILES_MAX:]:
         with contextlib.suppress(OSError):
-            job = parse(number, read_text(folder / str(number)))
-            if (job.started or job.ended or 0.0) <= now + 1:
+            lines = _ended_lines(read_bytes(folder / str(number), PAGE))
+            job = parse(number, lines)
+            if lines and (job.started or job.ended or 0.0) <= now + 1:
                 jobs[job.id] = job
     return jobs
 
@@ -75,6 +76,11 @@ def tidy(folder: Path, now: float) -> int:
 
 def _is_note(name: str) -> bool:
     return name.isascii() and name.isdecimal() and len(name) < 12 and not (name[0] == "0" and name != "0")
+
+
+def _ended_lines(content: bytes) -> str:
+    """Returns all lines but one without a line feed: a script has opened the file, and is about to write the line."""
+    return content[: content.rfind(b"\n") + 1].decode("ascii", "replace")
 
 
 def parse(number: int, text: str) -> Job:
