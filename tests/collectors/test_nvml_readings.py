@@ -443,6 +443,16 @@ def test_a_gpu_without_nvlink_has_no_links(node: Node) -> None:
     assert (gpu.links, gpu.errors) == ((), ())
 
 
+def test_links_that_are_not_listed_yet_are_asked_for_again_each_minute(node: Node) -> None:
+    node.fake.error(0, "nvmlDeviceGetNvLinkState", Code.NOT_SUPPORTED)
+    node.reader.connect()
+    assert node.gpu().links == ()
+    node.fake.clear()
+    links = node.gpu(after=MINUTE).links
+    assert (len(links), {link.active for link in links}) == (18, {True})
+    assert all(link.remote and link.replay_errors == 0 for link in links)
+
+
 def test_what_a_gpu_does_not_support_is_not_asked_again_until_the_next_connection(node: Node) -> None:
     unsupported = ["temperature_margin", "pcie_replays", "recovery_action", "sram_threshold_exceeded", "fabric_state"]
     for name in unsupported:

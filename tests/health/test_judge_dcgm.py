@@ -245,7 +245,7 @@ def test_dcgms_report_on_a_link_counts_while_nvml_has_no_reading_only_if_the_lin
     host.run(60)
     host.gpus[0] = replace(host.gpus[0], links=())
     host.incident(14, link=0)
-    host.run(120)
+    host.run(320)
     assert host.health is (Health.FAILURE if once_active else Health.HEALTHY)
 
 

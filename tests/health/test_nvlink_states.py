@@ -195,6 +195,63 @@ def test_after_a_boot_links_have_their_time_whoever_has_the_gpu() -> None:
     assert host.codes == []
 
 
+# --- links that the driver lists no more
+
+
+def pair_or_more(count: int) -> Host:
+    """A booted machine whose GPUs had all of their links before the boot."""
+    host = Host(count)
+    host.run(60)
+    host.reboot()
+    return host
+
+
+@pytest.mark.parametrize("missing", [1, 18], ids=["one", "all"])
+def test_links_that_the_driver_lists_no_more_after_a_boot_fail_beside_siblings_with_theirs(missing: int) -> None:
+    """An H100 whose links found no partner answers "not supported" for each of them (measured)."""
+    host = pair_or_more(8)
+    put(host, 2, links=host.gpus[2].links[missing:])
+    host.run(700)
+    assert set(host.codes) == {"nvlink_down"}
+    assert len(host.codes) == missing
+    assert host.health is Health.FAILURE
+
+
+def test_links_that_no_gpu_lists_warn_until_they_are_accepted_since_nvlink_may_be_off_on_purpose() -> None:
+    host = pair_or_more(2)
+    for index in (0, 1):
+        put(host, index, links=())
+    host.run(700)
+    assert (set(host.codes), host.health) == ({"nvlink_down"}, Health.WARNING)
+    host.accept()
+    host.run(120)
+    assert host.codes == []
+
+
+def test_links_that_were_down_stay_a_failure_when_no_gpu_lists_them_after_the_next_boot() -> None:
+    host = Host(2)
+    host.run(60)
+    for index in (0, 1):
+        put(host, index, links=INACTIVE)
+    host.run(400)
+    assert host.health is Health.FAILURE
+    host.reboot()
+    for index in (0, 1):
+        put(host, index, links=())
+    host.run(700)
+    assert host.health is Health.FAILURE
+
+
+def test_links_that_are_listed_again_are_missed_no_more() -> None:
+    host = pair_or_more(8)
+    links = host.gpus[2].links
+    put(host, 2, links=())
+    host.run(700)
+    put(host, 2, links=links)
+    host.run(70)
+    assert host.codes == []
+
+
 # --- errors all the time
 
 

@@ -1,11 +1,13 @@
 """The NVLinks of one GPU: reads states in each pass, counters every minute, and the remote end of each link once.
 
 Counters are read from active links only: a link that is down may answer "not supported", which would be remembered
-after it comes up again. A counter that no active link supports is not read again.
+after it comes up again. A counter that no active link supports is not read again. A link whose state is not supported
+is asked again every minute: until links are trained, drivers list none.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
 
@@ -41,9 +43,9 @@ class Links:
 
         With `again` their counters are read even before they are due.
         """
-        before = self._active
-        self._read_states()
-        if again or self._due(now):
+        before, due = self._active, again or self._due(now)
+        self._read_states(range(_MAX_LINKS) if due else before)
+        if due:
             self._read_counters()
             self.sums = {total: self._sum(name) for total, name in LINK_SUMS.items()}
             self._due.read(now)
@@ -64,10 +66,10 @@ class Links:
         values = [value for link in self._values.values() if (value := link.get(name)) is not None]
         return sum(values) if values else None
 
-    def _read_states(self) -> None:
+    def _read_states(self, links: Iterable[int]) -> None:
         calls, nvml = self._calls, self._calls.nvml
         states: dict[int, bool | None] = {}
-        for link in self._active:
+        for link in links:
             try:
                 # Only this one answer is down, as for DCGM: the field of the same name also has 2, asleep (nvml.h).
                 states[link] = nvml.nvmlDeviceGetNvLinkState(calls.handle, link) != nvml.NVML_FEATURE_DISABLED

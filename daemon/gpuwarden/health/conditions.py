@@ -188,8 +188,8 @@ _ROWS: tuple[Condition, ...] = (
     Condition(
         code="nvlink_down", scope="link", severity=F, advice=Advice.RESET_GPU, rise=60, fall=60,
         title="An NVLink is down",
-        why="The link was active on this board before and is not now, for a minute (5 minutes after a boot, or if all links are down "
-        "together and did not go down under a process, as in a reset): jobs over several GPUs fail or crawl. A GPU that never had an active link has none to miss, whatever DCGM reports; "
+        why="The link was active on this board before and is not now, or the driver does not list it any more, for a minute (5 minutes after a boot, or if all links are down "
+        "together and did not go down under a process, as in a reset): jobs over several GPUs fail or crawl. Links that are not listed only warn while no GPU of the name has an active one, since NVLink may be off on purpose. A GPU that never had an active link has none to miss, whatever DCGM reports; "
         "a single one among siblings with all of theirs is nvlink_never_up. Give up links that were taken away on purpose with gpuwarden inventory accept.",
         source="DCGM_FR_NVLINK_DOWN; the minute is what a GPU reset and link training take; NVIDIA/NVSentinel#1481 (a card without "
         "a bridge), #1701 (links that train after a boot)", depends_on=(*NO_GPU, "gpu_reset_required"),

@@ -1,10 +1,11 @@
 """Merges NVML's and DCGM's reports of the same fault into one finding, with both as evidence.
 
-The sighting of gpuwarden's own detector is the finding, and DCGM's report is quoted as evidence. A fault that only DCGM
-reports and that has a gpuwarden condition is a sighting of that condition, with `source` dcgm in its evidence. If NVML
-was read and does not show the fault, DCGM must report it for the time in the table of codes, and in two passes. If NVML
-has no such reading, two passes suffice, unless the table requires more than a minute: a single error can cause a report
-of counter growth. A finding that only DCGM raised ends when its check covers the subject without it (see silence.py).
+The sighting of gpuwarden's own detector is the finding, and DCGM's report is quoted as evidence. It makes a link that
+NVML does not list a failure. A fault that only DCGM reports and that has a gpuwarden condition is a sighting of that
+condition, with `source` dcgm in its evidence. If NVML was read and does not show the fault, DCGM must report it for the
+time in the table of codes, and in two passes. If NVML has no such reading, two passes suffice, unless the table requires
+more than a minute: a single error can cause a report of counter growth. A finding that only DCGM raised ends when its
+check covers the subject without it (see silence.py).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from gpuwarden.health.dcgm.silence import covered_subjects, may_end
 from gpuwarden.health.dcgm.statements import Statement, statements
 from gpuwarden.health.detection import Detection, Detector, in_two_passes
 from gpuwarden.health.model import NODE, Key, Severity, Sighting, Subject, gpu
-from gpuwarden.health.nvlink.detectors import FABRIC_START, expected_links
+from gpuwarden.health.nvlink.detectors import FABRIC_START, LEFT_OUT, expected_links
 from gpuwarden.health.state import State, Track
 from gpuwarden.health.view import Sight
 from gpuwarden_collectors.dataclass import replace
@@ -84,7 +85,10 @@ def _quoting(sighting: Sighting, statement: Statement | None, covered: Collectio
     if statement is None and (sighting.key.code not in _PASSIVE or of_gpu not in covered):
         return sighting
     text = statement.text if statement else "does not report it"
-    return replace(sighting, evidence={**sighting.evidence, "dcgm": text})
+    sighting = replace(sighting, evidence={**sighting.evidence, "dcgm": text})
+    fails = statement is not None and statement.severity is Severity.FAILURE
+    left_out = sighting.evidence.get("why") == LEFT_OUT
+    return replace(sighting, severity=Severity.FAILURE) if fails and left_out else sighting
 
 
 def _sightings(own: Detection, dcgm_only: Iterable[Statement], state: State, sight: Sight) -> Iterator[Sighting]:

@@ -14,6 +14,8 @@ from gpuwarden.health.view import Sight
 from gpuwarden.health.windows import Series
 from gpuwarden_collectors.facts import GpuAnswer, GpuFacts
 
+LEFT_OUT = "the driver does not list it any more"
+
 
 def expected_links(state: State, sight: Sight, slot: str) -> int:
     """Return the bit mask of the NVLinks that the GPU in `slot` can lose: those ever active on this board.
@@ -27,24 +29,49 @@ def expected_links(state: State, sight: Sight, slot: str) -> int:
 
 
 def nvlink_down(state: State, sight: Sight) -> Detection:
-    """Detect links that were active on this board before and are inactive now."""
+    """Detect links that were active on this board before, and now are inactive or left out by the driver."""
     sightings: list[Sighting] = []
     examined: list[tuple[str, tuple[int, ...]]] = []
     for facts in sight.answering:
         expected = expected_links(state, sight, facts.slot)
         examined.append((facts.slot, tuple([link.link for link in facts.links if link.active is not None])))
-        down = [link.link for link in facts.links if link.active is False and expected >> link.link & 1]
+        left_out = _left_out(facts, expected)
+        down = [link.link for link in facts.links if link.active is False and expected >> link.link & 1] + left_out
         if not down:
             continue
         in_use = _in_use(state, facts, down)
         reset = len(down) == expected.bit_count() and not in_use
         rise = FABRIC_START if reset or sight.now.boottime < FABRIC_START else None
-        more: Evidence = {"in_use": True} if in_use else {}
-        sightings += [
-            Sighting(Key("nvlink_down", link(facts.slot, number)), {"link": number, **more}, rise=rise)
-            for number in down
-        ]
+        unsure = frozenset(left_out) if left_out and not _beside(facts, sight) else frozenset[int]()
+        for number in down:
+            key = Key("nvlink_down", link(facts.slot, number))
+            more: Evidence = {"in_use": True} if in_use else {}
+            why: Evidence = {"why": LEFT_OUT} if number in left_out else {}
+            severity = Severity.WARNING if number in unsure and not _fails(state, key) else None
+            sightings.append(Sighting(key, {"link": number, **more, **why}, severity, rise=rise))
     return Detection(tuple(sightings), _links(tuple(examined)).union(_given_up(state, sight)))
+
+
+def _left_out(facts: GpuFacts, expected: int) -> list[int]:
+    """Return the expected links that NVML does not list: it answers "not supported" for them.
+
+    So it does for links that found no partner when the driver loaded: for all 18 of an H100 without one (measured). The
+    driver drops links that do not train from its mask of enabled links (NVIDIA open kernel modules 595.45.04,
+    knvlinkFloorSweep).
+    """
+    missing = expected & ~sum([1 << link.link for link in facts.links])
+    return [number for number in range(missing.bit_length()) if missing >> number & 1]
+
+
+def _beside(facts: GpuFacts, sight: Sight) -> bool:
+    """Return True if this GPU, or another of its name, has an active link. If none has, NVLink may be switched off."""
+    alike = (other for other in sight.answering if other.name == facts.name)
+    return any(link.active for other in alike for link in other.links)
+
+
+def _fails(state: State, key: Key) -> bool:
+    track = state.tracks.get(key)
+    return track is not None and track.raised and track.severity is Severity.FAILURE
 
 
 def _in_use(state: State, facts: GpuFacts, down: Sequence[int]) -> bool:
