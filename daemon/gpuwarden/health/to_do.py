@@ -104,7 +104,7 @@ TO_DO: Mapping[str, str] = {
     "mount_read_only": "Drain the node, find the disk's first error in `dmesg`, replace the disk. Run `fsck` only while it is not mounted.",
     "nvme_failed": "Power-cycle the node when it is empty. Still missing in `nvme list`: reseat or replace the drive; its data is gone.",
     "memory_low": "Find who uses it: `ps -eo rss,user,cmd --sort -rss | head`. Also look at `/dev/shm`. Then limit jobs: `ConstrainRAMSpace=yes`.",
-    "memory_ecc_uncorrectable": "Drain the node and replace the memory module. `ras-mc-ctl --errors` or `ipmitool sel list` names it.",
+    "memory_ecc_uncorrectable": "Drain the node and replace the memory module. `ras-mc-ctl --errors` or `ipmitool sel list` names it. A virtual machine: replace it.",
     "process_hung": "Drain the node and reboot it. Before: `cat /proc/PID/stack` shows whether it hangs in the driver or in a file system.",
     "soft_lockup": "Drain the node and reboot it. The kernel's lines name driver and function: update that driver. A virtual machine: ask its cloud.",
     "service_down": "Run `systemctl status NAME` and restart it. The fabric manager only when the node is empty. Not needed here: `systemctl disable NAME`.",

@@ -50,7 +50,7 @@ MAXIMUM_PERFORMANCE = 2
 """Highest number of a performance state at full speed."""
 EMPTY = 0.02
 """Share of memory. With less in use and no process, the utilisation is a stale counter."""
-_SUPERCHIP = re.compile(r"\bG[BH]\d")
+SUPERCHIP = re.compile(r"\bG[BH]\d")
 """GH200, GB200, GB10: the CPU shares the module's power, so the GPU is capped below its own limit."""
 
 
@@ -137,7 +137,7 @@ def _of_its_limit(r: GpuReadings) -> float | None:
 def _at_its_limit(facts: GpuFacts) -> bool:
     """Return True if the GPU draws power near its own limit, if that is unknown, or if it is a superchip."""
     share = _of_its_limit(facts.readings)
-    return share is None or share >= AT_LIMIT or bool(_SUPERCHIP.search(facts.name))
+    return share is None or share >= AT_LIMIT or bool(SUPERCHIP.search(facts.name))
 
 
 def _capped_by_another(facts: GpuFacts, siblings: Sequence[GpuFacts]) -> bool:
@@ -146,7 +146,7 @@ def _capped_by_another(facts: GpuFacts, siblings: Sequence[GpuFacts]) -> bool:
     if share is None or share >= BELOW_LIMIT or not (facts.readings.clock_event_reasons or 0) & POWER_CAP:
         return False
     others = [_of_its_limit(other.readings) for other in siblings]
-    return all(other is not None and other >= AT_LIMIT for other in others) and not _SUPERCHIP.search(facts.name)
+    return all(other is not None and other >= AT_LIMIT for other in others) and not SUPERCHIP.search(facts.name)
 
 
 def _hot(state: State, facts: GpuFacts) -> bool:

@@ -89,9 +89,10 @@ HOST_CONDITIONS: tuple[Condition, ...] = (
     Condition(
         code="memory_ecc_uncorrectable", scope="node", severity=F, advice=Advice.INSPECT_HARDWARE, fall=60, latch=Latch.REBOOT,
         title="Main memory lost data",
-        why="A memory controller counted an uncorrectable error. The process that held the page died or continues with wrong data. It "
-        "stays until the node reboots or an operator acknowledges it.",
-        source="kernel, EDAC: ue_count; NHC check_hw_mcelog",
+        why="A memory controller counted an uncorrectable error. The process that held the page died or continues with wrong data. Where "
+        "the kernel has no driver for the controllers (EDAC), as in a virtual machine: it ended a process for such an error, and no GPU here "
+        "shares its memory with the CPU. It stays until the node reboots or an operator acknowledges it.",
+        source="kernel, EDAC: ue_count; mm/memory-failure.c; NHC check_hw_mcelog",
     ),
     # --- processes and services
     Condition(

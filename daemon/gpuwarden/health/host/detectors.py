@@ -13,12 +13,13 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from gpuwarden.health.detection import NOTHING, Detection, Detector, in_two_passes, tracked_detection
+from gpuwarden.health.gpu.speed_detectors import SUPERCHIP
 from gpuwarden.health.host import adapters, mounts, port_errors, ports, services
 from gpuwarden.health.host.learning import followed, infiniband_now, now_known
 from gpuwarden.health.host.memory import port_subject
 from gpuwarden.health.host.port_downs import FLAPPING, infiniband_flapping, is_young
-from gpuwarden.health.memory import State, Track
-from gpuwarden.health.model import NODE, Severity, Sighting, Subject
+from gpuwarden.health.memory import Record, State, Track, counts
+from gpuwarden.health.model import NODE, Key, Severity, Sighting, Subject
 from gpuwarden.health.nvlink.detectors import REGISTERED
 from gpuwarden.health.nvlink.fabric_manager import FABRIC_MANAGER, Fabric, undecided
 from gpuwarden.health.nvlink.imex import UNIT as IMEX_UNIT
@@ -157,9 +158,14 @@ def _memory_low(_: State, sight: Sight, facts: MemoryFacts) -> Seen:
     return (*services.memory_low(facts, limits.memory), *services.swap_full(facts, limits.swap)), frozenset()
 
 
-def _memory_lost(state: State, _: Sight, facts: MemoryFacts) -> Seen:
-    """Detect uncorrected memory errors. Clears after an hour of following all controllers, or a released latch."""
+def _memory_lost(state: State, sight: Sight, facts: MemoryFacts) -> Seen:
+    """Detect uncorrected memory errors: by the controllers, or, where the kernel has no driver for them, by its lines.
+
+    Clears after an hour of following all controllers, or a released latch.
+    """
     windows = state.moments.host_windows
+    if not facts.controllers:
+        return services.memory_failed(_memory_lines(state), sight.now), frozenset()
     names = [name for name, _counter in services.memory_counters(facts)]
     old_enough = all(followed(windows, name, services.ECC_WINDOW) for name in names)
     young = {
@@ -168,6 +174,17 @@ def _memory_lost(state: State, _: Sight, facts: MemoryFacts) -> Seen:
         if not old_enough and track.released is None
     }
     return services.memory_ecc_uncorrectable(facts, windows), young
+
+
+def _memory_lines(state: State) -> Record | None:
+    """Return the record of processes that the kernel ended for a memory error in this boot.
+
+    None for a superchip, whose GPU memory is memory of the host too: its errors are the GPU's.
+    """
+    record = state.records.get(Key("memory_failed", NODE))
+    if record is None or record.history or not counts(state, record):
+        return None
+    return None if any(SUPERCHIP.search(pin.name) for pin in state.pins.values()) else record
 
 
 def _process_hung(_: State, __: Sight, facts: ProcessesFacts) -> Seen:

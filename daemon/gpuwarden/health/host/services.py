@@ -6,6 +6,7 @@ from collections.abc import Container, Mapping
 from functools import lru_cache
 
 from gpuwarden.health.host.limits import MemoryLimits, SwapLimits
+from gpuwarden.health.memory import Record
 from gpuwarden.health.model import NODE, Evidence, Key, Severity, Sighting, Subject
 from gpuwarden.health.nvlink.fabric_manager import FABRIC_MANAGER, PROCESS, Fabric, severity_down, wanted
 from gpuwarden.health.windows import Windows
@@ -78,6 +79,13 @@ def memory_ecc_uncorrectable(memory: MemoryFacts, windows: Windows) -> list[Sigh
     return [
         Sighting(Key("memory_ecc_uncorrectable", NODE), {"uncorrected": sum(bad.values()), "controllers": _list(bad)})
     ]
+
+
+def memory_failed(lines: Record | None, now: Stamp) -> list[Sighting]:
+    """Return a sighting of processes that the kernel ended for a memory error within the last hour."""
+    if lines is None or now.boottime - lines.last.boottime > ECC_WINDOW:
+        return []
+    return [Sighting(Key("memory_ecc_uncorrectable", NODE), {"text": lines.text})]
 
 
 def _list(counts: Mapping[str, int]) -> str:

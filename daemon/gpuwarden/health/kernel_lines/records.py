@@ -7,7 +7,7 @@
 | a soft lockup | `soft_lockup@node`, with the kernel module that ran | see `detectors.py` |
 | the kernel gave up an NVMe controller | `nvme_failed.NAME@node` | see `detectors.py` |
 | firmware of an adapter | `adapter_failed@adapter/SLOT` | see `detectors.py` |
-| the kernel ended a process for an error of the host's memory | `memory_failed@node` | none: it explains the end of a job (`features/why`); `memory_ecc_uncorrectable` is by EDAC |
+| the kernel ended a process for an error of the host's memory | `memory_failed@node` | it explains the end of a job (`features/why`); `memory_ecc_uncorrectable` only where there is no EDAC (`host/detectors.py`) |
 
 The kind of a line is a sign of the record, which keeps the order of failure and recovery.
 """
