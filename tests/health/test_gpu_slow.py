@@ -176,6 +176,11 @@ def test_all_gpus_alike_are_not_slow() -> None:
     )
 
 
+def test_all_gpus_that_the_hardware_slows_down_without_naming_heat_or_brake_are_slow() -> None:
+    assert judged(working(**SLOW, clock_event_reasons=0x8), 11) == [slot(n) for n in range(8)]
+    assert judged(working(clock_sm_mhz=1000, clock_event_reasons=0x8), 11) == []
+
+
 def test_a_busy_gpu_among_idle_ones_is_compared_with_itself() -> None:
     host = working(utilization_gpu=0, clock_event_reasons=1, clock_sm_mhz=345, performance_state=0)
     host.change(0, utilization_gpu=100, clock_event_reasons=0, clock_sm_mhz=1700)

@@ -53,7 +53,7 @@ GPU_CONDITIONS: tuple[Condition, ...] = (
         code="gpu_slow", scope="gpu", severity=W, advice=Advice.INSPECT_HARDWARE, rise=600, fall=300,
         title="A GPU is slow while it is busy",
         why="For 10 minutes, at full utilisation: its SM clock is below half of that of its siblings (busy GPUs of the same name, of the "
-        "same job where that is known), or with fewer than two of them below half of its maximum, and the driver gives no reason that "
+        "same job where that is known), or below half of its maximum with fewer than two of them or under a hardware slowdown of unknown cause, and the driver gives no reason that "
         "explains it (clocks that were set, hardware slowdown for heat or by the power brake, its own power limit); or, under software thermal slowdown, below 80 % of "
         "them (60 % of its maximum); or it is power-capped below 70 % of its limit while its siblings reach theirs (not on superchips, "
         "whose CPU shares the power). GPUs with MIG are not judged. An idle GPU does not show it: it ends after 5 minutes of work.",

@@ -4,6 +4,7 @@ Valid reasons for a low clock are: configured clocks (reason bit 0x2), hardware 
 (0x40, 0x80), which have other conditions, and power capping (0x4) at the GPU's own limit. Software thermal slowdown
 (0x20) explains a small loss of speed only. Hardware slowdown (0x8) without 0x40 and 0x80 is no valid reason: it protects
 against a power draw that is too high, for which there is no other condition (nvml.h, nvmlClocksThrottleReasonHwSlowdown).
+It can slow down all GPUs of a chassis, so that a GPU with it is compared with its own maximum.
 Nor are limits of the board (0x200, 0x400): they are its own, so that siblings under the same load have them too.
 """
 
@@ -95,7 +96,7 @@ def _siblings(state: State, sight: Sight, facts: GpuFacts, busy: Sequence[GpuFac
 def _slow(state: State, facts: GpuFacts, siblings: Sequence[GpuFacts]) -> Evidence:
     r, reasons = facts.readings, facts.readings.clock_event_reasons
     clocks = [clock for other in siblings if (clock := other.readings.clock_sm_mhz) is not None]
-    together = len(clocks) >= SIBLINGS
+    together = len(clocks) >= SIBLINGS and not _by_hardware(r)
     usual = sorted(clocks)[len(clocks) // 2] if together else r.clock_sm_max_mhz
     if reasons is None or not usual or r.clock_sm_mhz is None or reasons & (CLOCKS_SET | HW_THERMAL | POWER_BRAKE):
         return {}
@@ -118,6 +119,12 @@ def _slow(state: State, facts: GpuFacts, siblings: Sequence[GpuFacts]) -> Eviden
         "power_w": None if r.power_usage_mw is None else round(r.power_usage_mw / 1000),
         "temperature": r.temperature,
     }
+
+
+def _by_hardware(r: GpuReadings) -> bool:
+    """Return True if the hardware holds the GPU below half of its maximum: that may be so for all GPUs of a chassis."""
+    slowed = bool((r.clock_event_reasons or 0) & HW_SLOWDOWN)
+    return slowed and r.clock_sm_mhz is not None and r.clock_sm_mhz < HALF * (r.clock_sm_max_mhz or 0)
 
 
 def _named(reasons: int) -> str:
