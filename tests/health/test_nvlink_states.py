@@ -362,6 +362,18 @@ def test_what_the_driver_calls_unhealthy_fails_and_is_named(mask: int, why: str)
     assert (finding.key.code, finding.severity, finding.evidence["why"]) == ("fabric_unhealthy", "failure", why)
 
 
+@pytest.mark.parametrize(("mask", "codes"), [(0x81AA, {"fabric_unhealthy.no_manager"}), (0x41AA, set())])
+def test_a_fabric_manager_that_stays_disconnected_warns(mask: int, codes: set[str]) -> None:
+    host = Host(4)
+    for n in host.gpus:
+        host.change(n, fabric_health_mask=mask, fabric_health_summary=1)
+    host.run(290)
+    assert host.codes == [], "a restart of the manager takes minutes"
+    host.run(20)
+    assert {str(f.key).partition("@")[0] for f in host.findings} == codes
+    assert {f.severity for f in host.findings} <= {"warning"}
+
+
 def test_a_gpu_of_limited_capacity_does_not_fail_for_a_fault_of_one_pass() -> None:
     host = Host(4)
     host.change(3, fabric_health_mask=0x1A9)

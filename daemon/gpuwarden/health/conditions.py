@@ -227,7 +227,8 @@ _ROWS: tuple[Condition, ...] = (
         title="A GPU is not healthy in the NVLink fabric",
         why="Registration with the fabric manager failed or did not finish within 5 minutes, or the health mask reports a "
         "fault, or the driver's summary of it is unhealthy, for a minute. Degraded bandwidth and routes under recovery are limited "
-        "capacity by the driver's summary and warn: the GPU works, and a switch that is out does this to all GPUs of a rack.",
+        "capacity by the driver's summary and warn: the GPU works, and a switch that is out does this to all GPUs of a rack. A global fabric "
+        "manager that is disconnected for 5 minutes warns, too. A GPU without a partition fails: the driver lets it reach no other GPU over NVLink.",
         source="nvml.h: nvmlGpuFabricInfoV_t; DCGM_FR_FIELD_VIOLATION, DCGM_FR_FABRIC_PROBE_STATE; NVIDIA open kernel modules 595.45.04 "
         "(nvlinkGetFabricHealthSummary), NMX-M partition health (degraded bandwidth is operational)", depends_on=NO_GPU,
     ),

@@ -140,6 +140,8 @@ VARIANTS: Mapping[tuple[str, Advice], str] = {
     "which remaps the row.",
     ("fabric_unhealthy", Advice.INSPECT_HARDWARE): "Look for the link or switch that is out: `nvidia-smi nvlink -s -i SLOT`. All nodes of a rack: its "
     "NVLink switches. Jobs continue at less bandwidth.",
+    ("fabric_unhealthy", Advice.OBSERVE): "Look at the fabric manager of the NVLink domain: `systemctl status nvidia-fabricmanager`, in a rack "
+    "NMX-C on its switches. Jobs continue meanwhile.",
     ("retired_pages", Advice.CONTACT_SUPPORT): f"Drain the node, {REPORT}, and have the board replaced. 63 pages are the vendor's limit.",
     ("adapter_failed", Advice.OBSERVE): "Look at the port: `ibstat`. Commands to the adapter had no answer; it is a failure after 2 minutes of them.",
 }  # fmt: skip

@@ -170,6 +170,11 @@ WRONG_CONFIGURATION = {
 }
 """Four bits of the mask from `CONFIGURATION` on; 0 and 1 are no fault."""
 CONFIGURATION, PARTITION, NOT_ASSIGNED = 8, 12, 2
+MANAGER, DISCONNECTED = 14, 2
+"""The mask's flag for the global fabric manager (nvml.h 13.5, NVML_GPU_FABRIC_HEALTH_MASK_GFM_STATE_*). It is not part of the driver's
+summary."""
+NO_MANAGER = "no_manager"
+"""Detail of the finding about it."""
 LIMITED = "limited_capacity"
 """Detail of the finding about limits, which must not become a failure with the first pass of a fault."""
 FABRIC_START = 300.0
@@ -179,7 +184,7 @@ FABRIC_LASTS = 60.0
 
 
 UNHEALTHY, LIMITED_CAPACITY = 2, 3
-"""fabric_health_summary: the driver's own verdict (nvml.h, NVML_GPU_FABRIC_HEALTH_SUMMARY_*). Newer drivers have flags in the mask that are not
+"""fabric_health_summary: the driver's own verdict (nvml.h, NVML_GPU_FABRIC_HEALTH_SUMMARY_*). Newer drivers may have flags in the mask that are not
 read here."""
 REGISTERED = 3
 """fabric_state: registration with the fabric manager is complete (nvml.h, NVML_GPU_FABRIC_STATE_COMPLETED)."""
@@ -227,4 +232,8 @@ def fabric_unhealthy(_: State, sight: Sight) -> Detection:
             key, evidence = Key("fabric_unhealthy", subject, LIMITED), {"why": limits, **rest}
             advice = Advice.INSPECT_HARDWARE
             sightings.append(Sighting(key, evidence, Severity.WARNING, advice, rise=FABRIC_LASTS))
+        if (readings.fabric_health_mask or 0) >> MANAGER & 3 == DISCONNECTED:
+            key = Key("fabric_unhealthy", subject, NO_MANAGER)
+            evidence = {"why": "the global fabric manager is disconnected", **rest}
+            sightings.append(Sighting(key, evidence, Severity.WARNING, Advice.OBSERVE, rise=FABRIC_START))
     return gpu_detection(sightings, examined)
