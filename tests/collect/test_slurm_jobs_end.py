@@ -77,6 +77,21 @@ def test_of_steps_that_a_node_of_the_job_manages_the_controller_does_not_know_th
     assert (end.state, end.exit_code, end.step_exit_code, end.step_signal) == ("COMPLETED", 0, None, None)
 
 
+def test_the_other_parts_of_a_heterogeneous_job_count_as_its_nodes() -> None:
+    """Slurm ends all parts if a node of one is lost. About the first part the answer has all of them, as seen on 22.05 and 25.11."""
+    number, text = recorded("22.05.8")["ok"]
+    part = text.replace(f"JobId={number} ", f"JobId={number} HetJobId={number} HetJobOffset=0 ")
+    part = part.replace("   UserId=", f"   HetJobIdSet={number}-{number + 2}\n   UserId=", 1)
+    assert (end := end_of(part, number, NOBODY)) is not None
+    assert end.nodes == 3
+    others = [
+        part.replace(f"JobId={number}", f"JobId={number + n}").replace("ExitCode=0:0", "ExitCode=1:0") for n in (1, 2)
+    ]
+    assert end_of("\n".join((part, *others)), number, NOBODY) == end
+    forged = text.replace("JobName=ok", f"JobName=x\n   HetJobIdSet={number}-{number + 2}\n")
+    assert end_of(forged, number, NOBODY) == end_of(text, number, NOBODY)
+
+
 @pytest.mark.parametrize(
     ("state", "priority", "said"),
     [

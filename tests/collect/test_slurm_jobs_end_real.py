@@ -139,3 +139,33 @@ def test_a_job_whose_output_cannot_be_opened_has_slurms_error_in_place_of_a_sign
     ended(rig, job, "n1")
     by_slurm = Asking(rig).read()["n1"][job]
     assert (by_slurm.state, by_slurm.exit_code, by_slurm.signal) == ("FAILED", None, 53)
+
+
+def test_a_part_of_a_heterogeneous_job_is_known_to_have_other_nodes(rig: Rig) -> None:
+    """Slurm ends each part as one that lost its node, and only from 24.11 on names the node."""
+    slurm = rig.slurm
+    parts = ("-w", "n1", "--gres=gpu:1", ":", "-w", "n2", "--gres=gpu:1")
+    words = (
+        "sbatch",
+        "--parsable",
+        "--chdir=/tmp",
+        "--output=/dev/null",
+        "--no-requeue",
+        *parts,
+        "--wrap",
+        "sleep 300",
+    )
+    job = int(slurm.command(*words, user="nobody").split()[-1])
+    notes = {"n1": rig.notes("n1") / str(job), "n2": rig.notes("n2") / str(job + 1)}
+    slurm.wait(lambda: all("started=" in whole_lines(note) for note in notes.values()), f"both parts of job {job}")
+    for part in (job, job + 1):
+        slurm.wait(lambda part=part: slurm.job_state(part) == "RUNNING", f"part {part} to run")  # type: ignore[misc]
+    slurm.drain("n2", "broken", state="DOWN")
+    ended(rig, job, "n1")
+    ended(rig, job + 1, "n2")
+    by_node = Asking(rig).read()
+    first, second = by_node["n1"][job], by_node["n2"][job + 1]
+    assert (first.state, first.nodes, first.failed_here) == ("NODE_FAIL", 2, False)
+    assert (second.state, second.nodes) == ("NODE_FAIL", 2)
+    assert second.failed_here == (first.failed_node == "n2")
+    slurm.clear()

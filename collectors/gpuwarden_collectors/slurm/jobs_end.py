@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import re
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from gpuwarden_collectors.base import CollectorError
@@ -25,7 +25,7 @@ from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.slurm.jobs_accounting import Accounting
 from gpuwarden_collectors.slurm.jobs_facts import Job
 from gpuwarden_collectors.slurm.jobs_owners import Ask
-from gpuwarden_collectors.slurm.jobs_text import ENDING
+from gpuwarden_collectors.slurm.jobs_text import ENDING, numbers
 
 MOST, SPAN = 30, 3600.0
 AT_ONCE = 2
@@ -61,6 +61,7 @@ _KEY = re.compile(
     r"|Priority=(?P<priority>\d{1,10}) Nice="
     r"|StartTime=(?P<start>\d{1,12}) EndTime="
     r"|NumNodes=(?P<nodes>\d{1,6})\b"
+    r"|HetJobIdSet=(?P<parts>[\d,-]{1,256})$"
     r"|DerivedExitCode=(?P<step>\d{1,3}:\d{1,3})"
     r"|StepMgrEnabled=(?P<managed>Yes)"
     r"|.*\bReboot=\d+ ExitCode=(?P<code>\d{1,3}:\d{1,3}))",
@@ -99,10 +100,12 @@ def end_of(text: str, number: int, uid: int | None, ended: float = math.inf) -> 
                     fields[name] = value
     if len(records) != 1 or "state" not in fields or (uid is not None and fields.get("uid") != str(uid)):
         return None
-    state, nodes = fields["state"], fields.get("nodes")
+    if not records[0].startswith(f"{number} HetJobId="):
+        fields.pop("parts", None)  # of the job's name
+    state, nodes = fields["state"], _nodes(fields)
     if state in _RUNS_AGAIN or int(fields.get("start", 0)) > ended:
         is_held = state in _WAITS and fields.get("priority") == _HOLDS
-        return End(state=HELD if is_held else AGAIN, nodes=int(nodes) if nodes else None)
+        return End(state=HELD if is_held else AGAIN, nodes=nodes)
     if state not in ENDING:
         return None
     code, signal = exit_of(fields.get("code", ""))
@@ -114,8 +117,14 @@ def end_of(text: str, number: int, uid: int | None, ended: float = math.inf) -> 
         step_exit_code=step_code,
         step_signal=step_signal,
         failed_node=fields.get("failed", ""),
-        nodes=int(nodes) if nodes else None,
+        nodes=nodes,
     )
+
+
+def _nodes(fields: Mapping[str, str]) -> int | None:
+    """Returns the number of the job's nodes. Each other part of a heterogeneous job counts as one: it has at least one."""
+    others = max(len(numbers(fields.get("parts", ""))) - 1, 0)
+    return int(fields["nodes"]) + others if "nodes" in fields else None
 
 
 def exit_of(text: str) -> tuple[int | None, int | None]:

@@ -30,7 +30,7 @@ class Job:
     watched: bool = True
     """False: its processes do not show that it is a batch job, or its user opted out of `job_stalled`."""
     nodes: int | None = None
-    """Number of its nodes; None where no source gives it."""
+    """Number of its nodes, at least, if it is a part of a heterogeneous job; None where no source gives it."""
     batch: bool = False
     """True if this node is its first, which runs the batch script; from the prolog's note."""
     exit_code: int | None = None
