@@ -20,18 +20,29 @@ from support.whole_lines import whole_lines
 pytestmark = [*SLURM_PARTS, pytest.mark.slow]
 PASSES = 6
 """More than the questions about six jobs take, two in a pass, of one that was cancelled one."""
+AGAIN = 99
+"""Exit code for which Slurm puts a job back into the queue."""
 LATER = 40.0
 """Seconds after the end: every job is due."""
 
 
 @pytest.fixture(scope="module")
-def rig() -> Iterator[Rig]:
+def module_rig() -> Iterator[Rig]:
     require_slurm()
     with tempfile.TemporaryDirectory(prefix="gw-slurm-", ignore_cleanup_errors=True) as folder:
         rig = Rig(Slurm(Path(folder)))
-        rig.slurm.more = rig.prepare()
+        rig.slurm.more = f"{rig.prepare()}RequeueExit={AGAIN}\n"
         with running(rig.slurm):
             yield rig
+
+
+@pytest.fixture
+def rig(module_rig: Rig) -> Rig:
+    """Return the Slurm without the notes of jobs of tests before, each of which takes a question."""
+    for name in module_rig.slurm.names:
+        for note in module_rig.notes(name).iterdir():
+            note.unlink()
+    return module_rig
 
 
 class Asking:
@@ -129,6 +140,27 @@ def test_a_job_that_was_put_back_and_is_held_does_not_count_as_one_that_runs_aga
     slurm.wait(lambda: slurm.job_state(job) in ("PENDING", "SPECIAL_EXIT"), f"job {job} to be back in the queue")
     assert Asking(rig).read()["n1"][job].state == "REQUEUE_HOLD"
     slurm.command("scancel", str(job))
+
+
+def test_only_a_run_that_ended_by_itself_is_put_back_with_an_exit_code(rig: Rig) -> None:
+    """`gpuwarden why` tells by it who put a job back (`features/why/model.py`)."""
+    slurm, on = rig.slurm, ("--gres=gpu:1", "-w", "n1")
+    go = slurm.folder / "jobs/go"
+    by_its_code = slurm.submit(f"until [ -e {go} ]; do sleep 0.1; done; exit {AGAIN}", *on)
+    by_others = slurm.submit("trap 'exit 7' TERM; sleep 300 & wait", *on)
+    for job in (by_its_code, by_others):
+        slurm.wait(lambda job=job: slurm.job_state(job) == "RUNNING", f"job {job} to run")  # type: ignore[misc]
+    slurm.drain("n1", "neither begins again here")
+    go.touch()
+    slurm.scontrol("requeue", str(by_others))
+    for job in (by_its_code, by_others):
+        note = rig.notes("n1") / str(job)
+        slurm.wait(lambda note=note: "ended=" in whole_lines(note), f"the end of job {job}")  # type: ignore[misc]
+        slurm.wait(lambda job=job: slurm.job_state(job) == "PENDING", f"job {job} to be back in the queue")  # type: ignore[misc]
+    jobs = Asking(rig).read()["n1"]
+    put_back = [(jobs[job].state, jobs[job].exit_code) for job in (by_its_code, by_others)]
+    assert put_back == [("REQUEUED", AGAIN), ("REQUEUED", None)]
+    slurm.clear()
 
 
 @pytest.mark.parametrize("folder", ["/missing", "/etc"])

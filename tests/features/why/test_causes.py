@@ -234,6 +234,10 @@ TABLE: dict[str, tuple[Ends, tuple[Touch, ...], Cause, Certainty, str]] = {
     "put back and held": (Ends("REQUEUE_HOLD"), (), Cause.SCHEDULER, Y, "REQUEUE_HOLD"),
     "put back and held since its GPU was lost": (Ends("REQUEUE_HOLD"), (finding(GONE),), H, L, "gpu_missing"),
     "put back since its GPU was lost": (Ends("REQUEUED"), (finding(GONE),), H, L, "gpu_missing"),
+    "put back for its exit code": (Ends("REQUEUED", 3), (), J, L, "REQUEUED"),
+    "put back and held for its exit code": (Ends("REQUEUE_HOLD", 3), (), J, L, "REQUEUE_HOLD"),
+    "put back for its exit code, after its own bad pointer": (Ends("REQUEUED", 1), (xid(31, pid=OWN),), J, Y, "xid.31"),
+    "put back for its exit code, after its GPU was lost": (Ends("REQUEUED", 1), (finding(GONE),), H, L, "gpu_missing"),
     # --- another node may be the cause
     "aborted, one of two nodes": (Ends("FAILED", 134, nodes=2), (), Cause.NOT_SEEN, P, "FAILED"),
     "ended by srun, one of two nodes": (Ends(exit_code=143, nodes=2), (), Cause.NOT_SEEN, P, ""),
@@ -296,6 +300,10 @@ def test_the_sentence_names_the_board_and_what_to_do() -> None:
     )
     assert why(Ends("REQUEUE_HOLD")).sentence == (
         "It was put back into the queue and is held there; it runs again once it is released (scontrol release)."
+    )
+    assert why(Ends("REQUEUED", 3)).sentence == (
+        "It ended with exit code 3, for which Slurm put it back into the queue (RequeueExit), and nothing that this node saw explains it; "
+        "read its own output."
     )
     assert why(Ends(known_from="cgroup")).sentence == "Nothing that this node saw ended it; read its own output."
 

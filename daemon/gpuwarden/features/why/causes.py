@@ -158,7 +158,7 @@ def _is_sure(sign: Sign) -> bool:
 
 
 def _scheduled_fault(case: Case) -> Found | None:
-    return _of_sign(case.first_fault(_hangs)) if case.end.state in SCHEDULED else None
+    return _of_sign(case.first_fault(_hangs)) if case.end.state in SCHEDULED and not case.end.by_itself else None
 
 
 def _signalled_for_gpu(case: Case) -> Found | None:
@@ -193,7 +193,7 @@ def _of_sign(sign: Sign | None) -> Found | None:
 
 
 def _state(*states: str) -> Callable[[Case], Found | None]:
-    return lambda case: HERE if case.end.state in states else None
+    return lambda case: HERE if case.end.state in states and not case.end.by_itself else None
 
 
 def _cancelled(case: Case) -> Found | None:
@@ -270,7 +270,7 @@ def _exited(case: Case) -> Found | None:
         return HERE if case.end.exit_code else None
     return Found(
         certainty=Certainty.POSSIBLE,
-        template="It ended with exit code {exit_code}, and nothing that this node saw explains it;"
+        template="It ended with exit code {exit_code}{again}, and nothing that this node saw explains it;"
         " read its own output, and ask the other nodes",
     )
 
@@ -314,8 +314,9 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name="requeued", asks=_state("REQUEUED"), cause=Cause.SCHEDULER, certainty=C.LIKELY,
-        template="It was put back into the queue, by a person, for another job or because the scheduler lost one of its nodes, and runs again",
-        source="Slurm, a job that is pending or running again (collectors: slurm/jobs_end.py); after NODE_FAIL it says no more, seen on 22.05",
+        template="It was put back into the queue and runs again: by a person, for another job, or because one of its nodes was lost or could not start it",
+        source="Slurm, a job that is pending or running again (collectors: slurm/jobs_end.py); after NODE_FAIL it says no more, seen on 22.05, "
+        "nor after a prolog that failed, seen on 22.05 and 25.11",
     ),
     Rule(
         name="requeued_and_held", asks=_state("REQUEUE_HOLD"), cause=Cause.SCHEDULER, certainty=C.CERTAIN,
@@ -347,7 +348,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name="exit_code", asks=_exited, cause=Cause.JOB, certainty=C.LIKELY,
-        template="It ended with exit code {exit_code}, and nothing that this node saw explains it; read its own output", source="its exit code",
+        template="It ended with exit code {exit_code}{again}, and nothing that this node saw explains it; read its own output", source="its exit code",
     ),
     Rule(
         name="not_seen", asks=lambda _: HERE, cause=Cause.NOT_SEEN, certainty=C.POSSIBLE,

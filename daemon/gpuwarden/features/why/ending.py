@@ -120,7 +120,7 @@ def _standing(epoch: Epoch, end: End, state: State) -> list[Touch]:
     """Return findings from before a short job that failed, which still hold, and with which its GPUs do not work."""
     is_short = end.at.wall - epoch.began.wall <= WITHIN and end.known_from != "boot"
     has_failed = end.exit_code or end.signal or end.state not in ENDED_WELL
-    if not is_short or not has_failed or end.state in SCHEDULED:
+    if not is_short or not has_failed or (end.state in SCHEDULED and not end.by_itself):
         return []
     where = epoch.slots if epoch.pids else ("", *epoch.slots)  # a job that opened a GPU had a driver
     return [

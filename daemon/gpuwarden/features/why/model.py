@@ -113,6 +113,14 @@ class End:
         return self.nodes is not None and self.nodes > 1
 
     @property
+    def by_itself(self) -> bool:
+        """Return True if its script ended with an exit code, also if Slurm put it back into the queue for that code
+        (RequeueExit). Of a run that others ended Slurm reports none, whatever the script did (seen with 22.05.8, 24.11.5
+        and 25.11.7).
+        """
+        return bool(self.exit_code)
+
+    @property
     def may_be_well(self) -> bool:
         """Return True if its script did not fail and no source reports its end, as on all nodes but the first."""
         return self.known_from == "epilog" and not (self.state or self.exit_code or self.signal)

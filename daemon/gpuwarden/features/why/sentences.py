@@ -24,6 +24,10 @@ _THEN = {
     "REQUEUED": _REQUEUED,
     "REQUEUE_HOLD": _REQUEUED,
 }
+_AGAIN = {
+    "REQUEUED": ", for which Slurm put it back into the queue (RequeueExit)",
+    "REQUEUE_HOLD": ", for which Slurm put it back into the queue and holds it there (RequeueExitHold)",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,7 @@ def values_of(end: End, touch: Touch | None, boards: Mapping[str, Board], signal
         "by": user_name(end.by),
         "failed_node": end.failed_node[:64],
         "exit_code": str(end.exit_code),
+        "again": _AGAIN.get(end.state, ""),
         "signal": "a signal" if signal is None else _SIGNALS.get(signal, f"signal {signal}"),
         "then": f", and in the end {_THEN[end.state]}" if end.state in _THEN else "",
     }
