@@ -12,7 +12,7 @@ import pytest
 from gpuwarden_collectors.base import CollectorError
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.slurm.jobs import JobsReader
-from gpuwarden_collectors.slurm.jobs_facts import Job
+from gpuwarden_collectors.slurm.jobs_facts import PROLOG_FAILED, Job
 from support.slurm import SLURM_PARTS, Slurm, require_slurm, running
 from support.slurm_rig_hooks import Rig
 from support.whole_lines import whole_lines
@@ -161,6 +161,17 @@ def test_only_a_run_that_ended_by_itself_is_put_back_with_an_exit_code(rig: Rig)
     put_back = [(jobs[job].state, jobs[job].exit_code) for job in (by_its_code, by_others)]
     assert put_back == [("REQUEUED", AGAIN), ("REQUEUED", None)]
     slurm.clear()
+
+
+def test_a_job_that_the_prolog_refused_was_not_cancelled_by_anybody(rig: Rig) -> None:
+    """Slurm cancels it, and says why from 24.11 on only; `gpuwarden why` says it by this number (`features/why/causes.py`)."""
+    rig.verdict("n1")
+    job = rig.slurm.submit("true", "--gres=gpu:1", "-w", "n1", "--no-requeue")
+    ended(rig, job, "n1")
+    refused = Asking(rig).read()["n1"][job]
+    assert (refused.state, refused.exit_code, refused.signal) == ("CANCELLED", None, PROLOG_FAILED)
+    (rig.folder / "run-n1/verdict").unlink()
+    rig.slurm.clear()
 
 
 @pytest.mark.parametrize("folder", ["/missing", "/etc"])

@@ -23,7 +23,7 @@ from gpuwarden_collectors.base import CollectorError
 from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.slurm.jobs_accounting import Accounting
-from gpuwarden_collectors.slurm.jobs_facts import Job
+from gpuwarden_collectors.slurm.jobs_facts import PROLOG_FAILED, Job
 from gpuwarden_collectors.slurm.jobs_owners import Ask
 from gpuwarden_collectors.slurm.jobs_text import ENDING, numbers
 
@@ -171,7 +171,7 @@ class Ends:
         return replace(
             job,
             exit_code=end.exit_code,
-            signal=end.signal,
+            signal=PROLOG_FAILED if job.signal == PROLOG_FAILED else end.signal,  # 22.05 does not say so
             step_exit_code=end.step_exit_code,
             step_signal=end.step_signal,
             cancelled_by=end.cancelled_by,

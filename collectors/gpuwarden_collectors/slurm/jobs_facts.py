@@ -6,6 +6,10 @@ from typing import ClassVar
 
 from gpuwarden_collectors.dataclass import dataclass
 
+PROLOG_FAILED = 54
+"""In place of a signal, Slurm's error for a job whose prolog failed (slurm_errno.h, ESLURMD_PROLOG_FAILED, cut to 7 bits), from
+24.11 on (seen with 24.11.5 and 25.11.7). gpuwarden's prolog notes whom it refused."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
@@ -37,7 +41,7 @@ class Job:
     """Exit code of the batch script; None: unknown, or the controller ended the job. 0 only comes from the controller:
     in an epilog a cancelled job has 0, too."""
     signal: int | None = None
-    """Signal that ended the batch script; None: unknown, or none. For a job that the controller ended, its signal."""
+    """Signal that ended the batch script, or PROLOG_FAILED; None: unknown, or none. For a job that the controller ended, its signal."""
     state: str = ""
     """Slurm's final state, one of `jobs_text.ENDING`; `REQUEUED`: it is pending or runs again; `REQUEUE_HOLD`: it is
     held. Empty until the first node has queried it, for a limited number of jobs an hour (`jobs_end.py`). An epilog

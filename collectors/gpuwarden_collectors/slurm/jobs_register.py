@@ -1,9 +1,10 @@
 """The notes of prolog and epilog: a small file per job, named by its number, in a folder writable only by their user.
 
     uid=1001 gpus=0,3 started=86400 user=somebody stall=ignore nodes=2 sluid=sE0DM8K1GXP400 node=n1 list=n[1-2]
+    refused=1
     ended=86460 exit=3:0
 
-`stall` is set if the job's comment opts out of `job_stalled`, `sluid` since Slurm 25.11. `list` contains the job's
+`refused` is set if the prolog refused the job. `stall` is set if the job's comment opts out of `job_stalled`, `sluid` since Slurm 25.11. `list` contains the job's
 nodes, truncated if long; the first one runs the batch script. `exit` is the script's exit code and signal, if the
 epilog has them; signal 125 means an OOM kill. Root's scripts write one line each with shell builtins; lines of another
 form, and lines that are not yet ended, are skipped. The daemon, which may run as another user, only reads the notes; root removes them (`tidy`) in the
@@ -21,7 +22,7 @@ from gpuwarden_collectors.host_files import PAGE, read_bytes
 from gpuwarden_collectors.places import is_sluid
 from gpuwarden_collectors.slurm.hostlist import first_host
 from gpuwarden_collectors.slurm.jobs_end import OUT_OF_MEMORY, exit_of
-from gpuwarden_collectors.slurm.jobs_facts import Job
+from gpuwarden_collectors.slurm.jobs_facts import PROLOG_FAILED, Job
 from gpuwarden_collectors.slurm.jobs_text import numbers
 
 FILES_MAX = 4096
@@ -87,6 +88,8 @@ def parse(number: int, text: str) -> Job:
     pairs = dict(item.split("=", 1) for item in text.split() if "=" in item)
     started, ended, uid, nodes = (_count(pairs.get(name, "")) for name in ("started", "ended", "uid", "nodes"))
     code, signal = exit_of(pairs.get("exit", "")) if ended is not None else (None, None)
+    if "refused" in pairs:
+        signal = PROLOG_FAILED
     node = pairs.get("node", "")
     return Job(
         id=number,

@@ -67,6 +67,8 @@ def test_a_refused_job_runs_elsewhere_and_is_not_held(rig: Rig) -> None:
     assert "on=n2" in slurm.output(job) or "on=n3" in slurm.output(job)
     assert slurm.reason("n1") == OWN_REASON, "Slurm's own drain must not be what is left"
     assert f"job {job}: refused: this node is bad: driver_unresponsive" in rig.output("prolog", "n1")
+    noted = {node: (rig.notes(node) / str(job)).read_text() for node in ("n1", slurm.job(job)["BatchHost"])}
+    assert ["refused=1\n" in note for note in noted.values()] == [True, False]
     assert "held" not in slurm.job(job).get("Reason", "").lower()
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from gpuwarden_collectors.slurm.jobs_facts import PROLOG_FAILED
 from gpuwarden_collectors.slurm.jobs_register import parse
 from support.needs import root_rights
 from support.slurm_hooks import NOBODY, HookHost
@@ -35,6 +36,15 @@ def test_a_job_is_refused_a_gpu_that_failed(host: HookHost, shell: Sequence[str]
     host.verdict(BAD_GPU, gpus=GPUS)
     refusal = "gpuwarden: job 4711: refused: it was given GPUs that failed: 3 (gpu_missing)"
     assert prolog(host, shell, gpus) == (1, refusal)
+
+
+def test_the_note_of_a_job_says_whether_it_was_refused(host: HookHost, shell: Sequence[str]) -> None:
+    host.verdict(BAD_GPU, gpus=GPUS)
+    assert [prolog(host, shell, gpus)[0] for gpus in ("3", "0")] == [1, 0]
+    assert parse(4711, (host.notes / "4711").read_text()).signal is None, "it starts this time"
+    assert prolog(host, shell, "3")[0] == 1
+    refused = parse(4711, (host.notes / "4711").read_text())
+    assert (refused.signal, refused.uid, refused.gpus) == (PROLOG_FAILED, 1001, (3,))
 
 
 @pytest.mark.parametrize("gpus", ["0", "0,1,2", "13", "99", None, ""])

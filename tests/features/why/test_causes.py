@@ -234,6 +234,9 @@ TABLE: dict[str, tuple[Ends, tuple[Touch, ...], Cause, Certainty, str]] = {
     "put back and held": (Ends("REQUEUE_HOLD"), (), Cause.SCHEDULER, Y, "REQUEUE_HOLD"),
     "put back and held since its GPU was lost": (Ends("REQUEUE_HOLD"), (finding(GONE),), H, L, "gpu_missing"),
     "put back since its GPU was lost": (Ends("REQUEUED"), (finding(GONE),), H, L, "gpu_missing"),
+    "refused by the prolog, and put back": (Ends("REQUEUED", signal=54), (), Cause.SCHEDULER, Y, "REQUEUED"),
+    "refused by the prolog, and cancelled": (Ends("CANCELLED", signal=54, by="0"), (), Cause.SCHEDULER, Y, "CANCELLED"),
+    "refused by the prolog of another node": (Ends(signal=54, nodes=2), (), Cause.SCHEDULER, Y, ""),
     "put back for its exit code": (Ends("REQUEUED", 3), (), J, L, "REQUEUED"),
     "put back and held for its exit code": (Ends("REQUEUE_HOLD", 3), (), J, L, "REQUEUE_HOLD"),
     "put back for its exit code, after its own bad pointer": (Ends("REQUEUED", 1), (xid(31, pid=OWN),), J, Y, "xid.31"),
@@ -300,6 +303,10 @@ def test_the_sentence_names_the_board_and_what_to_do() -> None:
     )
     assert why(Ends("REQUEUE_HOLD")).sentence == (
         "It was put back into the queue and is held there; it runs again once it is released (scontrol release)."
+    )
+    assert why(Ends("CANCELLED", signal=54, by="0")).sentence == (
+        "It was not started: the prolog failed on one of its nodes, and in the end it was cancelled; "
+        "gpuwarden's refuses a node or GPU that has failed."
     )
     assert why(Ends("REQUEUED", 3)).sentence == (
         "It ended with exit code 3, for which Slurm put it back into the queue (RequeueExit), and nothing that this node saw explains it; "

@@ -17,6 +17,7 @@ from gpuwarden.features.why.model import Answer, Cause, Certainty, End, Epoch, J
 from gpuwarden.features.why.sentences import Board, sentence, values_of
 from gpuwarden.features.why.signs import Sign, in_time, signs_of
 from gpuwarden_collectors.dataclass import dataclass
+from gpuwarden_collectors.slurm.jobs_facts import PROLOG_FAILED
 
 ENDED_WELL = frozenset({"", "COMPLETED", "COMPLETING"})
 SCHEDULED = frozenset({"TIMEOUT", "DEADLINE", "CANCELLED", "REQUEUED", "REQUEUE_HOLD"})
@@ -253,16 +254,15 @@ def _signalled(case: Case) -> Found | None:
             " read its own output, and ask the other nodes",
         )
     own = case.signal in _OWN_SIGNALS
-    template = None if own else "It was ended by {signal}; this node did not see who sent it"
     return Found(
         cause=Cause.JOB if own else Cause.NOT_SEEN,
         certainty=Certainty.LIKELY if own else Certainty.POSSIBLE,
-        template=template,
+        template=None if own else "It was ended by {signal}; this node did not see who sent it",
     )
 
 
-def _not_started(case: Case) -> Found | None:
-    return HERE if case.end.signal == _NO_OUTPUT and case.epoch.kind == JobKind.SLURM else None
+def _not_started(error: int) -> Callable[[Case], Found | None]:
+    return lambda case: HERE if case.end.signal == error and case.epoch.kind == JobKind.SLURM else None
 
 
 def _exited(case: Case) -> Found | None:
@@ -296,6 +296,11 @@ RULES: tuple[Rule, ...] = (
         source="Slurm, job state OUT_OF_MEMORY: the kernel killed a process at the limit of its control group",
     ),
     Rule(
+        name="prolog_failed", asks=_not_started(PROLOG_FAILED), cause=Cause.SCHEDULER, certainty=C.CERTAIN,
+        template="It was not started: the prolog failed on one of its nodes{then}; gpuwarden's refuses a node or GPU that has failed",
+        source="gpuwarden's own note that it refused the job; exit code 0:54 after any prolog that failed: 24.11 and 25.11, not 22.05",
+    ),
+    Rule(
         name="hung_by_fault", asks=_scheduled_fault, cause=Cause.HARDWARE, certainty=C.LIKELY, template="",
         source="stories C01 and NVIDIA/nccl#968: the ranks that are left wait until somebody, or the time limit, ends the job",
     ),
@@ -315,8 +320,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="requeued", asks=_state("REQUEUED"), cause=Cause.SCHEDULER, certainty=C.LIKELY,
         template="It was put back into the queue and runs again: by a person, for another job, or because one of its nodes was lost or could not start it",
-        source="Slurm, a job that is pending or running again (collectors: slurm/jobs_end.py); after NODE_FAIL it says no more, seen on 22.05, "
-        "nor after a prolog that failed, seen on 22.05 and 25.11",
+        source="Slurm, a job that is pending or running again (collectors: slurm/jobs_end.py); after NODE_FAIL it says no more, seen on 22.05",
     ),
     Rule(
         name="requeued_and_held", asks=_state("REQUEUE_HOLD"), cause=Cause.SCHEDULER, certainty=C.CERTAIN,
@@ -338,7 +342,7 @@ RULES: tuple[Rule, ...] = (
         template="The scheduler lost a node of the job, and on this one nothing failed; ask the other nodes", source="Slurm, job state NODE_FAIL",
     ),
     Rule(
-        name="not_started", asks=_not_started, cause=Cause.JOB, certainty=C.LIKELY,
+        name="not_started", asks=_not_started(_NO_OUTPUT), cause=Cause.JOB, certainty=C.LIKELY,
         template="Slurm could not open its output or input file, and did not start it; look whether the folders of --output and --error are there, "
         "and its user may write to them", source="exit code 0:53 of a job with --output in a folder that is missing, or not its user's; 22.05, 25.11",
     ),
