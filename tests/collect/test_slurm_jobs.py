@@ -27,7 +27,7 @@ from gpuwarden_collectors.slurm.hostlist import in_hostlist
 from gpuwarden_collectors.slurm.jobs import DOUBTED_AFTER, SETTLED_AFTER, JobsReader
 from gpuwarden_collectors.slurm.jobs_cgroup import NO_JOB, JobCgroup, job_cgroup_in
 from gpuwarden_collectors.slurm.jobs_facts import Job, JobProcess
-from gpuwarden_collectors.slurm.jobs_gres import expanded, gpu_files, minors
+from gpuwarden_collectors.slurm.jobs_gres import conf_text, expanded, gpu_lines, in_order, kinds_of, minors
 from gpuwarden_collectors.slurm.jobs_process import Claim, claimed
 from gpuwarden_collectors.slurm.jobs_register import FILES_MAX, KEPT, KEPT_FOR, parse, registered, tidy
 from gpuwarden_collectors.slurm.options import SlurmOptions
@@ -136,10 +136,32 @@ Name=nic File=/dev/nic0
 """
 
 
+def gpu_files(text: str, node: str, gres: str = "") -> list[str]:
+    """Return the GPUs of the node in Slurm's order. `gres`: of the node in slurm.conf."""
+    return [file for line in in_order(gpu_lines(text, node), kinds_of(gres)) for file in line.files]
+
+
 def test_gres_conf_gives_the_order_in_which_slurm_counts() -> None:
     assert gpu_files(GRES_CONF, "n1") == [f"/dev/nvidia{n}" for n in (0, 1, 3, 2)]
     assert gpu_files(GRES_CONF, "n3") == gpu_files(GRES_CONF, "n4") == gpu_files("AutoDetect=nvml\n", "n1") == []
     assert expanded("/dev/a[0-1],/dev/b") == ["/dev/a0", "/dev/a1", "/dev/b"]
+
+
+@pytest.mark.parametrize(
+    ("gres", "kinds"),
+    [
+        ("gpu:l4:1,gpu:H100:3", ("l4", "h100")), ("gpu:l4:1(S:0-1),nic:1,gpu:h100:3(S:0,2)", ("l4", "h100")),
+        ("gpu:4", ()), ("gpu:2,gpu:l4:2", ()), ("gpu:l4", ()), ("(null)", ()), ("", ()), ("craynetwork:4", ()),
+    ],
+)  # fmt: skip
+def test_the_types_of_a_node_s_gpus_are_read_from_its_gres(gres: str, kinds: tuple[str, ...]) -> None:
+    assert kinds_of(gres) == kinds
+
+
+def test_unknown_types_leave_the_order_of_the_lines() -> None:
+    """Until the controller has answered, and where a type is in slurm.conf alone."""
+    for gres in ("", "gpu:4", "gpu:x:1,gpu:l4:1,gpu:h100:3"):
+        assert gpu_files(GRES_CONF, "n1", gres) == gpu_files(GRES_CONF, "n1")
 
 
 def test_a_device_gives_its_own_minor_number(tmp_path: Path) -> None:
@@ -147,11 +169,25 @@ def test_a_device_gives_its_own_minor_number(tmp_path: Path) -> None:
     root_rights()
     os.mknod(tmp_path / "nvidia0", 0o20000 | 0o666, os.makedev(195, 5))
     conf = tmp_path / "gres.conf"
-    conf.write_text(f"Name=gpu File={tmp_path}/nvidia[0-1]\n")
-    assert minors(conf, "n1") == (5, 1)
-    conf.write_text(f"Name=gpu File={tmp_path}/nvidia0,{tmp_path}/x5\n")
-    assert minors(conf, "n1") == (), "two GPUs cannot have one number: better the order of the bus"
-    assert minors(tmp_path / "none", "n1") == ()
+    for text, found in (
+        (f"Name=gpu File={tmp_path}/nvidia[0-1]\n", (5, 1)),
+        (
+            f"Name=gpu File={tmp_path}/nvidia0,{tmp_path}/x5\n",
+            (),
+        ),  # not one number for two GPUs: better the order of the bus
+        (
+            f"Name=gpu MultipleFiles={tmp_path}/nvidia0,/dev/cap1\n" * 2 + f"Name=gpu File={tmp_path}/nvidia1\n",
+            (5, 5, 1),
+        ),
+    ):
+        conf.write_text(text)
+        assert minors(gpu_lines(conf_text(conf), "n1")) == found
+    assert minors(gpu_lines(conf_text(tmp_path / "none"), "n1")) == ()
+
+
+def test_files_that_include_each_other_are_read_to_an_end(tmp_path: Path) -> None:
+    (tmp_path / "gres.conf").write_text("Name=gpu File=/x/nvidia3\nInclude gres.conf\nInclude missing\n")
+    assert minors(gpu_lines(conf_text(tmp_path / "gres.conf"), "n1")) == (3,)
 
 
 CLAIMS: list[tuple[Mapping[str, str], Claim | None]] = [

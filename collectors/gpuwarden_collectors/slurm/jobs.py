@@ -16,7 +16,7 @@ from gpuwarden_collectors.slurm.jobs_controller import HOUR, Controller
 from gpuwarden_collectors.slurm.jobs_cpu import CpuTimes
 from gpuwarden_collectors.slurm.jobs_end import Ends
 from gpuwarden_collectors.slurm.jobs_facts import Job, JobProcess, JobsFacts
-from gpuwarden_collectors.slurm.jobs_gres import minors
+from gpuwarden_collectors.slurm.jobs_gres import conf_text, gpu_lines, has_kinds, minors
 from gpuwarden_collectors.slurm.jobs_owners import Ask, Owners
 from gpuwarden_collectors.slurm.jobs_process import Process, process
 from gpuwarden_collectors.slurm.jobs_register import registered
@@ -88,8 +88,12 @@ class JobsReader:
             jobs=tuple(self._ends.of(self._marked(jobs[number], users), self._node) for number in sorted(jobs)),
             processes=processes,
             cpu_at=self._cpu.at,
-            minors=minors(self._conf.with_name("gres.conf"), self._node),
+            minors=self._minors(now),
         )
+
+    def _minors(self, now: float) -> tuple[int, ...]:
+        lines = gpu_lines(conf_text(self._conf.with_name("gres.conf")), self._node)
+        return minors(lines, self._controller.gpu_kinds(now) if has_kinds(lines) else ())
 
     def _marked(self, job: Job, users: Sequence[Process]) -> Job:
         """Returns the job, with `watched` only for batch jobs that have not opted out of `job_stalled`.

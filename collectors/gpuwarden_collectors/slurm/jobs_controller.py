@@ -10,10 +10,13 @@ from collections import deque
 
 from gpuwarden_collectors.base import CollectorError
 from gpuwarden_collectors.slurm.jobs_facts import Job
+from gpuwarden_collectors.slurm.jobs_gres import kinds_of
 from gpuwarden_collectors.slurm.jobs_owners import Ask
 from gpuwarden_collectors.slurm.jobs_text import SQUEUE_FORMAT, gpus_of, squeue
 
 HOUR = 3600.0
+KINDS_AGAIN, KINDS_FAILED = 24 * HOUR, 600.0
+"""Seconds from a query for the types of the GPUs to the next one, also if it failed."""
 SPAN = 4 * HOUR
 """Period in seconds of one quota of queries; two queries are one and a half requests an hour."""
 
@@ -31,6 +34,8 @@ class Controller:
         self._asked: deque[float] = deque()
         self._listed = float("-inf")
         self._gpus: dict[int, tuple[int, ...]] = {}
+        self._kinds: tuple[str, ...] = ()
+        self._kinds_due = float("-inf")
 
     def jobs(self, now: float) -> dict[int, Job] | None:
         """Returns the jobs on this node by number, or None if the controller was not queried or did not answer."""
@@ -49,6 +54,18 @@ class Controller:
                 return ()
             self._gpus[number] = gpus_of(text, self.node) or ()
         return self._gpus[number]
+
+    def gpu_kinds(self, now: float) -> tuple[str, ...]:
+        """Returns the types of this node's GPUs in slurm.conf's order; empty if unknown. Queries the controller once a
+        day, with two small requests.
+        """
+        if self._ask is not None and self.node and now >= self._kinds_due:
+            command = ("sinfo", "--local", "--all", "--noheader", "--Node", f"--nodes={self.node}", "--format=%G")
+            try:
+                self._kinds, self._kinds_due = kinds_of(self._ask(command).partition("\n")[0]), now + KINDS_AGAIN
+            except CollectorError:
+                self._kinds_due = now + KINDS_FAILED
+        return self._kinds
 
     def keep(self, numbers: set[int]) -> None:
         self._gpus = {number: gpus for number, gpus in self._gpus.items() if number in numbers}
