@@ -40,7 +40,13 @@ async def test_variables_that_change_answers_are_cleared_and_those_that_find_slu
     }  # fmt: skip
     answer = await programs(scontrol="env", inherited=inherited).ask("cannot ask", "scontrol")
     said = dict(line.split("=", 1) for line in answer.splitlines())
-    assert not {name for name in said if name.startswith(("SINFO_", "SQUEUE_", "SCONTROL_", "SLURMD_"))}
+    local = {
+        name: value for name, value in said.items() if name.startswith(("SINFO_", "SQUEUE_", "SCONTROL_", "SACCT_"))
+    }
+    assert local == dict.fromkeys(("SINFO_LOCAL", "SQUEUE_LOCAL", "SCONTROL_LOCAL", "SACCT_LOCAL"), "1"), (
+        "no other cluster"
+    )
+    assert "SLURMD_NODENAME" not in said
     assert {name for name in said if name.startswith("SLURM_")} == {
         "SLURM_CONF",
         "SLURM_JWT",

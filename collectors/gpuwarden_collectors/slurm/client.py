@@ -23,6 +23,10 @@ _VARIABLES = tuple("SLURM_ SLURMD_ SQUEUE_ SINFO_ SCONTROL_ SCANCEL_ SBATCH_ SAL
 _KEPT_VARIABLES = tuple(
     "SLURM_CONF SLURM_CONF_SERVER SLURM_JWT SLURM_SACK_KEY SLURM_SACK_JWKS SLURM_SACK_SOCKET".split()
 )
+_LOCAL = dict.fromkeys(("SACCT_LOCAL", "SCONTROL_LOCAL", "SINFO_LOCAL", "SQUEUE_LOCAL"), "1")
+"""In a federation whose commands show all clusters (FederationParameters=fed_display) only this one counts: another may
+have nodes of the same names, and its controller may hang.
+"""
 _PATH = (
     "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # set for a systemd unit, but not for a Slurm hook
 )
@@ -36,7 +40,7 @@ def slurm_environment(inherited: Mapping[str, str], conf: Path | None = None) ->
     kept = {k: v for k, v in inherited.items() if not k.startswith(_VARIABLES) or k in _KEPT_VARIABLES}
     if conf is not None:
         kept["SLURM_CONF"] = str(conf)
-    return {"PATH": _PATH, **kept, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
+    return {"PATH": _PATH, **kept, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s", **_LOCAL}
 
 
 Key = tuple[Precedence, tuple[str, ...]]
