@@ -165,6 +165,8 @@ TABLE: dict[str, tuple[Ends, tuple[Touch, ...], Cause, Certainty, str]] = {
     "file system hung, and cancelled": (Ends("CANCELLED", 0, 15, "root"), (finding("mount_hung@mount//data"),), Cause.SCHEDULER, Y, "CANCELLED"),
     "bad pointer beside a file system that hangs": (FAILED, (finding("mount_hung@mount//data"), xid(13)), J, L, "xid.13"),
     "driver hung": (FAILED, (finding("driver_unresponsive@node"),), Cause.HOST, L, "driver_unresponsive"),
+    "GPU that left the fabric": (FAILED, (finding(f"fabric_unhealthy@gpu/{GPU}"),), Cause.FABRIC, L, "fabric_unhealthy"),
+    "GPU of limited capacity in the fabric": (FAILED, (finding(f"fabric_unhealthy.limited_capacity@gpu/{GPU}"),), J, L, ""),
     "port down": (FAILED, (finding("infiniband_down@port/mlx5_0/1"),), Cause.FABRIC, P, "infiniband_down"),
     "port down, a job of one node": (Ends("FAILED", 1, nodes=1), (finding("infiniband_down@port/mlx5_0/1"),), Cause.FABRIC, P, "infiniband_down"),
     "port down, a job of two nodes": (Ends("FAILED", 1, nodes=2), (finding("infiniband_down@port/mlx5_0/1"),), Cause.FABRIC, L, "infiniband_down"),

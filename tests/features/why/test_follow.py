@@ -726,6 +726,21 @@ def test_a_fabric_of_limited_capacity_keeps_no_job_from_starting(mask: int, touc
     assert [touch.detail for touch in record.epoch.touches if touch.what == "standing"] == touched
 
 
+@pytest.mark.parametrize(
+    ("lasts", "touched"), [(30, []), (3_600, [f"fabric_unhealthy.limited_capacity@gpu/{slot(0)}"])]
+)
+def test_a_fabric_of_limited_capacity_is_no_cause_of_a_job_s_end(host: WhyHost, lasts: int, touched: list[str]) -> None:
+    """A switch or trunk link that is out does this to all GPUs of a rack, for days, and their jobs continue."""
+    host.change(0, fabric_health_mask=0x1A9)
+    host.run(lasts)
+    host.job(ended=host.uptime, state="FAILED", exit_code=1)
+    host.free()
+    host.change(0, fabric_health_mask=0x1AA)
+    record = host.settles()
+    assert [touch.detail for touch in record.epoch.touches] == touched
+    assert (record.answer.cause, record.answer.code) == (Cause.JOB, "FAILED")
+
+
 @pytest.mark.parametrize("nvml", ["absent", "first", "with them"])
 def test_two_jobs_on_one_gpu_have_each_the_xid_of_their_own_process(nvml: str) -> None:
     """An error of one client of MPS ends all of them, and the driver names each. NVML's events name none."""

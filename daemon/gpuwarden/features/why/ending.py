@@ -15,8 +15,8 @@ from gpuwarden.features.why.signs import LATE, STANDING, WITHIN
 from gpuwarden.features.why.stored import NAME_MOST
 from gpuwarden.features.why.touches import touched, with_room
 from gpuwarden.features.why.use import written
+from gpuwarden.health.condition import LIMITED
 from gpuwarden.health.memory import State
-from gpuwarden.health.nvlink.detectors import LIMITED
 from gpuwarden.health.view import Sight
 from gpuwarden.health.xid.bursts import OF_A_DAY
 from gpuwarden.health.xid.catalogue import XidClass, xid_row

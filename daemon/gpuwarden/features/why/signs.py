@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
 from gpuwarden.features.why.follows import code_of, id_of, xid_number
-from gpuwarden.features.why.model import LASTING, Cause, Certainty, End, Epoch, Touch
+from gpuwarden.features.why.model import LASTING, LIMITED_FABRIC, Cause, Certainty, End, Epoch, Touch
 from gpuwarden.health.xid.catalogue import Xid, XidClass, xid_row
 from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
@@ -97,7 +97,11 @@ _OWN = ("43", "137")
 
 
 def _about(kind: str, codes: Sequence[str]) -> Callable[[Touch, Epoch], bool]:
-    return lambda touch, _: touch.what == kind and code_of(touch).partition(".")[0] in codes
+    def fits(touch: Touch, _: Epoch) -> bool:
+        code = code_of(touch)
+        return touch.what == kind and code.partition(".")[0] in codes and code != LIMITED_FABRIC
+
+    return fits
 
 
 def _found(*codes: str) -> Callable[[Touch, Epoch], bool]:

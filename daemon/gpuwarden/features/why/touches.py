@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from gpuwarden.features.why.model import LASTING, TOUCHES_MOST, Epoch, JobKind, Touch
+from gpuwarden.features.why.model import LASTING, LIMITED_FABRIC, TOUCHES_MOST, Epoch, JobKind, Touch
 from gpuwarden.features.why.stored import NAME_MOST, printable
 from gpuwarden.health.conditions import condition
 from gpuwarden.health.event_data import read
@@ -123,8 +123,12 @@ def with_room(touches: tuple[Touch, ...], new: Touch) -> tuple[Touch, ...]:
 
 def _ends_no_job(touch: Touch) -> bool:
     """Return True for a finding with which jobs continue, such as heat, a slow GPU or errors of a link."""
-    row = condition(touch.detail.partition("@")[0].partition(".")[0]) if touch.what in ("finding", "rising") else None
-    return row is not None and (row.jobs_go_on or (row.severity is Severity.WARNING and row.scope in _OF_PARTS))
+    code = touch.detail.partition("@")[0]
+    row = condition(code.partition(".")[0]) if touch.what in ("finding", "rising") else None
+    if row is None:
+        return False
+    is_mild = row.severity is Severity.WARNING and row.scope in _OF_PARTS
+    return row.jobs_go_on or is_mild or code == LIMITED_FABRIC
 
 
 def _is_outlived(touch: Touch, new: Touch) -> bool:
@@ -224,15 +228,14 @@ def _finding(event: Event, _: State) -> Touching | None:
     if key.code == "xid" and not (_of_application(key.detail) and (ends or OF_A_DAY in read(Raised, event).evidence)):
         return None  # its line touched the job already; only a repetition over several jobs adds to that
     kind = "rising" if event.kind in (EventKind.RISING, EventKind.SUBSIDED) else "finding"
-    if kind == "rising" and (row.severity is not Severity.FAILURE or row.jobs_go_on):
-        return None
     first = event.at if ends else read(Raised, event).first or event.at
     subject = key.subject
     slot = subject.slot if subject.kind in ("gpu", "link") else ""
+    touch = Touch(what=kind, detail=_clean(str(key)), at=first, slot=slot)
+    if kind == "rising" and (row.severity is not Severity.FAILURE or _ends_no_job(touch)):
+        return None
     job = "" if subject.kind != "job" else _job(subject.part)
-    return Touching(
-        touch=Touch(what=kind, detail=_clean(str(key)), at=first, slot=slot), boot_id=event.boot_id, job=job, ends=ends
-    )
+    return Touching(touch=touch, boot_id=event.boot_id, job=job, ends=ends)
 
 
 def _of_application(xid: str) -> bool:

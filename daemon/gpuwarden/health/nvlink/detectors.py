@@ -7,6 +7,7 @@ from functools import lru_cache
 from itertools import chain
 from operator import attrgetter
 
+from gpuwarden.health.condition import LIMITED
 from gpuwarden.health.detection import Detection, gpu_detection
 from gpuwarden.health.model import Advice, Evidence, Key, Severity, Sighting, Subject, gpu, link
 from gpuwarden.health.state import State
