@@ -63,7 +63,8 @@ _OF_PROCESS = (XidEvent, KernelLineEvent)
 class _Batch:
     """The lines of one kind about one subject in one step. `newest`: the last event; for Xids, the last with a text.
 
-    `began`: time of the first line, seconds of CLOCK_BOOTTIME.
+    `began`: time of the first line, seconds of CLOCK_BOOTTIME. `pid`: the process that a line named last. The driver and
+    the kernel write some lines of an error without it: `pid='<unknown>'`, or the address alone.
     """
 
     newest: HostEvent
@@ -76,17 +77,17 @@ class _Batch:
     nonfatal: bool = True
     ports: Ports = field(default_factory=dict)
     nvml: float | None = None
+    pid: int | None = None
 
     def is_over(self, event: HostEvent) -> bool:
         """Return True if this event is too late for this batch and begins a new one. Historic events never do."""
         return not isinstance(event, LogGap) and not event.history and event.at.boottime - self.began > APART
 
     def names_another(self, event: HostEvent) -> bool:
-        """Return True if this event names another process than the newest one. Historic events never do."""
-        newest = self.newest
-        if not (isinstance(event, _OF_PROCESS) and isinstance(newest, _OF_PROCESS)) or event.history:
+        """Return True if this event names another process than the lines before it. Historic events never do."""
+        if not isinstance(event, _OF_PROCESS) or event.history:
             return False
-        return None not in (event.pid, newest.pid) and event.pid != newest.pid
+        return None not in (event.pid, self.pid) and event.pid != self.pid
 
     def add(self, event: HostEvent, *, counted: bool) -> None:
         self.count += counted
@@ -96,6 +97,8 @@ class _Batch:
         self.history = self.history and event.history
         if event.text or not isinstance(self.newest, XidEvent) or not self.newest.text:
             self.newest = event
+        if isinstance(event, _OF_PROCESS) and event.pid is not None:
+            self.pid = event.pid
         if event.origin is not None:
             self.sequence = max(self.sequence, event.origin.sequence)
         if isinstance(event, XidEvent) and (signature := sign(event)) and signature not in self.signs[-1:]:
@@ -279,13 +282,13 @@ def _lines(event: _Line, batch: _Batch) -> Lines:
     if isinstance(event, XidEvent):
         return replace(
             lines,
-            pid=event.pid,
+            pid=batch.pid,
             gpu_instance=event.gpu_instance,
             compute_instance=event.compute_instance,
             source=event.source.value,
             nvml=batch.nvml,
         )
-    return replace(lines, pid=event.pid) if isinstance(event, KernelLineEvent) else lines
+    return replace(lines, pid=batch.pid) if isinstance(event, KernelLineEvent) else lines
 
 
 _ENDS = tuple(ENDS)

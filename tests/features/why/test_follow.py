@@ -741,9 +741,12 @@ def test_a_fabric_of_limited_capacity_is_no_cause_of_a_job_s_end(host: WhyHost, 
     assert (record.answer.cause, record.answer.code) == (Cause.JOB, "FAILED")
 
 
+@pytest.mark.parametrize("pids", [(100, 101), (None, 100, None, 101)])
 @pytest.mark.parametrize("nvml", ["absent", "first", "with them"])
-def test_two_jobs_on_one_gpu_have_each_the_xid_of_their_own_process(nvml: str) -> None:
-    """An error of one client of MPS ends all of them, and the driver names each. NVML's events name none."""
+def test_two_jobs_on_one_gpu_have_each_the_xid_of_their_own_process(nvml: str, pids: tuple[int | None, ...]) -> None:
+    """An error of one client of MPS ends all of them, and the driver names each. NVML's events name none, nor do the
+    driver's lines about the place of an Xid 13.
+    """
     host = WhyHost(2)
     both = [Job(id=number, uid=UID, gpus=(0,), started=host.uptime) for number in (8, 9)]
     theirs = [JobProcess(pid=pid, uid=UID, job=number) for number, pid in ((8, 100), (9, 101))]
@@ -753,7 +756,7 @@ def test_two_jobs_on_one_gpu_have_each_the_xid_of_their_own_process(nvml: str) -
     reports = [host.xid(0, 31, source=Source.NVML)] * 2
     if nvml == "first":
         host.step(*reports)
-    lines = [replace(host.xid(0, 31), pid=pid, text=f"Ch 0000000{pid}") for pid in (100, 101)]
+    lines = [replace(host.xid(0, 31), pid=pid, text=f"Ch 0000000{n}") for n, pid in enumerate(pids)]
     host.step(*(reports if nvml == "with them" else ()), *lines)
     host.free()
     host.job_facts = JobsFacts(jobs=tuple(replace(job, ended=host.uptime, exit_code=1) for job in both))
@@ -824,12 +827,15 @@ def test_an_xid_of_the_job_before_is_not_told_to_the_next_one_on_its_gpu() -> No
     assert [(record.epoch.id, record.answer.code) for record in host.records] == [("8", "xid.31"), ("9", "")]
 
 
-def test_a_process_that_the_memory_of_the_node_ended_is_not_blamed_for_its_sigbus(host: WhyHost) -> None:
-    for seq, pid in enumerate((None, 100, 999)):
+@pytest.mark.parametrize("steps", [((None,), (100,), (999,)), ((None, 100, None, 999),)])
+def test_a_process_that_the_memory_of_the_node_ended_is_not_blamed_for_its_sigbus(
+    host: WhyHost, steps: tuple[tuple[int | None, ...], ...]
+) -> None:
+    """The kernel's first line about an error names no process."""
+    for seq, pids in enumerate(steps):
         origin = LogOrigin(boot_id=host.boot_id, sequence=seq)
-        host.step(
-            KernelLineEvent(at=host.now, what=LineKind.MEMORY_FAILED, pid=pid, text="Memory failure", origin=origin)
-        )
+        line = KernelLineEvent(at=host.now, what=LineKind.MEMORY_FAILED, text="Memory failure", origin=origin)
+        host.step(*[replace(line, pid=pid) for pid in pids])
     host.job(ended=host.uptime, state="FAILED", signal=7)
     host.free()
     record = host.settles()
