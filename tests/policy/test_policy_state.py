@@ -10,12 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuwarden.health.event_data import write
 from gpuwarden.health.model import Advice, Event, EventKind
 from gpuwarden.health.state import State
 from gpuwarden.health.state import fold as judge_fold
 from gpuwarden.policy import orders
 from gpuwarden.policy.fold import fold
-from gpuwarden.policy.state import PolicyState
+from gpuwarden.policy.model import Why
+from gpuwarden.policy.situation import excluded
+from gpuwarden.policy.state import Hold, PolicyState
 from support.policy_story import OTHER_BOOT, SETTINGS, Story, restored, xid
 from support.schedulers import Node
 
@@ -135,6 +138,17 @@ def test_a_ledger_of_another_machine_leaves_nothing_of_policy() -> None:
     story = Story().fails()
     story.records(EventKind.MACHINE_CHANGED)
     assert durable(story.state) == PolicyState(boot_id=story.boot_id)
+
+
+def test_what_others_excluded_is_remembered_where_it_is_configured_and_until_ours_takes_its_place() -> None:
+    story = Story()
+    story.drained_by_hand("rack move")
+    state = story.passes().restarts_daemon().state
+    assert tuple(excluded(state, ("slurm",), {}, {})) == (("slurm", "foreign"),)
+    assert not tuple(excluded(state, (), {}, {})), "no read could show its end"
+    ours = Hold(actuator="slurm", why=Why.OPERATOR, reason="fan", at=story.now, boot_id=story.boot_id)
+    story.records(EventKind.EXCLUDED, data=write(ours))
+    assert tuple(excluded(story.state, ("slurm",), {}, {})) == (("slurm", "operator"),)
 
 
 def test_what_intents_came_to_is_counted_once_over_restarts_and_summaries() -> None:
