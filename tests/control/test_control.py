@@ -13,7 +13,7 @@ import tempfile
 import textwrap
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +22,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from gpuwarden.base.peer import Peer, peer_of
-from gpuwarden.publish.sockets.control import LINE_LIMIT, Control, ControlError, Verb, VerbError
+from gpuwarden.publish.sockets.control import LINE_LIMIT, NEW_NAME, Control, ControlError, Verb, VerbError
+from gpuwarden.publish.sockets.unix_socket import SocketFile
 from gpuwarden_collectors.base import host_clock
 from gpuwarden_collectors.facts import Stamp
 from support.socket_talk import ask, client
@@ -245,7 +246,7 @@ async def test_the_file_is_the_groups_and_closed_to_everybody_else(tmp_path: Pat
     async with listening(tmp_path, group=GROUP) as control:
         about = control.path.stat()
         assert (about.st_mode & 0o777, about.st_gid) == (0o660, gid(GROUP))
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["control.sock"]
+        assert {path.name for path in tmp_path.iterdir()} == {"control.pid", "control.sock"}
 
 
 def test_the_kernel_names_every_group_of_the_peer() -> None:
@@ -336,19 +337,26 @@ async def test_a_socket_that_somebody_answers_on_is_left_alone(tmp_path: Path) -
 
 
 async def test_a_socket_whose_owner_hangs_is_left_alone(tmp_path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as hanging, socket.socket(socket.AF_UNIX) as waiting:
-        hanging.bind(str(tmp_path / "control.sock"))
-        hanging.listen(0)
-        waiting.connect(str(tmp_path / "control.sock"))
+    with SocketFile(tmp_path / "control.sock", NEW_NAME, 0o660).make(1), ExitStack() as waiting:
+        fill_backlog(tmp_path / "control.sock", waiting)
         with pytest.raises(ControlError, match="another gpuwarden answers"):
             await control(tmp_path, deadline=0.3).start()
 
 
+def fill_backlog(path: Path, waiting: ExitStack) -> None:
+    """Connect to the socket until no more clients can wait there."""
+    with suppress(BlockingIOError):
+        while True:
+            waiting.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)).connect(
+                str(path)
+            )
+
+
 ENDED = """
-import ctypes, socket, sys, threading, time
-listener = socket.socket(socket.AF_UNIX)
-listener.bind(sys.argv[1])
-listener.listen()
+import ctypes, sys, threading, time
+from pathlib import Path
+from gpuwarden.publish.sockets.unix_socket import SocketFile
+listener = SocketFile(Path(sys.argv[1]), "control.new", 0o660).make(1)
 threading.Thread(target=time.sleep, args=(1000,)).start()
 print("listens", flush=True)
 ctypes.CDLL(None).pthread_exit(None)
@@ -356,10 +364,16 @@ ctypes.CDLL(None).pthread_exit(None)
 """Its first thread has exited and another one stays, as of a killed daemon with a thread in an uninterruptible sleep."""
 
 
-async def test_a_socket_of_an_ended_daemon_with_a_thread_that_cannot_end_is_replaced(tmp_path: Path) -> None:
+@pytest.mark.parametrize("full", [False, True])
+async def test_a_socket_of_an_ended_daemon_with_a_thread_that_cannot_end_is_replaced(
+    tmp_path: Path, full: bool
+) -> None:
     path = tmp_path / "control.sock"
-    command = [sys.executable, "-c", ENDED, str(path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as ended:  # noqa: ASYNC220 - it is started at once
+    with subprocess.Popen(  # noqa: ASYNC220 - it is started at once
+        [sys.executable, "-c", ENDED, str(path)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    ) as ended:
         try:
             assert ended.stdout is not None
             ended.stdout.readline()
@@ -368,8 +382,11 @@ async def test_a_socket_of_an_ended_daemon_with_a_thread_that_cannot_end_is_repl
                     await asyncio.sleep(0.01)
             async with client(path):
                 pass
-            async with listening(tmp_path) as control:
-                assert (await ask(control.path, {"verb": "echo"}))["ok"]
+            with ExitStack() as waiting:
+                if full:
+                    fill_backlog(path, waiting)
+                async with listening(tmp_path) as control:
+                    assert (await ask(control.path, {"verb": "echo"}))["ok"]
         finally:
             ended.kill()
 

@@ -49,14 +49,16 @@ class SocketUnavailable(SocketError):  # noqa: N818 - a state of the folder
 class SocketFile:
     """The file of a listening socket. Its calls block only as long as the file system does.
 
-    `new`: another name in the same folder, which no client uses. `passed`: a socket at `path` on which systemd listens,
-    also while the daemon does not run. It is used while its file exists; systemd removes the file.
+    A link beside it, with the suffix `.pid`, names the process that listens, which the kernel tells only clients that it
+    lets connect. `new`: another name in the same folder, which no client uses. `passed`: a socket at `path` on which
+    systemd listens, also while the daemon does not run. It is used while its file exists; systemd removes the file.
     """
 
     def __init__(self, path: Path, new: str, mode: int, passed: socket.socket | None = None) -> None:
         self.path = path
         self._passed = passed
         self._new = path.with_name(new)
+        self._pid = path.with_suffix(".pid")
         self._mode = mode
         self._inode = 0
         self._systemds = False
@@ -86,6 +88,7 @@ class SocketFile:
         with contextlib.suppress(OSError):
             if self.is_current() and not self._systemds:
                 self.path.unlink()
+                self._pid.unlink(missing_ok=True)
 
     def _is_at_path(self, passed: socket.socket) -> bool:
         """Return True if clients that connect to `path` reach this socket. Raises OSError."""
@@ -109,8 +112,10 @@ class SocketFile:
         except (FileNotFoundError, ConnectionRefusedError):
             return
         except OSError as error:
-            if error.errno != errno.EAGAIN:  # EAGAIN: its backlog is full, so a process listens
+            if error.errno != errno.EAGAIN:  # EAGAIN: its backlog is full
                 raise SocketUnavailable(f"cannot read {self.path}: {error}; check the run directory") from error
+            if has_ended(self._recorded_pid()):
+                return
         raise SocketError(f"another gpuwarden answers on {self.path}; stop it, or give this one another --run-dir")
 
     def _bind(self, backlog: int) -> socket.socket:
@@ -118,6 +123,7 @@ class SocketFile:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             self._new.unlink(missing_ok=True)
+            self._record_pid()
             listener.bind(os.fspath(self._new))
             self._new.chmod(self._mode)
             listener.listen(backlog)
@@ -127,6 +133,19 @@ class SocketFile:
             listener.close()
             raise
         return listener
+
+    def _record_pid(self) -> None:
+        """Replace the link that names this process. Without one, a full backlog counts as that of a running daemon."""
+        with contextlib.suppress(OSError):
+            self._new.symlink_to(str(os.getpid()))
+            self._new.replace(self._pid)
+
+    def _recorded_pid(self) -> int:
+        """Return the process that listens, as it recorded; 0 if unknown."""
+        try:
+            return int(self._pid.readlink().name)
+        except (OSError, ValueError):
+            return 0
 
 
 class Verbs(Generic[Who]):
