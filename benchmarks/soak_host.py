@@ -40,7 +40,7 @@ _SINFO = r"""#!/bin/sh
 state=IDLE since=Unknown reason=none
 [ -e "$0.drained" ] && { state=IDLE+DRAIN; { read -r since; read -r reason; } <"$0.drained"; }
 case "$*" in
-*Comment*) printf 'n1\037gpu\037%s\037%s\037root\037gpu:8\037(null)\037(null)\037%s\036' "$state" "$since" "$reason" ;;
+*Comment*) printf 'n1\037gpu\037%s\037%s\037gpu:8\037(null)\037(null)\037%s\036' "$state" "$since" "$reason" ;;
 *) printf 'n1\037gpu\037%s\037%s\037gpu:8\037%s\036' "$state" "$since" "$reason"
    printf 'n2\037gpu\037IDLE\037Unknown\037gpu:8\037none\036n3\037gpu\037IDLE\037Unknown\037gpu:8\037none\036' ;;
 esac

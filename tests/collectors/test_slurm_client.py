@@ -172,7 +172,7 @@ async def test_closing_ends_what_runs(programs: Programs) -> None:
     assert not Path(f"/proc/{pid.read_text().strip()}").exists()
 
 
-NODE = "printf 'n1\\037gpu\\037idle\\037Unknown\\037Unknown\\037gpu:4\\037(null)\\037(null)\\037none\\036\\n'"
+NODE = "printf 'n1\\037gpu\\037idle\\037Unknown\\037gpu:4\\037(null)\\037(null)\\037none\\036\\n'"
 
 
 @pytest.mark.parametrize(

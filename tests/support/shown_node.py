@@ -27,7 +27,7 @@ class ShownNode:
         return self.client.routine
 
     def shows(self, state: str, reason: str) -> None:
-        fields = ("n1", "gpu", state, "1795316951", "root", "gpu:8", "", "", reason)
+        fields = ("n1", "gpu", state, "1795316951", "gpu:8", "", "", reason)
         (self._folder / "node").write_text("\x1f".join(fields) + "\x1e\n")
 
     def asked(self, program: str) -> list[str]:

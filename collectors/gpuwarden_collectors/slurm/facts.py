@@ -25,8 +25,6 @@ class NodeFacts:
     """Text of the reason; empty if there is none."""
     reason_at: float | None = None
     """When it was set, Unix time by the controller's clock."""
-    reason_by: str = ""
-    """Name of the user who set it."""
     partitions: tuple[str, ...] = ()
     """The partitions that the node is in."""
     gpus: int = 0

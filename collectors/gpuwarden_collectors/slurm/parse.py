@@ -3,33 +3,28 @@
 `sinfo` prints fields without fixed width, separated by control characters, because a reason may contain anything,
 even line breaks. The output is the same from 22.05 to 26.05 (src/sinfo/print.c of each release), and so are the parts
 of `scontrol show node` that are read.
+
+No field names a user: sinfo would look up the author of a reason, who may be in a directory that hangs.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TypedDict
 
 from gpuwarden_collectors.slurm.errors import OddAnswer, one_line
 from gpuwarden_collectors.slurm.facts import NodeFacts, NodeTexts
 
 _BETWEEN, _END = "\x1f", "\x1e"  # unit and record separator
-_FIELDS = ("NodeList", "PartitionName", "StateComplete", "Timestamp", "User", "Gres", "Comment", "Extra", "Reason")
+_FIELDS = ("NodeList", "PartitionName", "StateComplete", "Timestamp", "Gres", "Comment", "Extra", "Reason")
 _ROW = ("NodeList", "PartitionName", "StateComplete", "Timestamp", "Gres", "Reason")
 _TEXTS = ("NodeList", "Comment", "Extra")
 _NOTHING = ("", "(null)", "none", "Unknown")
 _STATE = re.compile(r"[A-Za-z_]+(\+[A-Za-z_]+)*")
 _GPU = re.compile(r"(?:^|,)gpu(?::[^,:()]*?)*?(?::(\d{1,5}))?(?=\(|,|$)")
 """Matches `gpu:4`, `gpu:h100:8(S:0-1)`; a bare `gpu` means one."""
-_SHOWN_REASON = re.compile(r"(.*) \[([^\[\]@]*)@([^\[\]@]*)\]")
+_SHOWN_REASON = re.compile(r"(.*) \[[^\[\]@]*@([^\[\]@]*)\]")
 _MOVED_IN = " " * 10
-
-
-class _Reason(TypedDict):
-    reason: str
-    reason_by: str
-    reason_at: float | None
 
 
 def _format(fields: tuple[str, ...]) -> str:
@@ -81,7 +76,6 @@ def _node(record: dict[str, str]) -> NodeFacts:
         flags=flags,
         reason=_text(record["Reason"]),
         reason_at=_time(record["Timestamp"]),
-        reason_by=_text(record.get("User", "")),
         partitions=(record["PartitionName"],),
         gpus=_gpus(record["Gres"]),
         comment=_text(record.get("Comment", "")),
@@ -96,12 +90,14 @@ def shown_node(text: str) -> NodeFacts:
     if "NodeName" not in pairs or "State" not in pairs:
         raise OddAnswer(f"scontrol reports {one_line(text)!r}")
     base, flags = _state(pairs["State"])
+    reason, reason_at = _shown_reason(tail)
     partitions = pairs.get("Partitions", "")
     return NodeFacts(
         name=pairs["NodeName"],
         base=base,
         flags=flags,
-        **_shown_reason(tail),
+        reason=reason,
+        reason_at=reason_at,
         partitions=tuple(partitions.split(",")) if partitions else (),
         gpus=_gpus(pairs.get("Gres", "")),
         comment=_shown(text, "Comment"),
@@ -109,13 +105,13 @@ def shown_node(text: str) -> NodeFacts:
     )
 
 
-def _shown_reason(text: str) -> _Reason:
-    """Parses the reason: author and time follow its first line; further lines are indented by ten blanks."""
+def _shown_reason(text: str) -> tuple[str, float | None]:
+    """Parses the reason and its time: author and time follow its first line; further lines are indented by ten blanks."""
     first, *more = text.splitlines() or [""]
     match = _SHOWN_REASON.fullmatch(first)
-    reason, by, at = match.groups() if match else (first.strip(), "", "")
+    reason, at = match.groups() if match else (first.strip(), "")
     others = (line.removeprefix(_MOVED_IN) for line in more if line.startswith(_MOVED_IN))
-    return {"reason": "\n".join((reason, *others)), "reason_by": by, "reason_at": _time(at)}
+    return "\n".join((reason, *others)), _time(at)
 
 
 def _shown(text: str, name: str) -> str:

@@ -80,8 +80,8 @@ def test_a_reboot_or_power_down_that_waits_for_jobs_lets_new_ones_start(state: s
     ["Not responding", "reboot issued", "reboot complete", "Low RealMemory (reported:1 < 100.00% of configured:2)"],
 )
 def test_a_suffix_that_slurm_appends_from_23_02_on_is_separated_from_gpuwardens_reason(suffix: str) -> None:
-    """Written from its source (src/slurmctld/node_mgr.c): " : " and the message; the user becomes SlurmUser."""
-    node_state = node_state_of(node("down+drain", f"{FAILURE} : {suffix}", reason_by="slurm"), NOW, pool=None)
+    """Written from its source (src/slurmctld/node_mgr.c): " : " and the message."""
+    node_state = node_state_of(node("down+drain", f"{FAILURE} : {suffix}"), NOW, pool=None)
     assert (node_state.owner, node_state.reason, node_state.suffix) == (Owner.OURS, FAILURE, suffix)
 
 
