@@ -19,7 +19,7 @@ RECORDED = json.loads(
 )
 TOKEN = RECORDED["token"]
 TRAINING = SlurmJob(
-    id=35, uid=0, state="running", nodes="n[1-2]", node_count=2, partition="gpu", batch=True, batch_host="n1", requeue=True,
+    id=35, uid=0, state="running", nodes="n[1-2]", node_count=2, partition="gpu", batch=True, requeue=True,
     started=1795316949.0, comment="gpuwarden:signal=USR1  |   ü", admin_comment="gpuwarden:ckpt@n2@1795316693", called="35",
     name="a|b c", pinned="n[1-2]",
 )  # fmt: skip
@@ -32,7 +32,6 @@ PLAIN = (
     "1",
     "gpu",
     "1",
-    "n1",
     "1",
     "0",
     "1795316949",
@@ -74,7 +73,6 @@ def test_no_jobs_are_no_jobs() -> None:
     [
         ("StartTime", "N/A", "started", 0.0),
         ("StartTime", "Unknown", "started", 0.0),
-        ("BatchHost", "n/a", "batch_host", ""),
         ("BatchFlag", "0", "batch", False),
         ("BatchFlag", "2", "batch", True),
         ("State", "COMPLETING", "state", "completing"),

@@ -35,7 +35,7 @@ async def test_each_node_gets_its_jobs_and_their_processes_with_one_call_each(sl
     job = (await read_jobs(commands, "n1"))[number]
     assert commands.client.calls == before + 1
     assert (job.id, job.called, job.uid, job.state) == (number, str(number), 65534, "running")
-    assert (job.nodes, job.node_count, job.batch, job.batch_host) == ("n[1-2]", 2, True, "n1")
+    assert (job.nodes, job.node_count, job.batch) == ("n[1-2]", 2, True)
     assert (job.requeue, job.restarts, job.pinned) == (True, 0, "n[1-2]")
     assert job.started > 0
     assert (job.comment, job.admin_comment, job.name) == ("gpuwarden:signal=USR1 |   7|running", "ticket 4711", "a|b c")

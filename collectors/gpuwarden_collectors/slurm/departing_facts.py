@@ -33,8 +33,6 @@ class SlurmJob:
     partition: str = ""
     batch: bool = False
     """True if it has a batch script."""
-    batch_host: str = ""
-    """The node that runs the batch script."""
     requeue: bool = False
     """True if it may be requeued."""
     restarts: int = 0

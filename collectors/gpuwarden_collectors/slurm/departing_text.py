@@ -16,7 +16,7 @@ from gpuwarden_collectors.slurm.settings import release_of
 
 _FIELDS = tuple(
     """
-    JobID JobArrayID UserID State NodeList NumNodes Partition BatchFlag BatchHost Requeue RestartCnt StartTime
+    JobID JobArrayID UserID State NodeList NumNodes Partition BatchFlag Requeue RestartCnt StartTime
     ReqNodes admin_comment Name Comment""".split()
 )
 _NOTHING = ("", "(null)", "n/a", "N/A", "None", "Unknown")
@@ -68,7 +68,6 @@ def _job(record: dict[str, str]) -> SlurmJob:
         node_count=_number(record, "NumNodes"),
         partition=_text(record["Partition"]),
         batch=_number(record, "BatchFlag") > 0,  # counts launches: 2 after a prolog refused the job (seen with 25.11)
-        batch_host=_text(record["BatchHost"]),
         requeue=record["Requeue"] == "1",
         restarts=_number(record, "RestartCnt"),
         started=_time(record["StartTime"]),

@@ -18,7 +18,7 @@ _SQUEUE = r"""
 token=$(echo "$*" | sed 's/.*JobID:0|\([0-9a-f]*\)|.*/\1/')
 state=RUNNING restarts=0
 [ ! -e requeued ] || { state=PENDING; restarts=1; }
-for value in 9 9+0 1001 $state n1 1 gpu 1 n1 1 $restarts 1795316951 '' '' train; do printf '%s|%s|' "$value" $token; done
+for value in 9 9+0 1001 $state n1 1 gpu 1 1 $restarts 1795316951 '' '' train; do printf '%s|%s|' "$value" $token; done
 printf '|%s.\n' $token
 """
 
