@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import is_dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from gpuwarden_collectors.options import Bounds, Misfit, PolledOptions, bounds, 
 
 def misfits(table: Any, path: str = "") -> Iterator[Misfit]:
     """Yields the values out of bounds in a table and its subtables, and the misfits that polled sources report."""
-    if isinstance(table, Mapping):
+    if isinstance(table, dict):  # each subclass of Mapping would keep a reference to each class that it was asked about
         for name, value in table.items():
             yield from misfits(value, _below(path, name))
     elif is_dataclass(table):

@@ -69,7 +69,9 @@ def _table(converter: Converter, cls: type) -> Callable[[Any, Any], Any]:
     omitted: Any = {each.name: override(omit=True) for each in dataclasses.fields(cls) if each.name not in names}
     paths: Any = {key.name: override(struct_hook=_searched) for key in keys(cls) if is_searched(key)}
     lists: Any = {key.name: override(struct_hook=_text_list) for key in keys(cls) if is_text_list(key)}
-    fill: Any = make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=True, **omitted, **paths, **lists)
+    fill: Any = make_dict_structure_fn(
+        cls, converter, _cattrs_forbid_extra_keys=True, _cattrs_use_linecache=False, **omitted, **paths, **lists
+    )
 
     def table(value: Any, kind: Any) -> Any:
         if not isinstance(value, dict):
