@@ -8,10 +8,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from gpuwarden.base.peer import Peer
 from gpuwarden.control.handlers import Verbs
 from gpuwarden.health.model import Event, EventKind
 from gpuwarden.ledger.store import Entry, Store
+from gpuwarden.publish.metrics.exposition import Holder, Renderer
 from gpuwarden_collectors.base import host_clock
+from support.snapshots import snapshot
 
 
 def event(wall_offset: float = 0.0) -> Event:
@@ -32,6 +35,13 @@ async def test_concurrent_requests_all_get_the_whole_history(tmp_path: Path) -> 
     asked = verbs(tmp_path / "ledger.db", event())
     answers = await asyncio.gather(*(asked.events_since(0.0, 100) for _ in range(8)))
     assert [len(answer) for answer in answers] == [20] * 8
+
+
+async def test_an_operator_is_told_where_the_ledger_is(tmp_path: Path) -> None:
+    asked = verbs(tmp_path / "ledger.db")
+    asked._service.holder = Holder(Renderer(), snapshot())
+    answer = await asked.table()["status"]({}, Peer(1, 0, frozenset({0})))
+    assert answer["state_dir"] == str(tmp_path)
 
 
 async def test_without_a_ledger_events_still_in_memory_are_returned(tmp_path: Path) -> None:

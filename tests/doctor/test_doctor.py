@@ -23,6 +23,7 @@ from gpuwarden.features.slurm.settings import settings
 from gpuwarden_collectors.slurm.options import SlurmOptions
 from gpuwarden_collectors.slurm.settings import parse_config
 from support.commands import environment
+from support.control_server import result, serving
 from support.daemons import FakeHost
 from support.hung_mounts import hung_mount
 from support.slurm_hooks import SCRIPTS
@@ -94,6 +95,20 @@ def test_a_running_daemon_answers(host: FakeHost) -> None:
     assert before["host scrapes"]["found"] == "no client has read /metrics since the daemon started"
     assert rows["host scrapes"]["found"].endswith("ago by a program without a name")
     assert {name for name, row in rows.items() if row["grade"] != "ok"} <= OF_THIS_MACHINE
+
+
+def test_the_state_directory_is_that_of_the_daemon_that_answers(tmp_path: Path) -> None:
+    """An option or a variable of its unit names it, which is not in the configuration that the doctor reads."""
+    host = FakeHost(tmp_path, 2)
+    its_own, configured = tmp_path / "elsewhere", tmp_path / "configured"
+    answer = {"state_dir": str(its_own)}
+    host.configure()
+    with serving(host.run_dir, lambda asked: result(answer)):
+        _, rows = examine(host)
+        named = host.command("doctor", "--json", "--config", host.config, "--state-dir", configured)
+    assert rows["host state directory"]["found"].startswith(f"{its_own} ")
+    (row,) = (row for row in json.loads(named.stdout)["rows"] if row["check"] == "state directory")
+    assert row["found"].startswith(f"{configured} ")
 
 
 @pytest.mark.slow

@@ -26,6 +26,9 @@ def arguments(parser: Parser) -> None:
     parser.add_config()
     parser.add_run_dir()
     parser.add_argument(
-        "--state-dir", metavar="D", type=folder, help="directory of the ledger (default: state.dir, /var/lib/gpuwarden)"
+        "--state-dir",
+        metavar="D",
+        type=folder,
+        help="directory of the ledger (default: that of the running daemon, else state.dir)",
     )
     parser.add_json()

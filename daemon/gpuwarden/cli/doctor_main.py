@@ -7,7 +7,7 @@ import asyncio
 import json
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from gpuwarden.cli.client import Daemon
@@ -34,6 +34,8 @@ def main(options: argparse.Namespace) -> int:
         rows = [fail("configuration", text, "correct it (gpuwarden config check); the rows below use the defaults")]
     running = _running(options.run_dir or config.run.dir)
     rows.append(daemon(running, config))
+    if options.state_dir is None:
+        config = _with_state_of(running, config)
 
     try:
         if running.status:
@@ -51,6 +53,12 @@ def main(options: argparse.Namespace) -> int:
     else:
         print("\n".join(_shown(rows)))
     return _EXIT[worst(rows)]
+
+
+def _with_state_of(running: Running, config: Config) -> Config:
+    """Return the configuration with the state directory of the running daemon, which an option of its unit may name."""
+    folder = running.status.get("state_dir")
+    return replace(config, state=replace(config.state, dir=Path(folder))) if isinstance(folder, str) else config
 
 
 def _read_again(options: argparse.Namespace, row: Row) -> Row:

@@ -86,9 +86,10 @@ class Verbs:
             return [recorded.event for recorded in reader.events(since=since, limit=limit, newest=newest)]
 
     async def _status(self, _: dict[str, Any], __: Peer) -> Any:
-        """The document of /v1/status, plus the client that scrapes the metrics, which only operators see."""
+        """The document of /v1/status, plus what only operators see: who scrapes the metrics, and where the ledger is."""
         holder, now = self._service.holder, self._clock()
-        return status.status(holder.snapshot, now) | {"scraped": status.scraped(holder.scraped, now)}
+        own = {"scraped": status.scraped(holder.scraped, now), "state_dir": str(self._ledger.parent)}
+        return status.status(holder.snapshot, now) | own
 
     async def _events(self, arguments: dict[str, Any], _: Peer) -> Any:
         since, limit = arguments.get("since"), arguments.get("limit", 1000)

@@ -176,6 +176,18 @@ def test_a_requested_finding_that_only_an_unread_ledger_could_have_is_told_as_un
         assert not re.search(r"(?i)\bno(?:ne)?(?: failure)?(?: is)? in force", said)
 
 
+def test_ledger_and_black_box_are_those_of_the_daemon_that_answers(host: BundleHost) -> None:
+    """An option or a variable of its unit names its state directory, which is not in the configuration read here."""
+    status: dict[str, object] = {"findings": [], "gpus": [], "state_dir": str(host.state_dir)}
+    run_dir = host.folder / "run"
+    host.config.write_text(host.config.read_text().replace(str(host.state_dir), str(host.folder / "another")))
+    with serving(run_dir, lambda asked: result(status if asked["verb"] == "status" else [])):
+        done = host.bundle(FINDING)
+    assert done.returncode == 0, done.stderr
+    assert f"about: {FINDING}\n" in done.stdout
+    assert FINDING in only_archive(host).read("events.jsonl")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("status", "inventory"),

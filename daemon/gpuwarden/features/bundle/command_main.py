@@ -55,6 +55,7 @@ def order_of(options: argparse.Namespace, environment: Mapping[str, str]) -> Ord
         config_file=options.config,
         run_dir=folder or config.run.dir,
         state_dir=options.state_dir or config.state.dir,
+        state_dir_named=options.state_dir is not None,
         anonymise=options.anonymise,
     )
 

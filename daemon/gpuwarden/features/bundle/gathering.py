@@ -86,8 +86,9 @@ class Gathered:
 async def gathered(order: Order, work: Path) -> Gathered:
     """Gather everything. Raises CommandError if none of the requested findings is found."""
     daemon, paths = Daemon(order.run_dir, order.run_dir), order.config.paths
-    status, inventory, cut = await asyncio.gather(
-        got("status", lambda: _status(daemon, order.findings), _DAEMON_WITHIN),
+    status = await got("status", lambda: _status(daemon, order.findings), _DAEMON_WITHIN)
+    order = _located(order, status)
+    inventory, cut = await asyncio.gather(
         got("inventory", lambda: _inventory(daemon), _DAEMON_WITHIN),
         got("ledger", lambda: ledger.slice_of(order.state_dir, order.findings, time.time()), _READ_WITHIN),
     )
@@ -126,6 +127,12 @@ async def got(name: str, work: Callable[[], Value], within: float) -> Got[Value]
         text = " ".join((str(error) or type(error).__name__).split())
         return Got(why=text[:_WHY_MOST], seconds=time.monotonic() - began)
     return Got(value=value, seconds=time.monotonic() - began)
+
+
+def _located(order: Order, status: Got[dict[str, Any]]) -> Order:
+    """Return the order with the state directory of the daemon that answered, which an option of its unit may name."""
+    folder = (status.value or {}).get("state_dir")
+    return order if order.state_dir_named or not isinstance(folder, str) else replace(order, state_dir=Path(folder))
 
 
 def _status(daemon: Daemon, findings: tuple[str, ...]) -> dict[str, Any]:

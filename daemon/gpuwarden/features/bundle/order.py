@@ -23,6 +23,8 @@ class Order:
     run_dir: Path
     """Run directory of the daemon."""
     state_dir: Path
-    """State directory of the daemon."""
+    """State directory of the daemon, as named or configured."""
+    state_dir_named: bool = False
+    """It was named on the command line. Otherwise that of a daemon that answers takes its place."""
     anonymise: bool = False
     """Replace the names of hosts, users, jobs and addresses."""
