@@ -109,6 +109,16 @@ def test_a_later_source_overrides_key_by_key(tmp_path: Path) -> None:
     assert origins["log", "level"] == "--level"
 
 
+def test_a_file_may_begin_with_the_mark_of_editors_on_windows(tmp_path: Path) -> None:
+    file = tmp_path / "gpuwarden.toml"
+    file.write_bytes(b'\xef\xbb\xbfnode = "n1"\r\nmode = "enforce"\r\n')
+    config = load(Sources(file=file, required=True))
+    assert (config.node, config.mode) == ("n1", "enforce")
+    file.write_bytes(b'\xef\xbb\xbfmode = "enforc"\r\n')
+    with pytest.raises(ConfigError, match=r"found 'enforc'.*\(at line 1\)"):
+        load(Sources(file=file, required=True))
+
+
 def test_all_faults_of_all_sources_are_reported_together(tmp_path: Path) -> None:
     (tmp_path / "conf.d").mkdir()
     (tmp_path / "conf.d/a.toml").write_text("[collectors.pci\n")

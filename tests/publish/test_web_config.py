@@ -249,6 +249,11 @@ def test_secrets_that_anybody_may_read_are_a_warning(site: Site) -> None:
     assert "web.yml holds passwords or a key" in "\n".join(read(site.path).warnings)
 
 
+def test_a_file_may_begin_with_the_mark_of_editors_on_windows(site: Site) -> None:
+    site.path.write_bytes(b"\xef\xbb\xbf" + users(a="b").encode())
+    assert read(site.path)
+
+
 def test_a_file_that_is_none_or_too_large_is_refused(site: Site) -> None:
     with pytest.raises(WebConfigError, match="cannot read it: No such file or directory"):
         read(site.path)

@@ -60,7 +60,7 @@ def with_line(fault: Fault, path: KeyPath) -> Fault:
     if not fault.source.startswith("/"):
         return fault
     try:
-        text = read_regular(Path(fault.source), _FILE_MAX).decode("utf-8", "replace")
+        text = read_regular(Path(fault.source), _FILE_MAX).decode("utf-8-sig", "replace")
     except OSError:
         return fault
     lines = lines_of(text).get(path)
@@ -198,12 +198,12 @@ def _parsed(file: Path, data: bytes) -> Layer | Fault:
     if len(data) > _FILE_MAX:
         return Fault(str(file), "", f"expected at most {_FILE_MAX} bytes, found more: is this a configuration file?")
     try:
-        return Layer(str(file), tomllib.loads(data.decode()))
+        return Layer(str(file), tomllib.loads(data.decode("utf-8-sig")))  # editors of Windows begin a file with a mark
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         return Fault(str(file), "", f"expected UTF-8 text, found byte 0x{data[error.start]:02x} (at line {line})")
     except ValueError as error:  # TOMLDecodeError, or an integer of thousands of digits
-        if better := hint(data.decode(), str(error)):
+        if better := hint(data.decode("utf-8-sig"), str(error)):
             return Fault(str(file), "", better)
         end = f"at line {len(data.splitlines())}, the end of the file"
         return Fault(str(file), "", f"is not valid TOML: {error}".replace("at end of document", end))

@@ -43,7 +43,7 @@ class Files:
         """Read the web-config file. Raises FileError."""
         data, _ = self._read(self._config)
         try:
-            return data.decode()
+            return data.decode("utf-8-sig")
         except UnicodeDecodeError:
             raise FileError("it is not text in UTF-8") from None
 
