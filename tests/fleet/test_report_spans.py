@@ -6,11 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuwarden.cli.fleet_report_text import summary
 from gpuwarden.fleet.report.collected import BEGAN, CEASED, LABELS, Collected, Labels, Set
 from gpuwarden.fleet.report.figures import figures, interval, spread
 from gpuwarden.fleet.report.history import Node, joined, nodes_of
 from gpuwarden.fleet.report.outages import OTHER, story
 from gpuwarden.fleet.report.reading import Reading
+from gpuwarden.fleet.report.report import report
 from gpuwarden.fleet.report.spans import Span, Spans, bridged, common, toggled, total, union, without
 from gpuwarden.prometheus.client import Results, Sample
 
@@ -121,6 +123,16 @@ def test_of_what_a_node_has_at_first_sight_the_beginning_is_not_known() -> None:
     assert (outage.began, outage.ended) == (False, True)
     (outage,) = story(node(known=((0.0, 50.0),), failed=((5.0, 50.0),)), 1.0).outages
     assert (outage.began, outage.ended) == (True, False)
+
+
+def test_a_failure_at_first_sight_is_shown_beside_those_that_began() -> None:
+    at_first, begun = node(failed=((0.0, 20.0),)), node("n2", failed=((10.0, 20.0),))
+    of = figures([story(at_first, 1.0)], END)
+    assert (of.failures, of.earlier, of.repair.count) == (0, 1, 0)
+    made = report([at_first, begun], Reading((0.0, END), 1, {}, {}, ()), (), ())
+    assert (made.fleet.failures, made.fleet.earlier) == (1, 1)
+    named = dict(summary(made))
+    assert named["failures"].startswith("1 (and 1 when a node was first seen) in ")
 
 
 def test_one_failure_has_no_mean_and_none_has_nothing() -> None:

@@ -58,7 +58,8 @@ def summary(made: Report) -> Iterator[tuple[str, str]]:
         "unknown",
         f"{percent(of_seen)} of the time: {number(fleet.unknown_hours)} node-hours without an answer of the daemon",
     )
-    yield "failures", f"{fleet.failures:,}{_mtbf(fleet)}"
+    earlier = f" (and {fleet.earlier:,} when a node was first seen)" if fleet.earlier else ""
+    yield "failures", f"{fleet.failures:,}{earlier}{_mtbf(fleet)}"
     out = f"; {fleet.still_out} still out" if fleet.still_out else ""
     yield "time to repair", f"{repair(fleet.repair)}{out}"
     lost = f" ({percent(fleet.gpu_hours_lost / fleet.gpu_hours)})" if fleet.gpu_hours else ""

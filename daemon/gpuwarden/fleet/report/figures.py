@@ -47,7 +47,7 @@ class Figures:
 
     `availability_least`: if all unknown time had been downtime. `mtbf_hours`: available node hours per failure, None
     for fewer than two; `mtbf_low`, `mtbf_high`: its 90 % interval, if failures are independent. `failures`: those that
-    began in the period. `still_out`: outages that have not ended. `gone`: nodes last seen before the end of the period.
+    began in the period. `earlier`: those that the node had when it was first seen. `still_out`: outages that have not ended. `gone`: nodes last seen before the end of the period.
     """
 
     nodes: int
@@ -58,6 +58,7 @@ class Figures:
     availability: float | None
     availability_least: float | None
     failures: int
+    earlier: int
     still_out: int
     gone: int
     mtbf_hours: float | None
@@ -86,6 +87,7 @@ def figures(stories: Iterable[Story], end: float) -> Figures:
         availability=available / known_hours if known_hours else None,
         availability_least=available / (known_hours + unknown) if known_hours else None,
         failures=len(begun),
+        earlier=len(outages) - len(begun),
         still_out=sum(not outage.ended for outage in outages),
         gone=sum(story.node.gone(end) for story in stories),
         mtbf_hours=available / len(begun) if len(begun) >= LEAST else None,
