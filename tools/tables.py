@@ -361,7 +361,7 @@ def endpoints() -> str:
         "Reference of what the daemon serves on `publish.listen` (default `0.0.0.0:9839`), for those who query it.\n\n"
         "```\ncurl -s localhost:9839/heartbeat\n```\n\n"
         "All pages are read-only: `GET` and `HEAD`; a request with a body gets 413. TLS, passwords and limits: "
-        '[serving.md](../use/serving.md). Errors are JSON: `{"error": "…"}`. JSON may gain keys; none is renamed. Names of users and '
+        '[serving.md](../use/serving.md). Errors are JSON: `{"error": "…"}`; a request that is not valid HTTP gets 400 with a text. JSON may gain keys; none is renamed. Names of users and '
         "jobs are in it only with `publish.publish_jobs`. Commands that change the daemon use its Unix socket: "
         "[commands.md](commands.md).\n\n" + MADE + "\n" + table(("page", "contains", "answer"), rows)
     )

@@ -32,7 +32,7 @@ def arguments(parser: Parser) -> None:
         "--web.listen-address",
         metavar="H:P",
         type=_address,
-        help="address for metrics and heartbeat (default: 0.0.0.0:9839; without a host: every address; port 0: any free port)",
+        help="address for metrics and heartbeat (default: 0.0.0.0:9839; without a host: every IPv4 address; [::]:9839: IPv6; port 0: any free port)",
     )
     parser.add_argument(
         "--web.config.file",
@@ -58,5 +58,5 @@ def arguments(parser: Parser) -> None:
 
 
 def _address(text: str) -> str:
-    """Accept `:9839`, as Prometheus' exporters do. The configuration validates the address."""
+    """Accept `:9839`, the form of Prometheus' exporters. The configuration validates the address."""
     return f"0.0.0.0{text}" if text.startswith(":") else text  # noqa: S104 - what the exporters do

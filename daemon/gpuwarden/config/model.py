@@ -74,7 +74,7 @@ class Publish:
     """What is served over HTTP ([serving.md](../use/serving.md))."""
 
     listen: Address = field(default_factory=lambda: Address("0.0.0.0", 9839))  # noqa: S104 - Prometheus comes from outside
-    """The address to listen on; port 0: any free port."""
+    """The address to listen on; port 0: any free port. One address family: a host with IPv6 alone needs `"[::]:9839"`."""
     series: tuple[str, ...] = text_list("default")
     """Which series `/metrics` has ([metrics.md](metrics.md)): `"default"`, what gpuwarden's rules, dashboards and commands read and dcgm-exporter's
     default counters; `"full"`, all; or a list of names, in which `"default"` stands for all of that set.
