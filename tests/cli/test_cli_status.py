@@ -61,6 +61,16 @@ def test_a_healthy_node_is_a_headline_and_a_row_for_each_gpu() -> None:
     assert len(lines) == 6
 
 
+def test_a_failure_that_no_scheduler_hears_of_is_said_to_be_so() -> None:
+    failed = snapshot(2, health=Health.FAILURE, findings=[finding("xid", gpu(slot(1)), detail="79")])
+    said = "enforcement:\n  no scheduler is configured: nothing takes this node out"
+    assert said in text(failed)
+    assert said not in text(snapshot(2))
+    assert said not in text(replace(failed, service=replace(failed.service, simulated=True)))
+    drained = replace(failed, enforced=replace(failed.enforced, actuators=("slurm",)))
+    assert said not in text(drained)
+
+
 def test_an_incident_is_shown_as_one_with_its_cause_first() -> None:
     cause = finding("xid", gpu(slot(2)), detail="79")
     others = [replace(finding("sxid", Subject("switch", at), detail="20034"), caused_by=cause.key) for at in SWITCHES]

@@ -11,7 +11,7 @@ Document = dict[str, Any]
 
 
 def enforcement_lines(status: Document) -> Iterator[str]:
-    """Yield lines about notices, exclusions and orders; none without a scheduler or an order of an operator."""
+    """Yield lines about notices, exclusions and orders; without a scheduler, that a failure excludes nowhere."""
     enforcement = status.get("actions") or {}
     yield from _notice_lines(status)
     if "operator" in status.get("excluded_by", ()):
@@ -20,6 +20,8 @@ def enforcement_lines(status: Document) -> Iterator[str]:
     yield from _override_lines(enforcement.get("overridden"))
     for scheduler in enforcement.get("schedulers", ()):
         yield _scheduler(scheduler)
+    if status["status"] == "failure" and enforcement.get("schedulers") == [] and not status.get("simulated"):
+        yield _NO_SCHEDULER
     for action in enforcement.get("wanted", ()):
         # An operator's restoration has no reason.
         reason = f" ({clean(action['reason'])})" if action["reason"] else ""
@@ -61,6 +63,10 @@ def _strictest_first(text: str) -> bool:
     return _RESTORE not in text
 
 
+_NO_SCHEDULER = (
+    "no scheduler is configured: nothing takes this node out, and only programs that read the heartbeat, the verdict file "
+    "or a socket of gpuwarden give it no work"
+)
 _COMES_BACK, _BY_PERSON, _RESTORE = "it comes back ", "(gpuwarden restore)", "`gpuwarden restore`"
 """Phrases in the daemon's texts about an exclusion that ends by itself, and about one that a person ends."""
 
