@@ -182,14 +182,14 @@ def show_drift(
             json.dumps({"notes": list(notes), "nodes": len(rows), "drift": [asdict(outlier) for outlier in outliers]})
         )
     else:
-        print("\n".join(_text(rows, outliers)))
+        print("\n".join(_text(len(rows) - lone, outliers)))
         print_notes(notes)
     return int(bool(outliers))
 
 
-def _text(rows: Sequence[Row], outliers: Sequence[Drift]) -> Iterator[str]:
+def _text(compared: int, outliers: Sequence[Drift]) -> Iterator[str]:
     yield (
-        f"{len(outliers)} difference{'s' * (len(outliers) != 1)} among {len(rows)} node{'s' * (len(rows) != 1)} that should be alike"
+        f"{len(outliers)} difference{'s' * (len(outliers) != 1)} among {compared} node{'s' * (compared != 1)} that should be alike"
     )
     if outliers:
         yield ""
