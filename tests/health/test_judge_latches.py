@@ -170,6 +170,16 @@ def test_a_gpu_that_dies_in_a_slot_from_which_another_board_had_moved_is_missed(
     assert [str(finding.key) for finding in host.findings] == [f"gpu_missing@gpu/{slot(0)}"]
 
 
+def test_an_acknowledgement_without_its_gpu_is_answered_with_the_ids_in_force() -> None:
+    host = Host(2)
+    host.change(1, ecc_uncorrected_volatile=1)
+    host.run(20)
+    with pytest.raises(ValueError, match=rf"did you mean ecc_uncorrectable@gpu/{slot(1)}\?$"):
+        host.acknowledge("ecc_uncorrectable")
+    with pytest.raises(ValueError, match=r"`gpuwarden status` lists them with their ids$"):
+        host.acknowledge("gpu_missing")
+
+
 def test_a_latch_that_can_no_longer_be_observed_is_ended_by_an_operator() -> None:
     host = Host(2)
     host.change(1, ecc_uncorrected_volatile=1)

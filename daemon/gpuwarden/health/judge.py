@@ -336,13 +336,19 @@ def acknowledge(state: State, key: Key, by: str, now: Stamp, boot_id: str) -> Ev
     """Return the event by which an operator ends a finding that is no longer seen. Raises ValueError for others."""
     track = state.tracks.get(key)
     if track is None or not track.raised:
-        raise ValueError(f"there is no finding {key}; `gpuwarden status` lists them with their ids")
+        alike = [str(other) for other, of in state.tracks.items() if of.raised and _named(other) == _named(key)]
+        listed = f"did you mean {' or '.join(alike[:8])}?" if alike else "`gpuwarden status` lists them with their ids"
+        raise ValueError(f"there is no finding {key}; {listed}")
     observed_now = not track.latched and track.clean_since is None
     row = condition(key.code)
     from_memory = row is not None and row.from_memory
     if observed_now and 0.0 <= now.boottime - track.last_seen.boottime <= STILL_SEEN and not from_memory:
         raise ValueError(f"{key} is still seen, so it cannot be acknowledged away: {_ends(track)}")
     return Event(kind=EventKind.ACKNOWLEDGED, at=now, boot_id=boot_id, key=key, data={"by": by})
+
+
+def _named(key: Key) -> tuple[str, str]:
+    return key.code, key.detail
 
 
 def _ends(track: Track) -> str:
