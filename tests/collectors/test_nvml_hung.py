@@ -146,6 +146,22 @@ async def test_a_gpu_whose_handle_hangs_is_named_and_avoided(worker: Make, fake:
     assert answers(seen) == {index: GpuAnswer.HUNG if index == HUNG else GpuAnswer.OK for index in range(8)}
 
 
+@pytest.mark.slow
+async def test_a_gpu_whose_first_call_hangs_in_each_new_worker_keeps_its_name(worker: Make, fake: FakeNvml) -> None:
+    """The next worker has never seen its address, and first asks for its handle, in which it hangs."""
+    nvml = reader(worker, fake)
+    await observed(nvml)
+    fake.hang(HUNG, "nvmlDeviceGetHandleByIndex_v2")
+    assert (await nvml.observe()).outcome is PassOutcome.TIMED_OUT
+    while report(seen := await observed(nvml)).restarts < 2:
+        assert seen.facts is not None
+        assert seen.facts.gpus[HUNG].slot == SLOT
+    passes = [await observed(nvml) for _ in range(3)]
+    assert {seen.facts.gpus[HUNG].slot for seen in passes if seen.facts} == {SLOT}
+    assert {answers(seen)[HUNG] for seen in passes} == {GpuAnswer.HUNG}
+    assert {(report(seen).pid, report(seen).restarts) for seen in passes} == {(report(passes[0]).pid, 2)}
+
+
 # --- a driver that initialises its GPUs, as without persistence mode, when they are asked for
 
 

@@ -192,7 +192,7 @@ class NvmlReader:
                     continue
                 partial(_by_index(facts))
                 del facts[slots[index] or f"?{index}"]
-                handles[index] = self._locate(index, count)
+                handles[index] = self._locate(index, count, slots[index])
                 slots[index] = handles[index][1] or slots[index]
             handle, _, error = handles[index]
             slot = slots[index]
@@ -227,14 +227,14 @@ class NvmlReader:
                 return index
         return None
 
-    def _locate(self, index: int, count: int) -> _Located:
-        """Returns the handle and slot of the GPU with this index, or the error."""
-        located = self._handle(index, count)
+    def _locate(self, index: int, count: int, known: str = "") -> _Located:
+        """Returns the handle and slot of the GPU with this index, or the error. `known`: its slot, by an earlier worker."""
+        located = self._handle(index, count, known)
         self._time.add(index)
         return located
 
-    def _handle(self, index: int, count: int) -> _Located:
-        last = self._slots[index] if len(self._slots) == count else ""
+    def _handle(self, index: int, count: int, known: str) -> _Located:
+        last = known or (self._slots[index] if len(self._slots) == count else "")
         self.page.part(last or _nameless(index), index, count)
         nvml, handle = self._nvml, None
         call = "nvmlDeviceGetHandleByIndex"
