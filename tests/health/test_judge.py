@@ -17,7 +17,7 @@ from gpuwarden.health.state import fold
 from gpuwarden.health.view import Rules, Sight
 from gpuwarden_collectors.base import PassOutcome
 from gpuwarden_collectors.event_facts import GpuResetEvent, LogGap, Source, SxidEvent
-from gpuwarden_collectors.facts import CallError, GpuAnswer, LinkFacts, NvmlFacts, NvmlProblem
+from gpuwarden_collectors.facts import CallError, GpuAnswer, GpuFacts, LinkFacts, NvmlFacts, NvmlProblem
 from support.hosts import Host, slot
 from support.quick import first_quick
 
@@ -62,6 +62,32 @@ def test_a_gpu_at_which_the_driver_hangs_fails_after_as_long_a_silence_as_the_wh
     host.uptime += 4
     host.step()
     assert (host.health, host.codes) == (Health.FAILURE, ["gpu_unresponsive"])
+
+
+@pytest.mark.parametrize("numbers", [(3,), (3, 5)])
+def test_gpus_that_hang_before_they_tell_their_address_are_those_that_the_bus_has_and_nvml_does_not_name(
+    numbers: tuple[int, ...],
+) -> None:
+    """As after a start of the daemon while the driver hangs at the handles of these GPUs."""
+    host = Host(8)
+    host.step()
+    hung = CallError(call="nvmlDeviceGetHandleByIndex", code=0, text="no answer for 20 s")
+    for n in numbers:
+        host.gpus[n] = GpuFacts(slot="", index=n, answer=GpuAnswer.HUNG, silent=20, errors=(hung,))
+    host.run(120)
+    assert [str(f.key) for f in host.findings] == [f"gpu_unresponsive@gpu/{slot(n)}" for n in numbers]
+    assert host.last is not None
+    assert host.last.verdict.unknown == ()
+
+
+def test_a_gpu_that_hangs_without_an_address_hides_none_that_left_the_bus() -> None:
+    host = Host(8)
+    host.step()
+    hung = CallError(call="nvmlDeviceGetHandleByIndex", code=0, text="no answer for 20 s")
+    host.gpus[3] = GpuFacts(slot="", index=3, answer=GpuAnswer.HUNG, silent=20, errors=(hung,))
+    del host.gpus[5], host.devices[5]
+    host.run(120)
+    assert {str(f.key) for f in host.findings} == {f"gpu_unresponsive@gpu/{slot(3)}", f"gpu_missing@gpu/{slot(5)}"}
 
 
 # --- the inventory

@@ -210,8 +210,10 @@ class Sight:
     def of(cls, view: View, rules: Rules, now: Stamp) -> Sight:
         nvml = view.nvml.fresh(now, rules.nvml_fresh_for)
         pci = view.pci.fresh(now, rules.pci_fresh_for)
-        gpus = {} if nvml is None else {gpu.slot: gpu for gpu in nvml.gpus if gpu.slot}
         devices = None if pci is None else {d.slot: d for d in pci.devices if d.kind is PciKind.GPU}
+        if nvml is not None and devices:
+            nvml = _with_hung_named(nvml, devices)
+        gpus = {} if nvml is None else {gpu.slot: gpu for gpu in nvml.gpus if gpu.slot}
         answering = tuple([facts for facts in gpus.values() if facts.answer is GpuAnswer.OK])
         if devices == {} and answering:
             devices = None  # a container's sysfs has no devices: rely on NVML
@@ -230,6 +232,21 @@ class Sight:
     def fresh(self, facts: type[Named]) -> Named | None:
         """Return the newest facts of a host collector, or None if they are stale."""
         return self.view.seen(facts).fresh(self.now, self.rules.host_fresh_for)
+
+
+def _with_hung_named(nvml: NvmlFacts, devices: Mapping[str, PciDevice]) -> NvmlFacts:
+    """Return the facts with the addresses of GPUs that hung before they could tell them, where exactly their devices are
+    left on the bus. NVML numbers GPUs by address.
+    """
+    nameless = [gpu for gpu in nvml.gpus if not gpu.slot]
+    if not nameless or any(gpu.answer is not GpuAnswer.HUNG for gpu in nameless):
+        return nvml
+    named = {gpu.slot for gpu in nvml.gpus}
+    left = sorted(slot for slot, device in devices.items() if not foreign(device) and slot not in named)
+    if len(left) != len(nameless):
+        return nvml
+    slots = iter(left)
+    return replace(nvml, gpus=tuple(gpu if gpu.slot else replace(gpu, slot=next(slots)) for gpu in nvml.gpus))
 
 
 OUR_DRIVERS = ("nvidia", "", "nouveau")
