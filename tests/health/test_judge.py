@@ -103,6 +103,21 @@ def test_a_gpu_that_leaves_the_bus_is_a_failure_at_once() -> None:
     assert [str(f.key) for f in host.findings] == [f"gpu_missing@gpu/{slot(3)}"]
 
 
+def test_a_missing_gpu_that_nvml_lists_without_its_address_is_not_waited_for() -> None:
+    """A reader that starts after the loss gets no handle of it, and so no address."""
+    host = Host(8)
+    host.step()
+    host.devices[3] = replace(host.devices[3], responds=False)
+    lost = CallError(call="nvmlDeviceGetHandleByIndex", code=15, text="GPU is lost")
+    host.gpus[3] = GpuFacts(slot="", index=3, answer=GpuAnswer.LOST, errors=(lost,))
+    host.run(10)
+    assert host.last is not None
+    assert (host.last.verdict.reasons, host.last.verdict.unknown) == (("gpu_missing",), ())
+    host.gpus[5] = GpuFacts(slot="", index=5, answer=GpuAnswer.LOST, errors=(lost,))
+    host.step()
+    assert host.last.verdict.unknown == ("gpu_not_answering",), "another one is not judged yet"
+
+
 def test_a_gpu_that_only_the_bus_has_lost_is_missing_once_nvml_has_no_answer_of_it_and_after_two_passes_at_the_latest() -> (
     None
 ):

@@ -92,7 +92,9 @@ def _unknown(state: State, sight: Sight, expected: int | None, gpus: Sequence[Gp
         yield _CODE_OF[sight.nvml.problem]
     elif absent(sight):
         yield "nvml_not_installed"
-    elif any(gpu.health is Health.UNKNOWN for gpu in gpus) or _nameless(sight) > len(state.given_up):
+    elif any(gpu.health is Health.UNKNOWN for gpu in gpus) or _nameless(sight) > len(state.given_up) + _gone(
+        sight, gpus
+    ):
         yield "gpu_not_answering"
 
 
@@ -108,6 +110,11 @@ _CODE_OF = {
 def _nameless(sight: Sight) -> int:
     """Return how many GPUs NVML lists without even an address."""
     return 0 if sight.nvml is None else sum(not facts.slot for facts in sight.nvml.gpus)
+
+
+def _gone(sight: Sight, gpus: Iterable[GpuVerdict]) -> int:
+    """Return how many failed GPUs are gone and have no address at NVML: each may be one that it lists without."""
+    return sum(gpu.health is Health.FAILURE and not gpu.present and gpu.slot not in sight.gpus for gpu in gpus)
 
 
 def _gpus(state: State, sight: Sight, findings: Sequence[Finding]) -> Iterable[GpuVerdict]:
