@@ -1,6 +1,7 @@
 """slurm.conf of the Slurm that tests run, but for its nodes and partitions.
 
-config_overrides lets a node have more CPUs than this machine; cred_expire=5 lets a requeued job start after 6 s.
+config_overrides lets a node have more CPUs than this machine; cred_expire=5 lets a requeued job start after 6 s. MinJobAge keeps a job that
+has ended for longer than a test takes on a busy machine: a job that is forgotten has no state that a test could wait for.
 """
 
 CONF = """
@@ -30,7 +31,7 @@ MpiDefault=none
 MailProg=/bin/true
 ReturnToService={return_to_service}
 KillWait=2
-MinJobAge=60
+MinJobAge=3600
 SlurmdTimeout={slurmd_timeout}
 SlurmdParameters=config_overrides
 GresTypes=gpu
