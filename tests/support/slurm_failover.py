@@ -56,7 +56,10 @@ class FailoverSlurm(Slurm):
         """The primary is killed."""
         self.stop(CONTROLLER, how=signal.SIGKILL)
 
-    def forgets_nodes(self) -> None:
-        """Lose what is on disk of the nodes: the next controller has them from slurm.conf alone."""
+    def primary_dies_with_its_nodes(self) -> None:
+        """The primary is killed, and what is on disk of the nodes is lost before the backup reads it: that has them from slurm.conf alone."""
+        self.pause(BACKUP)
+        self.primary_dies()
         for file in (self.folder / "state").glob("node_state*"):
             file.unlink()
+        self.resume(BACKUP)
