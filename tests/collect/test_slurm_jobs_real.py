@@ -20,7 +20,7 @@ from support.daemons import FakeHost, RunningDaemon
 from support.disposable import require_disposable_host
 from support.mounts import fill, tmpfs
 from support.scrape import Scrape
-from support.slurm import CONTROLLER, SLURM_PARTS, Slurm, require_slurm, running
+from support.slurm import CONTROLLER, PATIENCE, SLURM_PARTS, Slurm, require_slurm, running
 from support.slurm_rig_hooks import Rig
 from support.whole_lines import whole_lines
 
@@ -151,7 +151,7 @@ def test_a_batch_job_is_watched_and_what_opts_out_or_is_interactive_is_not(
     finally:
         rig.slurm.command("scancel", *rig.slurm.command("squeue", "-h", "--format=%A").split())
         if by_hand is not None:
-            by_hand.wait(60)
+            by_hand.wait(PATIENCE)
 
 
 @pytest.mark.slow

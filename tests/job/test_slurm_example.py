@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.job_world import EXAMPLES, JOB
-from support.slurm import SLURM, Slurm
+from support.slurm import PATIENCE, SLURM, Slurm
 
 pytestmark = SLURM
 
@@ -25,7 +25,7 @@ def test_a_job_that_is_signalled_before_its_time_limit_goes_on_after_a_requeue_w
     environment |= {"PATH": f"{tmp_path}:{environment['PATH']}", "CHECKPOINTS": str(tmp_path / "saved")}
     words = ["sbatch", "--parsable", f"--output={tmp_path}/out", "slurm/train.sbatch"]
     job = subprocess.run(
-        words, cwd=EXAMPLES, env=environment, capture_output=True, text=True, timeout=60, check=True
+        words, cwd=EXAMPLES, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=True
     ).stdout.strip()
 
     def begun() -> list[int]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from support.job_world import EXAMPLES, JOB
-from support.slurm import SLURM, Slurm, require_slurm, running
+from support.slurm import PATIENCE, SLURM, Slurm, require_slurm, running
 from support.slurm_hosts import SlurmHost, excluded_by
 from support.slurm_reconciler import reasons_written
 
@@ -52,7 +52,7 @@ class Training:
         environment |= {"PATH": f"{folder}:{environment['PATH']}", "CHECKPOINTS": str(folder / "saved")}
         words = ["sbatch", "--parsable", f"--output={folder}/out", "slurm/train.sbatch"]
         done = subprocess.run(
-            words, cwd=EXAMPLES, env=environment, capture_output=True, text=True, timeout=60, check=True
+            words, cwd=EXAMPLES, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=True
         )
         self.job = int(done.stdout)
         slurm.wait(lambda: self.begun() and (folder / "saved/latest").exists(), "the job to train, and to save once")

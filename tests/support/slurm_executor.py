@@ -18,10 +18,9 @@ from gpuwarden.policy.model import Notice
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.slurm.client import SlurmClient
 from support.evacuations import BOOT, stamp
-from support.slurm import Slurm
+from support.slurm import PATIENCE, Slurm
 from support.slurm_hanging import HangingCommands
 
-PATIENCE = 60.0
 OWN_REASON = "gpuwarden: termination boot=1b4e28ba instance=i-0af01c23"
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from support.active_test_hosts import PASSES, ActiveHost, ended, gone, wait
-from support.daemons import Json
+from support.daemons import PATIENCE, Json
 from support.fake_nvml_library import uuid_of
 from support.slurm import GPUS, SLURM, Slurm
 
@@ -176,7 +176,7 @@ def _children_of(process: subprocess.Popen[str]) -> bool:
 @pytest.mark.slow
 def test_the_order_that_nobody_is_here_is_refused(node: SlurmNode) -> None:
     process = node.begin("--i-know-nobody-is-here")
-    assert process.wait(60) == 64
+    assert process.wait(PATIENCE) == 64
     process.communicate()
     assert uuid_of(0) not in "".join(node.workers)
 

@@ -23,7 +23,7 @@ from gpuwarden_collectors.slurm.departing import read_job
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 from gpuwarden_collectors.slurm.nodes import read_node
 from support.evacuations import announced, local, process
-from support.slurm import SLURM_PARTS, Slurm
+from support.slurm import PATIENCE, SLURM_PARTS, Slurm
 from support.slurm_executor import ExecutorRig
 from support.slurm_hanging import HangingCommands
 from support.slurm_ranks import Ranks, signal_job, the_job
@@ -151,7 +151,7 @@ async def test_a_job_is_signalled_as_a_whole_while_a_drain_and_a_read_of_the_nod
         asyncio.create_task(client.routine.change("cannot drain", "scontrol", "update", "NodeName=n3", "State=DRAIN")),
         asyncio.create_task(read_node(client.routine, "n1")),
     ]
-    async with asyncio.timeout(60.0):
+    async with asyncio.timeout(PATIENCE):
         while len(programs.hanging) < 2:
             await asyncio.sleep(0.01)
         delivery = Delivery(way=Way.JOB_WIDE, signal="USR1", text="", receivers=(Aim(process(1), "USR1"),))

@@ -91,12 +91,14 @@ def test_a_daemon_that_ends_between_its_two_counts_takes_its_mark_back(slurm: Sl
 
 def test_a_mark_that_slurm_could_not_end_is_ended_once_it_answers(slurm: Slurm) -> None:
     """A mark without an end keeps all other nodes from a repair for an hour by default."""
+    quick = slurm.folder / "quick.conf"  # a client that gives up after 3 s instead of 10
+    quick.write_text(f"{slurm.conf.read_text()}\nMessageTimeout=3\n")
 
     async def refused(_: Commands, __: str) -> str:
         return ""
 
     async def left() -> None:
-        client = SlurmClient(conf=slurm.conf, inherited=slurm.environment, node="n1", timeout=2.0)
+        client = SlurmClient(conf=quick, inherited=slurm.environment, node="n1", timeout=60.0)
         options = TurnOptions(what=REPAIR, done="repaired", lasts=3_600.0, pause=0.0, kept=86_400.0, again=(0.1, 0.2))
         turn = FleetTurn(client, SlurmOptions(enabled=True), options, refused)
         try:

@@ -47,9 +47,9 @@ def test_jobs_that_run_and_marks_are_counted_pending_jobs_apart_and_users_jobs_o
         slurm.wait(lambda: slurm.job_state(users) == "RUNNING", "a user's job of that name to run")
         fleet_tests = counted(slurm)
         assert sorted(held.node for held in fleet_tests.held) == ["n1", "n3"]
-        assert all(abs(held.since - now) < 60 for held in fleet_tests.held)
+        assert all(now - 1 <= held.since <= time.time() + 1 for held in fleet_tests.held)
         assert fleet_tests.pending == 1
-        assert [held.node for held in counted(slurm, LASTS_MOST - 120).held] == ["n3"]
+        assert [held.node for held in counted(slurm, LASTS_MOST - 600).held] == ["n3"]
         assert counted(slurm, LASTS_MOST + 120).held == (), "a job that never finishes completing holds nobody up"
     finally:
         for node in ("n1", "n2"):
