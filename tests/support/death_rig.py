@@ -113,6 +113,16 @@ class Job:
     def state(self) -> str:
         return self.rig.states.get(self.id, "")
 
+    @contextmanager
+    def kept_from_its_end(self) -> Iterator[None]:
+        """Within the block its epilog waits: the job has not ended, though none of its processes may be left."""
+        gate = self.rig.folder / f"gate.{self.id}"
+        gate.touch()
+        try:
+            yield
+        finally:
+            gate.unlink()
+
     def has_ended(self) -> bool:
         return self.state() not in ("", "PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED")
 
@@ -269,6 +279,11 @@ class DyingNode(FakeHost):
         """Return True once a pass has found a process of this job on a GPU: before, a line about the process may be of another job's."""
         document = self.why(name)
         return document is not None and document["use"]["observed_gpu_seconds"] > document["use"]["idle_gpu_seconds"]
+
+    def has_touch(self, name: str, kind: str) -> bool:
+        """Return True once it knows that this happened to the job."""
+        document = self.why(name)
+        return document is not None and any(touch["what"] == kind for touch in document["touches"])
 
     def runs_before(self, name: str) -> int:
         """Return how often it knows that a job of this name has ended before the newest one."""

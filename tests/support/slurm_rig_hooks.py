@@ -46,7 +46,7 @@ class Rig:
         return self.folder / f"run-{node}-slurm/jobs"
 
     def _wrap(self, script: str) -> None:
-        """Wrap the script: it waits in the middle for as long as the test holds the gate, and its output is noted."""
+        """Wrap the script: it waits for as long as the test holds the gate, the epilog for that of its job, and its output is noted."""
         copy = self.folder / f"gpuwarden-slurm-{script}"
         shutil.copy(SCRIPTS / copy.name, copy)
         wrapper = self.folder / script
@@ -57,6 +57,7 @@ class Rig:
             "export GPUWARDEN_RUN_DIR GPUWARDEN_STATE_DIR GPUWARDEN_COMMAND\n"
             f"[ ! -r {self.folder}/variables ] || . {self.folder}/variables\n"
             f"while [ {script} = prolog ] && [ -e {self.folder}/gate ]; do echo >{self.folder}/waiting; /bin/sleep 0.05; done\n"
+            f"while [ {script} = epilog ] && [ -e {self.folder}/gate.$SLURM_JOB_ID ]; do /bin/sleep 0.05; done\n"
             f"{copy} >>{self.folder}/{script}-$SLURMD_NODENAME 2>&1\n"
         )
         wrapper.chmod(0o755)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
+from functools import partial
 
 from features.why.deaths import UNEXPLAINED, Death, Play, Played, Stage
 from gpuwarden.features.why.model import Cause
@@ -25,13 +26,20 @@ def by_itself(order: str) -> Play:
 
 
 def beyond_limit(order: str) -> Play:
-    """Return how a job takes more memory than it may, while nobody fills the ring of this host's kernel, which tells of it."""
+    """Return how a job takes more memory than it may, while nobody fills the ring of this host's kernel, which tells of it.
+
+    The daemon counts a line from when it reads it, and on this host the line is first copied to the log of the node: the job ends after that.
+    """
 
     def play(stage: Stage, job: Job) -> Played:
         folder = job.group().partition("/step_")[0]
-        with kernel_log_kept():
-            job.does(order)
-            stage.rig.wait(lambda: stage.node.has_kill(f"{folder}/"), f"the kernel to tell of {job.name}")
+        stage.knows(job)
+        with job.kept_from_its_end():
+            with kernel_log_kept():
+                job.does(order)
+                stage.rig.wait(lambda: stage.node.has_kill(f"{folder}/"), f"the kernel to tell of {job.name}")
+            told = partial(stage.node.has_touch, job.name, "oom_limit")
+            stage.node.its_daemon.wait(told, f"it to know what the kernel did to {job.name}", every=0.5)
         return stage.of(stage.gone(job))
 
     return play
@@ -86,7 +94,7 @@ def requeued(stage: Stage, job: Job) -> Played:
     stage.knows(job)
     stage.rig.slurm.scontrol("requeue", str(job.id))
     again = Job(stage.rig, job.id, job.nodes, run=1)
-    stage.rig.wait(again.runs, f"{job.name} to run again")
+    _runs_again(stage, again)
     stage.ends(again, "exit 0")
     return Played(job.name, stage.node, run=0)
 
@@ -97,10 +105,15 @@ def ran_again(stage: Stage, job: Job) -> Played:
     stage.xid(job, 31)
     stage.rig.slurm.scontrol("requeue", str(job.id))
     again = Job(stage.rig, job.id, job.nodes, run=1)
-    stage.rig.wait(again.runs, f"{job.name} to run again")
-    stage.node.its_daemon.wait(lambda: stage.node.runs_before(job.name) == 1, "it to know the second run")
+    _runs_again(stage, again)
     stage.ends(again, "exit 0")
     return stage.of(again)
+
+
+def _runs_again(stage: Stage, again: Job) -> None:
+    """Wait until the daemon knows the second run. The note of its end replaces that of the first, which a late pass may not have read."""
+    stage.rig.wait(again.runs, f"{again.name} to run again")
+    stage.node.its_daemon.wait(lambda: stage.node.runs_before(again.name) == 1, "it to know the second run")
 
 
 def task_of_array(order: str, *xids: int) -> Play:
