@@ -24,6 +24,8 @@ pytestmark = SLURM_BESIDE
 
 OWN_SIGNAL = "USR1"
 """Declared by a job, so that its ranks can distinguish our signal from the SIGTERM with which Slurm ends what it requeues."""
+SOONER = "60s"
+"""The end of a machine that was announced for later: the job is requeued soon, though the controller had the most time to signal it."""
 
 
 @pytest.fixture
@@ -107,8 +109,9 @@ def test_a_job_is_not_requeued_on_the_acknowledgement_of_one_rank_while_another_
     doomed = min(training.nodes())
     with hosts[doomed].acting() as daemon:
         daemon.wait_status("healthy")
-        ends(hosts[doomed], "60s")
+        ends(hosts[doomed], "300s")
         daemon.wait(lambda: evacuation(daemon, training).get("acknowledged_by") == "socket", "rank 0 to acknowledge")
+        ends(hosts[doomed], SOONER)
         slurm.wait(lambda: slurm.job(training.job).get("Restarts") == "1", "the job to be requeued at its time")
         daemon.wait(partial(is_requeued, daemon, training), "the status to show it")
         job = evacuation(daemon, training)
@@ -164,6 +167,8 @@ def test_of_two_nodes_that_end_at_once_one_signals_the_job_and_it_is_requeued_on
             list(pool.map(lambda host: ends(host, "300s"), doomed))
         slurm.wait(lambda: slurm.job(training.job).get("Restarts") == "1", "the job to be requeued")
         both[0].wait(lambda: any(is_requeued(daemon, training) for daemon in both), "one of them to show it")
+        for daemon in both:
+            daemon.wait(partial(has_result, daemon, training), "each to show what it did")
         results = sorted(evacuation(daemon, training)["result"] for daemon in both)
         assert results == ["sent", "watched"], [evacuation(daemon, training) for daemon in both]
         # Two nodes are wanted, and one is left.
@@ -175,6 +180,10 @@ def test_of_two_nodes_that_end_at_once_one_signals_the_job_and_it_is_requeued_on
 
 def own_signals(training: Training, rank: int) -> int:
     return training.signals(rank).count(f"SIG{OWN_SIGNAL}")
+
+
+def has_result(daemon: RunningDaemon, training: Training) -> bool:
+    return bool(evacuation(daemon, training)["result"])
 
 
 def is_requeued(daemon: RunningDaemon, training: Training) -> bool:
@@ -189,12 +198,13 @@ def test_a_daemon_that_is_killed_after_it_signalled_a_job_signals_it_no_second_t
     doomed = hosts[min(training.nodes())]
     with doomed.acting() as daemon:
         daemon.wait_status("healthy")
-        ends(doomed, "60s")
+        ends(doomed, "300s")
         daemon.wait(lambda: len(training.reported("signal")) == 2, "both ranks to be signalled")
         daemon.wait(lambda: b'"signalled"' in daemon.get("/v1/events")[1], "it to be on disk")
         daemon.kill()
     with doomed.acting() as daemon:
         daemon.wait(lambda: evacuation(daemon, training)["result"] == "sent", "the signal to be recorded")
+        ends(doomed, SOONER)
         daemon.wait(
             lambda: slurm.job(training.job).get("Restarts") == "1", "the job to be requeued when its time is up"
         )
@@ -230,7 +240,7 @@ def test_while_the_controller_hangs_ranks_are_signalled_here_and_the_job_is_requ
     with doomed.acting() as daemon:
         daemon.wait_status("healthy")
         slurm.pause(CONTROLLER)
-        ends(doomed, "300s")  # it is requeued so soon only since its rank acknowledges, however early
+        ends(doomed, "300s")  # it is requeued so soon only since its rank acknowledges
         daemon.wait(lambda: training.reported("signal"), "the rank of this node to be signalled")
         daemon.wait(lambda: evacuation(daemon, training)["result"] == "sent", "the status to show it")
         assert evacuation(daemon, training)["way"] == "local"
@@ -254,7 +264,7 @@ def test_hanging_calls_of_slurms_commands_delay_no_signal_shortly_before_the_end
     with doomed.acting() as daemon:
         daemon.wait_status("healthy")
         commands.hang(f"^scontrol update (NodeName|JobId={first.job})")
-        ends(doomed, "90s")  # the controller has a thirtieth of it to answer for the second job
+        ends(doomed, "115s")  # the controller has a thirtieth of it to answer for the second job
         daemon.wait(lambda: len(commands.hanging) == 2, "both calls to hang")
         second.begins()
         assert second.nodes() >= {doomed.node}

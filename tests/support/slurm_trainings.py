@@ -22,6 +22,9 @@ class Training:
     `declares`: the signal that it asks for, which with another one than TERM distinguishes the daemon's from Slurm's. `agrees`: the ranks answer for each other, else each
     for itself. `takes`: seconds that the save of each takes; `after`: what each does then; `then`: what the batch script does
     once they have ended. `waits`: the ranks begin only with `begins`.
+
+    The ranks save at a signal, not at the notice before it: with the signal the daemon knows their job. A rank that acknowledges earlier gives up
+    after three seconds, in which a busy machine may not have read the jobs.
     """
 
     def __init__(
@@ -47,7 +50,7 @@ class Training:
         step = f"srun --input none bash -c 'GPUWARDEN_RUN_DIR={run} exec {words}'"
         variables = {
             "PYTHONPATH": f"{_JOB}:{_SUPPORT.parent}", "PYTHONDONTWRITEBYTECODE": "1", "TAKES": ",".join(map(str, takes)),
-            "GPUWARDEN_SIGNAL": declares, "AGREE": str(self.folder / "agree") if agrees else "", "AFTER": after,
+            "GPUWARDEN_SIGNAL": declares, "POLL": "60", "AGREE": str(self.folder / "agree") if agrees else "", "AFTER": after,
         }  # fmt: skip
         exported = " ".join(f"{name}={value}" for name, value in variables.items() if value)
         before = f"until [ -e {self.folder}/go ]; do sleep 0.1; done; " if waits else ""
