@@ -54,6 +54,8 @@ class SwitchedHost(RepairedHost):
         self.boots_again()
 
     def boots_again(self) -> None:
+        """Boot the machine in a later second than Slurm ordered it: a boot in the same one is none (src/slurmctld/node_mgr.c, waiting_for_node_boot)."""
+        time.sleep(1.0)
         super().boots_again()
         self._boots += 1
         self._boot_id.write_text(f"{BOOTS[1][:-1]}{self._boots + 2}\n")
