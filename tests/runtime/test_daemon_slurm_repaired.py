@@ -9,12 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from gpuwarden.actuators.reconciler import Limits
+from gpuwarden.policy.breaker import LARGEST_POOL, spread_of_return
+from support.daemons import PATIENCE
 from support.pending_drains import Obstacle, SlowHost, drains, holds_back, log_size, obstacle
 from support.repairs import RepairedHost
 from support.slurm import SLURM_BESIDE, Slurm, require_slurm, running
 from support.slurm_hosts import REASON, acting_of
 
 pytestmark = SLURM_BESIDE
+TRIED_AGAIN = Limits().away + spread_of_return(LARGEST_POOL)
+"""Seconds within which a daemon that has never seen its pool tries a controller again that was away."""
 
 
 @pytest.fixture
@@ -76,5 +81,5 @@ def test_a_node_repaired_while_its_drain_could_not_be_written_is_not_drained_aft
             host.is_mended()
             daemon.wait_status("healthy")
         daemon.wait_passes(4)
-        daemon.wait(lambda: not holds_back(daemon), "the drain to be given up")
+        daemon.wait(lambda: not holds_back(daemon), "the drain to be given up", patience=PATIENCE + TRIED_AGAIN)
         assert drains(slurm, "n1", since) == []
