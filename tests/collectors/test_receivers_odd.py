@@ -19,6 +19,7 @@ from gpuwarden_collectors.receivers.facts import NOTHING, SIGNALS, LocalJob, Rec
 from gpuwarden_collectors.receivers.reader import ReceiversReader
 from gpuwarden_collectors.receivers.scan import READ_MOST
 from support.stuck_processes import stuck_process
+from support.waiting import PATIENCE
 
 TERM = 1 << 14
 STEP = "0::/system.slice/slurmstepd.scope/job_{}/step_{}/user/task_{}\n"
@@ -27,9 +28,10 @@ STEP = "0::/system.slice/slurmstepd.scope/job_{}/step_{}/user/task_{}\n"
 class Proc:
     """A folder like /proc. Nothing in it is younger than the scan unless given otherwise."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, patience: float = PATIENCE) -> None:
+        """`patience`: seconds without progress after which a read counts as hung, which one that waits for a processor must not."""
         self.root = root
-        self.reader = ReceiversReader(root, patience=0.1, clock=lambda: Stamp(10_000.0, 0.0))
+        self.reader = ReceiversReader(root, patience=patience, clock=lambda: Stamp(10_000.0, 0.0))
         self.numbers = count(100)
 
     def add(
@@ -125,8 +127,9 @@ def test_who_is_stuck_for_a_moment_is_known_from_before(proc: Proc) -> None:
     )
 
 
-def test_a_process_that_cannot_be_read_holds_nobody_up(proc: Proc) -> None:
+def test_a_process_that_cannot_be_read_holds_nobody_up(tmp_path: Path) -> None:
     """Another thread of it has its memory lock and sleeps in the kernel: its own state does not show that."""
+    proc = Proc(tmp_path, patience=0.1)
     hung = proc.add(cgroup=STEP.format(7, 0, 0))
     proc.hang(hung)
     other = proc.add(cgroup=STEP.format(8, 0, 0), environ=b"GPUWARDEN_SIGNAL=USR1\0")
