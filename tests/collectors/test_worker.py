@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -207,12 +208,16 @@ async def test_missed_deadlines_add_up_until_an_answer(worker: Make, trigger: Pa
 
 
 async def test_a_first_initialisation_may_take_longer_than_a_pass(worker: Make) -> None:
-    slow = worker(Options(how="hang", where="connect"), WorkerLimits(deadline=0.2, init_deadline=1.0, term_grace=0.5))
+    hangs = Options(how="hang", where="connect")
+    slow = worker(hangs, WorkerLimits(deadline=0.2, init_deadline=SOON, term_grace=0.5))
     first = await slow.observe()
     assert (first.outcome, report(first).missed) == (PassOutcome.TIMED_OUT, 0)
     assert report(first).silent_since == first.started
-    ended = await seen_when(slow, lambda worker: worker.missed == 1)
-    assert ended.error == f"worker {pid_of(first)}: no initialisation of the library within 1 s"
+    too_slow = worker(hangs, WorkerLimits(deadline=0.2, init_deadline=1.0, term_grace=0.5))
+    first = ended = await too_slow.observe()
+    if not report(first).missed:  # on a busy machine its first pass may take as long as it has
+        ended = await seen_when(too_slow, lambda worker: worker.missed == 1)
+    assert re.fullmatch(r"worker \d+: no initialisation of the library within 1 s", ended.error)
     assert report(ended).silent_since == first.started
 
 
@@ -242,10 +247,14 @@ async def test_a_call_that_ignores_sigterm_still_ends_with_its_stdin(worker: Mak
 async def test_events_are_passed_on_while_a_call_hangs(worker: Make) -> None:
     events: list[HostEvent] = []
     hanging = worker(Options(how="hang", events=3), WorkerLimits(deadline=0.2, term_grace=0.5), on_event=events.append)
+
+    def passed_on() -> set[int]:
+        return {event.xid for event in events if isinstance(event, XidEvent)}
+
     async with asyncio.timeout(SOON):
-        while len(events) < 3:
+        while len(passed_on()) < 3:  # a worker of a busy machine may be ended before it has sent all
             assert (await hanging.observe()).outcome is PassOutcome.TIMED_OUT
-    assert [event.xid for event in events[:3] if isinstance(event, XidEvent)] == [0, 1, 2]
+    assert passed_on() == {0, 1, 2}
 
 
 async def test_a_flood_of_events_is_cut_and_counted_and_the_passes_go_on(worker: Make) -> None:

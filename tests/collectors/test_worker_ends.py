@@ -227,6 +227,7 @@ async def test_a_cancelled_pass_leaves_its_answer_to_the_next(worker: Make, trig
     trigger.touch()
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(slow.observe(), 0.1)
+    trigger.unlink()
     seen = await slow.observe()
     assert (facts_of(seen).reads, facts_of(seen).text) == (2, "late")
 

@@ -20,7 +20,8 @@ from gpuwarden_collectors.worker.frames import MAX_PAYLOAD
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """`how` names one of the WAYS, taken in `where` ("connect" or "read") while the file `trigger` exists, if one is named.
+    """`how` names one of the WAYS, taken in `where` ("connect" or "read") while the file `trigger` exists, if one is named;
+    "answer_late" answers once it is gone.
 
     `events`: so many Xids are sent at the start. `closed`: a file that is written when the reader is closed.
     """
@@ -69,6 +70,8 @@ class Reader:
         options = self._options
         if not options.how or options.where != where or (options.trigger and not Path(options.trigger).exists()):
             return ""
+        if options.how == "answer_late":
+            return answer_late(Path(options.trigger))
         return WAYS[options.how]() or ""
 
 
@@ -120,9 +123,10 @@ def hang_as_for_a_disk() -> None:
         libc.sleep(100)
 
 
-def answer_late() -> str:
+def answer_late(trigger: Path) -> str:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    time.sleep(0.8)
+    while trigger.exists():
+        time.sleep(0.01)
     return "late"
 
 
@@ -172,7 +176,6 @@ WAYS: dict[str, Callable[[], str | None]] = {
         hang_deaf,
         hang_in_kernel,
         hang_as_for_a_disk,
-        answer_late,
         segfault,
         leave,
         print_garbage,
