@@ -11,6 +11,7 @@ import pytest
 from gpuwarden.collect.schedule import ThreadCollector, every
 from gpuwarden_collectors.base import CollectorError, Observation, PassOutcome, SourceAbsent, host_clock
 from support.threads import no_thread_can_be_started
+from support.waiting import until
 
 
 def raising(error: Exception) -> Callable[[], str]:
@@ -47,6 +48,7 @@ async def test_a_read_that_hangs_costs_one_thread_and_is_picked_up_when_it_comes
     collector = ThreadCollector("pci", read, 0.05, host_clock)
     outcomes = [(await collector.observe()).outcome for _ in range(3)]
     assert outcomes == [PassOutcome.TIMED_OUT] * 3
+    await until(lambda: reads)
     assert len(reads) == 1
     release.set()
     while (seen := await collector.observe()).outcome is PassOutcome.TIMED_OUT:
