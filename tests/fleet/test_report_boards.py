@@ -37,15 +37,18 @@ def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpuwarden.fleet.report.boards.BATCH", 5)
 
 
-def test_each_batch_has_a_deadline_of_its_own() -> None:
-    """All of them take longer than that, two at a time."""
+@pytest.mark.slow
+def test_each_batch_has_a_deadline_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them take longer than that, one after the other."""
+    monkeypatch.setattr("gpuwarden.fleet.report.boards.BATCH", 1)
+    deadline = 4.0
 
     def respond(_: str, query: str, __: dict[str, str]) -> Answer:
-        time.sleep(0.04)
+        time.sleep(1.1 * deadline / len(NODES))
         return board(query)
 
     with api_server(respond) as port:
-        boards, notes = boards_of(access(f"http://127.0.0.1:{port}"), NODES, 1.0)
+        boards, notes = boards_of(access(f"http://127.0.0.1:{port}"), NODES, deadline)
     assert boards == {node.place: {f"GPU-{node.name}"} for node in NODES}
     assert notes == []
 
