@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
 import urllib.parse
@@ -22,9 +21,9 @@ from rules import write
 from support.active_tests import healthy
 from support.dashboard_queries import QUERIES, VARIABLES, Asked
 from support.jobs_ended import job_ended
+from support.orders import given
 from support.prometheus import Server, ask, prometheus, promtool, wait
 from support.simulated_nodes import SimulatedNode, simulated_node
-from support.socket_talk import ask as talk
 
 pytestmark = pytest.mark.xdist_group("prometheus")
 EXAMPLE = FOLDER.parent / "prometheus" / "prometheus.yml"
@@ -139,7 +138,7 @@ def _tested(node: SimulatedNode) -> None:
     """The result of a test of its first GPU is handed in, as `gpuwarden test` does on real ones."""
 
     def asked(**request: object) -> Any:
-        return asyncio.run(talk(node.folder / "run" / "control.sock", request))["result"]
+        return given(node, request)["result"]
 
     def listed() -> list[dict[str, Any]]:
         return list(asked(verb="status")["gpus"])

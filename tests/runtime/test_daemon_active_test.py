@@ -68,7 +68,7 @@ def uuids(daemon: RunningDaemon) -> list[str]:
 
 def begin(daemon: RunningDaemon, **more: Any) -> dict[str, Any]:
     request = {"verb": "test-begin", "pid": os.getpid(), "level": "quick", "gpus": uuids(daemon), "seconds": 1800}
-    return send(daemon.host, {**request, **more})
+    return given(daemon.host, {**request, **more})
 
 
 def lease(daemon: RunningDaemon) -> str:
@@ -85,7 +85,7 @@ def of(daemon: RunningDaemon, gpu: int, test: GpuTest | None = None) -> GpuTest:
 
 def result(daemon: RunningDaemon, name: str, *tests: GpuTest, workers: tuple[int, ...] = ()) -> dict[str, Any]:
     wire = [to_wire(test) for test in tests]
-    return send(daemon.host, {"verb": "test-result", "lease": name, "workers": list(workers), "tests": wire})
+    return given(daemon.host, {"verb": "test-result", "lease": name, "workers": list(workers), "tests": wire})
 
 
 def metrics(daemon: RunningDaemon) -> list[str]:

@@ -7,13 +7,21 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from gpuwarden.cli.parser import TRY_AGAIN
 from support.daemons import PATIENCE, FakeHost, Json, RunningDaemon, slots
 from support.socket_talk import ask
 
 ACK = f"xid.95@gpu/{slots(2)[1]}"
+
+
+class Runs(Protocol):
+    """A host whose daemon has its sockets in `run_dir`."""
+
+    @property
+    def run_dir(self) -> Path: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +37,11 @@ class Order:
         return self.name
 
 
-def send(host: FakeHost, request: Json) -> dict[str, Any]:
+def send(host: Runs, request: Json) -> dict[str, Any]:
     return asyncio.run(ask(host.run_dir / "control.sock", request))
 
 
-def given(host: FakeHost, request: Json) -> dict[str, Any]:
+def given(host: Runs, request: Json) -> dict[str, Any]:
     """Send an order, and again as long as a busy disk has not taken it."""
     end = time.monotonic() + PATIENCE
     while (answer := send(host, request)).get("code") == TRY_AGAIN:

@@ -11,7 +11,7 @@ from pathlib import Path
 from gpuwarden.health.model import Event
 from gpuwarden.ledger.store import Entry, Store
 from gpuwarden_collectors.base import host_clock
-from support.commands import COMMAND, environment, gpuwarden
+from support.commands import COMMAND, answered, environment
 from support.daemons import QUIET, alive, children, listening_port
 from support.prometheus import wait
 
@@ -25,6 +25,10 @@ class SimulatedNode:
     process: subprocess.Popen[bytes]
     port: int = 0
 
+    @property
+    def run_dir(self) -> Path:
+        return self.folder / "run"
+
     def listens(self) -> bool:
         """Read once and kept: for a moment in which it closes a file, its ports cannot be read."""
         self.port = self.port or listening_port(self.process.pid)
@@ -32,7 +36,7 @@ class SimulatedNode:
 
     def order(self, verb: str, *words: str) -> None:
         """`gpuwarden VERB` on this node, which must do it."""
-        done = gpuwarden(verb, "--run-dir", self.folder / "run", *words, temporary=self.folder)
+        done = answered(verb, "--run-dir", self.run_dir, *words, temporary=self.folder)
         assert done.returncode == 0, done.stderr
 
     def kill(self) -> None:
