@@ -14,6 +14,7 @@ from gpuwarden_collectors.cloud.facts import Answer, AnswerKind
 from gpuwarden_collectors.cloud.metadata import Metadata, MetadataError
 from gpuwarden_collectors.cloud.reply import BODY_MOST
 from support.metadata import PORTAL, AwsCloud, Fault, Simulator, raw, reset, silence, status
+from support.waiting import PATIENCE
 
 NOTICE = b'{"action":"terminate","time":"2026-11-21T03:02:00Z"}'
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n"
@@ -27,7 +28,7 @@ async def service() -> AsyncIterator[Simulator]:
 
 @pytest.fixture
 async def metadata(service: Simulator) -> AsyncIterator[Metadata]:
-    metadata = Metadata(service.endpoint, timeout=2.0)
+    metadata = Metadata(service.endpoint, timeout=PATIENCE)
     yield metadata
     await metadata.close()
 
@@ -57,11 +58,11 @@ BROKEN: dict[str, Fault] = {
 async def test_a_broken_exchange_is_no_answer_and_the_next_one_is(
     service: Simulator, metadata: Metadata, fault: str
 ) -> None:
-    service.always = BROKEN[fault]
+    service.always, metadata.timeout = BROKEN[fault], 2.0
     async with asyncio.timeout(60.0):
         with pytest.raises(MetadataError, match=r"GET http://127\.0\.0\.1"):
             await metadata.get("/latest/meta-data/instance-id")
-    service.always = None
+    service.always, metadata.timeout = None, PATIENCE
     assert (await metadata.get("/latest/meta-data/instance-id")).status == 401
 
 
@@ -125,11 +126,12 @@ async def test_no_broken_exchange_makes_a_notice_or_ends_one(service: Simulator,
         "500": status(500, NOTICE),
         "redirect": status(302, NOTICE, Location="http://127.0.0.1:1/"),
     }
-    aws = Aws(Metadata(service.endpoint, timeout=2.0), host_clock)
+    metadata = Metadata(service.endpoint, timeout=PATIENCE)
+    aws = Aws(metadata, host_clock)
     assert (await asked(aws)).kind is AnswerKind.NONE
-    service.always = {**BROKEN, **more}[fault]
+    service.always, metadata.timeout = {**BROKEN, **more}[fault], 2.0
     async with asyncio.timeout(60.0):
         assert (await asked(aws)).kind is AnswerKind.UNKNOWN
-    service.always = None
+    service.always, metadata.timeout = None, PATIENCE
     assert (await asked(aws)).kind is AnswerKind.NONE
     await aws.close()

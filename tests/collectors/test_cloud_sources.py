@@ -280,7 +280,7 @@ async def test_a_lifetime_that_makes_no_sense_costs_no_answer(ttl: str | None) -
 
 async def test_where_a_token_cannot_reach_us_questions_go_without_and_are_not_held_up_by_it() -> None:
     """The reply to the PUT may travel one hop only, which does not reach a container on a bridge."""
-    async with Simulator(AwsCloud(need=False)) as service, source_of("aws", service, timeout=1.0) as source:
+    async with Simulator(AwsCloud(need=False)) as service, source_of("aws", service, timeout=3.0) as source:
         service.faults.append(silence)
         for _ in range(10):
             assert (await question(source, "spot")()).kind is AnswerKind.NONE
@@ -368,8 +368,10 @@ async def test_azure_the_first_question_may_take_its_time_and_no_later_one() -> 
         await send(writer, Response(200, b'{"DocumentIncarnation":1,"Events":[]}'))
 
     async with Simulator(AzureCloud()) as service:
-        source = Azure(Metadata(service.endpoint, 1.0), host_clock, first=PATIENCE)
+        metadata = Metadata(service.endpoint, PATIENCE)
+        source = Azure(metadata, host_clock, first=PATIENCE)
         await source.confirm()
+        metadata.timeout = 1.0
         service.faults.append(slow)
         first = (await question(source, "events")()).kind
         service.faults.append(silence)
