@@ -129,7 +129,8 @@ async def test_what_was_left_is_cleared_with_the_first_verdict_though_no_conditi
             await asyncio.sleep(0.05)
             keeps.publish(shown(Health.HEALTHY))
             await until(functools.partial(_has_types, server, ["Ready"]))
-            requests = await _settled(server)
+            await until(lambda: keeps._written is not None)  # and knows that the server has done it
+            requests = len(server.requests)
             keeps.publish(shown(Health.FAILURE, "xid"))
             assert await _settled(server) == requests
 
@@ -289,7 +290,7 @@ async def test_a_second_writer_of_a_condition_for_repair_is_known_while_both_wri
 
 
 async def _settled(server: ApiServer) -> int:
-    """Return the number of requests once no more come: a write that the server has done may not be known as such yet."""
+    """Return the number of requests once no more come."""
     count = -1
     while count != len(server.requests):
         count = len(server.requests)
