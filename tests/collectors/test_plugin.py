@@ -172,8 +172,11 @@ async def test_no_more_than_the_limit_run_at_once(tmp_path: Path) -> None:
 
 async def test_each_observation_carries_the_newest_result_of_every_check() -> None:
     async with running(script("once", "echo 1"), script("often", "echo 2", interval=0.01)) as seen:
-        await until(lambda: len(seen) > 5)
-    assert set(newest(seen)) == {"once", "often"}
+        await until(lambda: set(newest(seen)) == {"once", "often"})
+        first = len(seen)
+        await until(lambda: len(seen) > first + 5)
+    carried = [{result.name for result in each.facts.results} for each in seen[first:] if each.facts]
+    assert carried == [{"once", "often"}] * len(seen[first:])
     assert {observation.collector for observation in seen} == {"plugin"}
 
 
