@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import shutil
 import signal
 import tempfile
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 # A shell that runs the suite in the background has it ignore SIGINT, and all that it starts would.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# With that of a careful administrator, 077, other users would not reach what tests make for them.
+os.umask(0o022)
 
 close_leftover_connections()
 
