@@ -176,8 +176,6 @@ MANAGER, DISCONNECTED = 14, 2
 summary."""
 NO_MANAGER = "no_manager"
 """Detail of the finding about it."""
-LIMITED = "limited_capacity"
-"""Detail of the finding about limits, which must not become a failure with the first pass of a fault."""
 FABRIC_START = 300.0
 """Seconds allowed for registration with the fabric manager and link training after a boot or a GPU reset. 214 of 288
 nodes had links down for one poll after planned reboots (NVSentinel#1701)."""
