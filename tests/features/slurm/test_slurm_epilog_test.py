@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from gpuwarden.features.active_test.tester.ended_job import NoEndedJob, ended_job
 from support.active_test_hosts import ActiveHost
 from support.daemons import RunningDaemon
 from support.fake_nvml_library import uuid_of
+from support.hosts import Host
 from support.slurm_hooks import SCRIPTS, SHELLS, HookHost
 
 JOB = {"SLURM_JOB_ID": "4711", "SLURM_JOB_GPUS": "1", "SLURM_SCRIPT_CONTEXT": "epilog_slurmd"}
@@ -51,6 +53,20 @@ def test_a_test_that_does_not_end_is_killed_and_not_waited_for(tmp_path: Path, s
     while Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists():
         assert time.monotonic() < gone_by
         time.sleep(0.05)
+
+
+def test_a_job_is_left_alone_where_the_controller_would_have_to_be_asked_for_its_gpus(tmp_path: Path) -> None:
+    """Numbers of GPUs of several types depend on slurm.conf: another job's GPU could be tested."""
+    conf = tmp_path / "slurm.conf"
+    job = ended_job({**JOB, "SLURMD_NODENAME": "n1"}, tmp_path / "run", conf, time.monotonic)
+    gpus = tuple(Host(2).gpus.values())
+    due = frozenset(gpu.slot for gpu in gpus)
+    gres_conf = conf.with_name("gres.conf")
+    gres_conf.write_text("Name=gpu File=/dev/nvidia[0-1]\n")
+    assert job.among(gpus, due) == gpus[1:]
+    gres_conf.write_text("Name=gpu Type=a File=/dev/nvidia0\nName=gpu Type=b File=/dev/nvidia1\n")
+    with pytest.raises(NoEndedJob, match=r"several types, whose order only slurm\.conf has"):
+        job.among(gpus, due)
 
 
 @pytest.fixture

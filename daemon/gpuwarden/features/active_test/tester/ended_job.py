@@ -14,7 +14,7 @@ from gpuwarden.features.active_test.tester.occupancy import Memory, Occupancy
 from gpuwarden.health.gpu.jobs import order
 from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import GpuFacts
-from gpuwarden_collectors.slurm.jobs_gres import minors
+from gpuwarden_collectors.slurm.jobs_gres import conf_text, gpu_lines, has_kinds, minors
 from gpuwarden_collectors.slurm.jobs_register import registered
 from gpuwarden_collectors.slurm.jobs_text import numbers
 from gpuwarden_collectors.slurm.node_name import NAME_VARIABLE
@@ -41,9 +41,14 @@ class EndedJob:
     """CLOCK_BOOTTIME, seconds."""
 
     def among(self, gpus: Sequence[GpuFacts], due: frozenset[str]) -> tuple[GpuFacts, ...]:
-        """Return its GPUs that are due for a test. `due`: slots. Raises NoEndedJob if there is none."""
+        """Return its GPUs that are due for a test. `due`: slots. Raises NoEndedJob if there is none, or if the controller
+        would have to be asked which GPUs they are: the epilogs of a large job all end at once.
+        """
+        lines = gpu_lines(conf_text(self.gres_conf), self.node)
+        if has_kinds(lines):
+            raise NoEndedJob(f"{self.gres_conf} has GPUs of several types, whose order only slurm.conf has")
         by_slot = {gpu.slot: gpu for gpu in gpus if gpu.slot}
-        slots = order(by_slot, by_slot, minors(self.gres_conf, self.node))
+        slots = order(by_slot, by_slot, minors(lines))
         own = {slots[number] for number in self.gpus if number < len(slots)} & due
         if not own:
             raise NoEndedJob(f"no GPU of job {self.id} is due for a test")
