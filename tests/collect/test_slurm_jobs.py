@@ -240,6 +240,13 @@ def test_an_end_that_is_being_written_is_not_read_yet(tmp_path: Path) -> None:
     assert registered(tmp_path, 100.0)[7].ended is None
 
 
+def test_the_first_end_of_a_note_is_that_of_the_run_that_it_is_about(tmp_path: Path) -> None:
+    """Slurmd may run no prolog for the second run of a requeued job: its end is not that of the first."""
+    (tmp_path / "7").write_text("uid=1001 gpus=0 started=50 user=alice\nended=60 exit=0:15\nended=70 exit=3:0\n")
+    job = registered(tmp_path, 100.0)[7]
+    assert (job.started, job.ended, job.exit_code, job.signal) == (50, 60, None, 15)
+
+
 class Node:
     """A host with Slurm whose GPU users are real processes of the test."""
 

@@ -85,7 +85,12 @@ def _ended_lines(content: bytes) -> str:
 
 
 def parse(number: int, text: str) -> Job:
-    pairs = dict(item.split("=", 1) for item in text.split() if "=" in item)
+    """Parses a note. Of several ends the first is that of the run whose begin it has: a busy slurmd may run no prolog for
+    the next run of a requeued job.
+    """
+    begin, end, ends = f"\n{text}".partition("\nended=")
+    first = f"{begin}{end}{ends.partition(chr(10))[0]}"
+    pairs = dict(item.split("=", 1) for item in first.split() if "=" in item)
     started, ended, uid, nodes = (_count(pairs.get(name, "")) for name in ("started", "ended", "uid", "nodes"))
     code, signal = exit_of(pairs.get("exit", "")) if ended is not None else (None, None)
     if "refused" in pairs:
