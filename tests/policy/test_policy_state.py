@@ -69,7 +69,9 @@ def play(story: Story, script: list[tuple[str, int]]) -> None:
 
 
 def durable(state: PolicyState) -> PolicyState:
-    return replace(state, clean=0, sequence=0, unknown_since=None, foreign=frozenset(), cycled=frozenset())
+    return replace(
+        state, clean=0, clean_since=None, sequence=0, unknown_since=None, foreign=frozenset(), cycled=frozenset()
+    )
 
 
 @settings(deadline=None, max_examples=120)

@@ -29,7 +29,7 @@ from gpuwarden.features.active_test.memory import NAME
 from gpuwarden.health.event_data import write
 from gpuwarden.health.model import NODE, Advice, Event, EventKind, Finding, Json, Key, Subject, gpu
 from gpuwarden.policy import orders
-from gpuwarden.policy.model import NodeState, Settings
+from gpuwarden.policy.model import Act, NodeState, Settings
 from gpuwarden.policy.situation import Situation
 from gpuwarden.policy.state import PolicyState
 from gpuwarden_collectors.active_test.level import Level
@@ -46,16 +46,19 @@ PASSED, WARNING, FAILURE, NO_VERDICT = (
 
 
 class GatedStory(Story):
-    """`jobs`: the scheduler has some here. `testing`: a test runs. `own`: the test that this daemon runs."""
+    """`jobs`: the scheduler has some here. `testing`: a test runs. `own`: the test that this daemon runs. `last_read`: in place of
+    what a read would show now.
+    """
 
     def __init__(self, settings: Settings = GATED, *, gated: bool = True) -> None:
         self.gated = gated
         self.jobs, self.testing, self.own, self.used = False, False, "", False
+        self.last_read: NodeState | None = None
         super().__init__(settings)
 
     @property
     def node_state(self) -> NodeState:
-        state = super().node_state
+        state = self.last_read or super().node_state
         return replace(state, empty=not self.jobs) if state.reachable else state
 
     def first(self) -> PolicyState:
@@ -123,6 +126,33 @@ class GatedStory(Story):
 
     def is_out(self) -> bool:
         return bool(self.reason)
+
+
+def test_an_exclusion_whose_write_is_not_read_back_yet_is_not_lifted_untested_once_its_failure_has_ended() -> None:
+    story = GatedStory()
+    story.done = (True, False)  # written, and the answer is on its way
+    story.passes()
+    story.last_read = story.node_state
+    story.fails().heals(passes=GATED.restore_passes + 1)
+    assert [intent.act for intent in story.state.pending.values()] == [Act.EXCLUDE]
+    assert story.line() == "it may be written since the last read"
+    story.done, story.last_read = (True, True), None
+    story.passes(2)
+    assert (list(story.state.holds), story.stands()) == (["slurm"], GateState.DUE)
+    story.results().passes()
+    assert story.writes == ["exclude", "restore"]
+
+
+def test_an_exclusion_that_was_not_written_is_dropped_after_a_read_from_when_its_failure_had_ended() -> None:
+    story = GatedStory()
+    story.done = (False, False)
+    story.passes()
+    story.last_read = story.node_state
+    story.fails().heals(passes=GATED.restore_passes + 1)
+    assert len(story.state.pending) == 1
+    story.done, story.last_read = (True, True), None
+    story.passes(2)
+    assert (story.writes, story.state.pending, story.state.holds) == ([], {}, {})
 
 
 def mended(story: GatedStory | None = None) -> GatedStory:

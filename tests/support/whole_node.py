@@ -73,7 +73,7 @@ def folded(events: Iterable[Event]) -> States:
 
 
 def compared(judged: health.State, decided: policy.PolicyState, leaving: evacuation_model.EvacuationState) -> States:
-    momentary = replace(decided, clean=0, sequence=0, unknown_since=None, foreign=frozenset())
+    momentary = replace(decided, clean=0, clean_since=None, sequence=0, unknown_since=None, foreign=frozenset())
     return durable(judged), momentary, leaving
 
 

@@ -147,6 +147,7 @@ class Enforcement:
         old = self.state
         self.state = PolicyState(
             clean=old.clean,
+            clean_since=old.clean_since,
             sequence=old.sequence,
             unknown_since=old.unknown_since,
             foreign=old.foreign,

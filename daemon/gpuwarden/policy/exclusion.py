@@ -69,7 +69,7 @@ def decide(state: PolicyState, seen: Situation, settings: Settings, now: Stamp) 
 
 
 def _counted(state: PolicyState, seen: Situation, now: Stamp) -> PolicyState:
-    """Update the number of consecutive clean passes, and since when the health is unknown."""
+    """Update the number of consecutive clean passes, and since when the health is clean or unknown."""
     health = seen.verdict.health
     if unconfirmed(state, seen.verdict):
         health = Health.UNKNOWN
@@ -79,6 +79,7 @@ def _counted(state: PolicyState, seen: Situation, now: Stamp) -> PolicyState:
     return replace(
         state,
         clean=state.clean + is_new if clean else 0,
+        clean_since=(state.clean_since or now) if clean else None,
         sequence=max(state.sequence, seen.sequence),
         unknown_since=since,
     )
@@ -241,13 +242,19 @@ class _Steps:
 
     def _becomes_held(self, pending: Intent, node_state: NodeState | None) -> bool:
         """True if a pending exclusion that may already be written must become a hold: lifting it takes more than clean
-        passes.
+        passes. A read from before the end of its cause does not show a write that was in progress then.
         """
         gated = any(requirement.applies for requirement in self._way_back.requirements().values())
         more = bool(pending.replaces or self.state.person) or self._replaces_failure(pending)
         if pending.why is Why.OPERATOR or not (gated or more):
             return False
-        return node_state is None or same(pending.reason, 0.0, node_state)
+        if node_state is None or same(pending.reason, 0.0, node_state):
+            return True
+        since = self.state.clean_since
+        if since is None or since.boottime <= node_state.at.boottime:
+            return False
+        self._blocked[pending.actuator] = "it may be written since the last read"  # the actuator reads again at once
+        return True
 
     def _replaces_failure(self, pending: Intent) -> bool:
         """True if the pending exclusion replaces one of ours whose causes include a failure."""

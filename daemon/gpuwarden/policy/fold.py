@@ -4,8 +4,8 @@ r"""The fold of policy: how each event changes its state.
                              \-- OUTCOME dropped --> nothing                  \-- LIFTED (by somebody else) --> nothing
 
 The judge's events are in the same ledger, and some of them change policy's state, too: a boot, an acknowledgement, a
-replaced board. Short-lived fields (`clean`, `sequence`, `unknown_since`, `foreign`, `cycled`) have no events and start
-empty after a restart.
+replaced board. Short-lived fields (`clean`, `clean_since`, `sequence`, `unknown_since`, `foreign`, `cycled`) have no
+events and start empty after a restart.
 """
 
 from __future__ import annotations

@@ -108,6 +108,7 @@ class PolicyState:
     returns: tuple[float, ...] = ()
     tried: Mapping[str, int] = field(default_factory=dict)
     clean: int = 0
+    clean_since: Stamp | None = None
     sequence: int = 0
     unknown_since: Stamp | None = None
     foreign: frozenset[str] = frozenset()
