@@ -221,6 +221,42 @@ async def test_a_first_initialisation_may_take_longer_than_a_pass(worker: Make) 
     assert report(ended).silent_since == first.started
 
 
+@pytest.fixture
+def held(tmp_path: Path) -> Path:
+    """A file; while it exists, `python` beside it does not begin to load a program, as on a host without time for it."""
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nwhile [ -e "$0.held" ]; do sleep 0.05; done\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    return tmp_path / "python.held"
+
+
+async def test_a_process_that_has_not_loaded_its_code_is_no_silence_of_its_library(worker: Make, held: Path) -> None:
+    probe = worker(limits=WorkerLimits(deadline=0.2, init_deadline=SOON), python=str(held.with_suffix("")))
+    pid = (await observed(probe)).pid
+    held.touch()
+    os.kill(pid, signal.SIGKILL)
+    await exited(pid)
+    passes = [await probe.observe() for _ in range(4)]
+    assert "has not started yet" in passes[-1].error
+    assert report(passes[-1]).missed == 0
+    held.unlink()
+    assert (await observed(probe)).pid != pid
+
+
+async def test_a_process_that_does_not_load_its_code_in_time_has_failed(
+    worker: Make, held: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuwarden_collectors.worker.worker._LOADED_WITHIN", 0.5)
+    held.touch()
+    limits = WorkerLimits(deadline=0.2, init_deadline=SOON, term_grace=SOON)
+    probe = worker(limits=limits, python=str(held.with_suffix("")))
+    async with asyncio.timeout(SOON):
+        while (seen := await probe.observe()).outcome is not PassOutcome.FAILED:
+            assert report(seen).missed == 0
+    assert "has not started yet" in seen.error
+    assert report(seen).missed == 0
+
+
 async def test_a_late_answer_is_not_taken_for_the_next_one(worker: Make, trigger: Path) -> None:
     late = worker(Options(how="answer_late", trigger=str(trigger)), WorkerLimits(deadline=0.4, term_grace=5.0))
     pid = (await observed(late)).pid

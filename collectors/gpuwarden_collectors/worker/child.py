@@ -57,6 +57,7 @@ class Child:
         self._asked = False
         self._answer: Frame | None = None
         self._connected = self.answered = False
+        self.created = self._loop.time()
         self.due = float("inf")
         self.over = False
         self.fate: Fate | None = None

@@ -24,7 +24,7 @@ class InFlight(NamedTuple):
     number: int
     total: int
     since: float
-    """When it started the part; seconds of CLOCK_MONOTONIC."""
+    """When it started the part; seconds of CLOCK_MONOTONIC. 0.0 until it has loaded its code and may call the library."""
     call: str
     """The function that it called last; empty if none."""
 

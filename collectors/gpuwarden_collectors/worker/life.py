@@ -97,6 +97,10 @@ class WorkerLife:
             self.missed += 1
             self.timeouts += 1
 
+    def unasked(self, now: float) -> None:
+        """Records that the library was not called before `now`, so that its silence begins then."""
+        self._unanswered_from = now
+
     def failed(self, now: float, how: PassOutcome, error: str) -> None:
         """Records that the worker crashed or could not be started (FAILED), or is ended after a timeout (TIMED_OUT)."""
         self.failure = how, error

@@ -178,12 +178,13 @@ def _named(name: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-def _reader(name: str, start: dict[str, Any], page: int) -> Reader:
+def _reader(name: str, start: dict[str, Any], page: Page) -> Reader:
     reader = _named(name)
     options_type = start["options_type"]
     made: Reader = reader(from_wire(_named(options_type), start["options"])) if options_type else reader()
     if hasattr(made, "page"):
-        made.page = Page(page)
+        made.page = page
+    page.part()
     return made
 
 
@@ -195,7 +196,7 @@ def main() -> None:
     Thread(target=_listen, args=(questions, inbox), daemon=True).start()
     start = inbox.get()
     if start is not None:
-        _serve(_reader(name, start.value(), int(page)), inbox, _Outlet(answers))
+        _serve(_reader(name, start.value(), Page(int(page))), inbox, _Outlet(answers))
     os._exit(0)  # a normal exit of the interpreter would wait for, or collide with, threads inside the library
 
 

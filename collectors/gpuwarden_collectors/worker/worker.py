@@ -3,7 +3,8 @@
 `observe` is one pass and returns within the deadline even if the library hangs. A worker that missed its deadline is
 ended in the background (rules: life.py), and the next pass starts another one. Two deadlines apply: `deadline` to an
 answer of a connected worker, `init_deadline` to the initialisation of the library. Passes during an initialisation also
-end after `deadline`; they count as missed if any worker of this collector has answered before.
+end after `deadline`; they count as missed if any worker of this collector has answered before. Both begin once the
+process has loaded its code: before that nothing counts as missed.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ _EXIT_TIME = 1.0  # most seconds from the end of the stream to the exit of the p
 _OF_GRACE = 0.2
 """Share of the grace period after which a worker in D state counts as stuck; own choice, a second by default. One that
 waits for a disk, as when memory is exhausted, exits on SIGTERM."""
+_LOADED_WITHIN = 60.0
+"""Most seconds for a process to load its code, which takes half a second of processor time; own choice."""
 _STUCK_CHECKS, _STUCK_CHECK = 5, 0.2  # a process that waits for a disk is also in D state, but not for a second
 # Variables of the service manager are removed, so that a worker cannot notify it in the daemon's name.
 _SERVICE_VARIABLES = frozenset(
@@ -247,6 +250,8 @@ class Worker(Generic[Facts]):
         """Returns a partial or missing answer at the end of a pass; ends the worker if its deadline has passed, too."""
         expected = "initialisation of the library" if child.connecting else "answer"
         now, at = asyncio.get_running_loop().time(), child.in_flight()
+        if at.since == 0.0:
+            return self._unstarted(child, now)
         if child.due > limit and (child.connecting or now - at.since < self._limits.deadline):
             error = f"no {expected} yet; worker {child.pid} has {child.due - limit:.1f} s left"
             if child.partial is None and not (child.connecting and self._life.ever_answered):
@@ -264,6 +269,18 @@ class Worker(Generic[Facts]):
             return partial
         self._life.silent_at(_silence(expected, at))
         return self._unanswered(error)
+
+    def _unstarted(self, child: Child, now: float) -> _Pass[Facts]:
+        """Returns a pass for which the process has not loaded its code yet: the host is busy, and no driver is silent."""
+        error = f"worker {child.pid} has not started yet: the host lacks processor time, or its disk is slow"
+        self._life.unasked(now)
+        child.due = now + self._limits.init_deadline
+        if now < child.created + _LOADED_WITHIN:
+            return PassOutcome.TIMED_OUT, None, error
+        self._life.failed(now, PassOutcome.FAILED, error)
+        self._part(child)
+        self._dismiss(child)
+        return PassOutcome.FAILED, None, error
 
     def _in_part(self, child: Child) -> _Pass[Facts] | None:
         """Returns the partial facts reported before a risky read, or None."""
