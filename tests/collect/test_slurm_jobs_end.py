@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -75,6 +76,20 @@ def test_of_steps_that_a_node_of_the_job_manages_the_controller_does_not_know_th
     managed = text.replace("   NumNodes=", "   StepMgrEnabled=Yes\n   NumNodes=")
     assert (end := end_of(managed, number, NOBODY)) is not None
     assert (end.state, end.exit_code, end.step_exit_code, end.step_signal) == ("COMPLETED", 0, None, None)
+
+
+@pytest.mark.parametrize("state", ["FAILED", "COMPLETED"])
+@pytest.mark.parametrize(
+    ("preempted", "counts"), [("1796015845", True), ("1796015840", True), ("1796015839", False), ("None", False)]
+)
+def test_a_job_that_ended_in_its_grace_was_preempted(state: str, preempted: str, counts: bool) -> None:
+    """As seen on 22.05, where its steps ended. A preemption before its start was of an earlier run."""
+    number, text = recorded("22.05.8")["exit3"]
+    text = re.sub(r"StartTime=\S+ EndTime=\S+", "StartTime=1796015840 EndTime=1796015845", text)
+    text = re.sub(r"JobState=\w+", f"JobState={state}", text)
+    line = f"   PreemptEligibleTime=1796015840 PreemptTime={preempted}\n"
+    assert (end := end_of(text.replace("   NumNodes=", f"{line}   NumNodes="), number, NOBODY)) is not None
+    assert (end.state, end.exit_code) == (("PREEMPTED", None) if counts else (state, 3))
 
 
 def test_the_other_parts_of_a_heterogeneous_job_count_as_its_nodes() -> None:

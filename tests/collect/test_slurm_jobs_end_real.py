@@ -22,6 +22,10 @@ PASSES = 6
 """More than the questions about six jobs take, two in a pass, of one that was cancelled one."""
 AGAIN = 99
 """Exit code for which Slurm puts a job back into the queue."""
+PARTITIONS = (
+    "PartitionName=low Nodes=n[1-3] Default=YES PriorityTier=1 PreemptMode=CANCEL GraceTime=60",
+    "PartitionName=high Nodes=n[1-3] PriorityTier=2 PreemptMode=OFF",
+)
 LATER = 40.0
 """Seconds after the end: every job is due."""
 
@@ -30,8 +34,8 @@ LATER = 40.0
 def module_rig() -> Iterator[Rig]:
     require_slurm()
     with tempfile.TemporaryDirectory(prefix="gw-slurm-", ignore_cleanup_errors=True) as folder:
-        rig = Rig(Slurm(Path(folder)))
-        rig.slurm.more = f"{rig.prepare()}RequeueExit={AGAIN}\n"
+        rig = Rig(Slurm(Path(folder), partitions=PARTITIONS))
+        rig.slurm.more = f"{rig.prepare()}RequeueExit={AGAIN}\nPreemptType=preempt/partition_prio\nPreemptMode=CANCEL\n"
         with running(rig.slurm):
             yield rig
 
@@ -74,7 +78,7 @@ class Asking:
     def _ask(self, words: tuple[str, ...]) -> str:
         self.asked[words[0]].append(words[-1])
         try:
-            return self._rig.slurm.command(*words)
+            return self._rig.slurm.command(*words, more={"SLURM_TIME_FORMAT": "%s"})
         except AssertionError as error:
             raise CollectorError(str(error)) from error
 
@@ -172,6 +176,21 @@ def test_a_job_that_the_prolog_refused_was_not_cancelled_by_anybody(rig: Rig) ->
     assert (refused.state, refused.exit_code, refused.signal) == ("CANCELLED", None, PROLOG_FAILED)
     (rig.folder / "run-n1/verdict").unlink()
     rig.slurm.clear()
+
+
+def test_a_job_that_saves_and_ends_when_it_is_preempted_is_not_one_that_failed(rig: Rig) -> None:
+    """The step ends by SIGTERM with an exit code of its own, long before the time that it has."""
+    slurm, whole = rig.slurm, ("--gres=gpu:4", "--exclusive", "-w", "n1")
+    begun = slurm.folder / "jobs/begun"
+    step = f"trap 'exit 3' TERM; : >{begun}; while :; do sleep 0.2; done"
+    low = slurm.submit(f'srun --input none bash -c "{step}"', *whole)
+    slurm.wait(begun.exists, f"the step of job {low}")
+    high = slurm.submit("sleep 300", *whole, "--partition=high")
+    ended(rig, low, "n1")
+    preempted = Asking(rig).read()["n1"][low]
+    assert (preempted.state, preempted.exit_code) == ("PREEMPTED", None)
+    slurm.command("scancel", str(high))
+    slurm.clear()
 
 
 @pytest.mark.parametrize("folder", ["/missing", "/etc"])

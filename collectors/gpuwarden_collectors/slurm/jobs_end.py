@@ -37,6 +37,8 @@ AGAIN_AFTER = 30.0
 UNTIL = 240.0
 """Last query, in seconds after a job's end: with the default MinJobAge the controller drops it after 300 s."""
 AGAIN, HELD, COMPLETED, CANCELLED = "REQUEUED", "REQUEUE_HOLD", "COMPLETED", "CANCELLED"
+_IN_GRACE = (COMPLETED, "FAILED")
+"""States of a preempted job in 22.05, with the time of the preemption, if all its steps ended within the GraceTime."""
 _BY_ITSELF = ("FAILED", "OUT_OF_MEMORY")
 """States with the script's own exit code. A job ended by the controller has 0, or the code of a trap in the script."""
 _WAITS = ("PENDING", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
@@ -60,6 +62,7 @@ _KEY = re.compile(
     r"|JobState=(?P<state>[A-Z_]{1,32}) (?:.* FailedNode=(?P<failed>[\w.-]{1,64}) )?"
     r"|Priority=(?P<priority>\d{1,10}) Nice="
     r"|StartTime=(?P<start>\d{1,12}) EndTime="
+    r"|PreemptEligibleTime=\w{1,32} PreemptTime=(?P<preempted>\d{1,12})$"
     r"|NumNodes=(?P<nodes>\d{1,6})\b"
     r"|HetJobIdSet=(?P<parts>[\d,-]{1,256})$"
     r"|DerivedExitCode=(?P<step>\d{1,3}:\d{1,3})"
@@ -89,25 +92,17 @@ def end_of(text: str, number: int, uid: int | None, ended: float = math.inf) -> 
     `uid`: the user of the job; a job of another user is a later one with the same number. `ended`: when it ended here,
     in Unix time; a job that started later is its next run, which may have ended, too.
     """
-    fields = dict[str, str]()
-    records = [record for record in _RECORD.split(text) if re.match(rf"{number}\b", record)]
-    for record in records:
-        for match in _KEY.finditer(record):
-            for name, value in match.groupdict().items():
-                if value is not None and name in fields:
-                    return None
-                if value is not None:
-                    fields[name] = value
-    if len(records) != 1 or "state" not in fields or (uid is not None and fields.get("uid") != str(uid)):
+    fields = _fields(text, number)
+    if fields is None or "state" not in fields or (uid is not None and fields.get("uid") != str(uid)):
         return None
-    if not records[0].startswith(f"{number} HetJobId="):
-        fields.pop("parts", None)  # of the job's name
     state, nodes = fields["state"], _nodes(fields)
     if state in _RUNS_AGAIN or int(fields.get("start", 0)) > ended:
         is_held = state in _WAITS and fields.get("priority") == _HOLDS
         return End(state=HELD if is_held else AGAIN, nodes=nodes)
     if state not in ENDING:
         return None
+    if state in _IN_GRACE and int(fields.get("preempted", 0)) >= max(int(fields.get("start", 0)), 1):
+        state = "PREEMPTED"
     code, signal = exit_of(fields.get("code", ""))
     step_code, step_signal = exit_of("" if "managed" in fields else fields.get("step", ""))
     return End(
@@ -119,6 +114,22 @@ def end_of(text: str, number: int, uid: int | None, ended: float = math.inf) -> 
         failed_node=fields.get("failed", ""),
         nodes=nodes,
     )
+
+
+def _fields(text: str, number: int) -> dict[str, str] | None:
+    """Returns the values of `_KEY` for a job; None if one occurs twice, or the answer has not exactly one such job."""
+    records = [record for record in _RECORD.split(text) if re.match(rf"{number}\b", record)]
+    fields = dict[str, str]()
+    for match in (match for record in records for match in _KEY.finditer(record)):
+        new = {name: value for name, value in match.groupdict().items() if value is not None}
+        if new.keys() & fields.keys():
+            return None
+        fields |= new
+    if len(records) != 1:
+        return None
+    if not records[0].startswith(f"{number} HetJobId="):
+        fields.pop("parts", None)  # of the job's name
+    return fields
 
 
 def _nodes(fields: Mapping[str, str]) -> int | None:
