@@ -83,12 +83,17 @@ class Asking:
             raise CollectorError(str(error)) from error
 
 
+def begins(rig: Rig, job: int, *nodes: str) -> None:
+    """Wait until it runs, and its prolog is done on these nodes: Slurm can call it running before."""
+    notes = [rig.notes(name) / str(job) for name in nodes]
+    rig.slurm.wait(lambda: all("started=" in whole_lines(note) for note in notes), f"the prologs of job {job}")
+    rig.slurm.wait(lambda: rig.slurm.job_state(job) == "RUNNING", f"job {job} to run")
+
+
 def ended(rig: Rig, job: int, *nodes: str) -> None:
     """Wait until the epilog has noted the end on these nodes, and Slurm has heard of it."""
     notes = [rig.notes(name) / str(job) for name in nodes]
-    rig.slurm.wait(
-        lambda: all(note.exists() and "ended=" in note.read_text() for note in notes), f"the end of job {job}"
-    )
+    rig.slurm.wait(lambda: all("ended=" in whole_lines(note) for note in notes), f"the end of job {job}")
     rig.slurm.wait(lambda: rig.slurm.has_ended(job), f"job {job} to be complete")
 
 
@@ -101,11 +106,8 @@ def test_the_first_node_says_how_each_job_ended(rig: Rig) -> None:
     cancelled = slurm.submit("sleep 300", *on)
     two = slurm.submit("sleep 300", "--gres=gpu:1", "-N2", "-w", "n2,n3")
     forged = slurm.submit("true", *on, "-J", "x\n   JobState=NODE_FAIL Reason=NodeDown FailedNode=n9 Dependency=(null)")
-    for job in (cancelled, two):
-        slurm.wait(lambda job=job: slurm.job_state(job) == "RUNNING", f"job {job} to run")  # type: ignore[misc]
-    for name in ("n2", "n3"):  # it runs as soon as the prolog of its first node is done
-        note = rig.notes(name) / str(two)
-        slurm.wait(lambda note=note: "started=" in whole_lines(note), f"the prolog of {name}")  # type: ignore[misc]
+    begins(rig, cancelled, "n1")
+    begins(rig, two, "n2", "n3")
     slurm.command("scancel", str(cancelled))
     slurm.command("scancel", str(two), user="nobody")
     for job in (failed, killed, step, cancelled, forged):
@@ -137,10 +139,10 @@ def test_a_job_that_was_put_back_and_is_held_does_not_count_as_one_that_runs_aga
 ) -> None:
     slurm = rig.slurm
     job = slurm.submit("sleep 300", "--gres=gpu:1", "-w", "n1")
-    slurm.wait(lambda: slurm.job_state(job) == "RUNNING", f"job {job} to run")
+    begins(rig, job, "n1")
     slurm.scontrol(*words, str(job))
     note = rig.notes("n1") / str(job)
-    slurm.wait(lambda: "ended=" in note.read_text(), f"the end of job {job}")
+    slurm.wait(lambda: "ended=" in whole_lines(note), f"the end of job {job}")
     slurm.wait(lambda: slurm.job_state(job) in ("PENDING", "SPECIAL_EXIT"), f"job {job} to be back in the queue")
     assert Asking(rig).read()["n1"][job].state == "REQUEUE_HOLD"
     slurm.command("scancel", str(job))
@@ -153,7 +155,7 @@ def test_only_a_run_that_ended_by_itself_is_put_back_with_an_exit_code(rig: Rig)
     by_its_code = slurm.submit(f"until [ -e {go} ]; do sleep 0.1; done; exit {AGAIN}", *on)
     by_others = slurm.submit("trap 'exit 7' TERM; sleep 300 & wait", *on)
     for job in (by_its_code, by_others):
-        slurm.wait(lambda job=job: slurm.job_state(job) == "RUNNING", f"job {job} to run")  # type: ignore[misc]
+        begins(rig, job, "n1")
     slurm.drain("n1", "neither begins again here")
     go.touch()
     slurm.scontrol("requeue", str(by_others))
@@ -218,10 +220,8 @@ def test_a_part_of_a_heterogeneous_job_is_known_to_have_other_nodes(rig: Rig) ->
         "sleep 300",
     )
     job = int(slurm.command(*words, user="nobody").split()[-1])
-    notes = {"n1": rig.notes("n1") / str(job), "n2": rig.notes("n2") / str(job + 1)}
-    slurm.wait(lambda: all("started=" in whole_lines(note) for note in notes.values()), f"both parts of job {job}")
-    for part in (job, job + 1):
-        slurm.wait(lambda part=part: slurm.job_state(part) == "RUNNING", f"part {part} to run")  # type: ignore[misc]
+    begins(rig, job, "n1")
+    begins(rig, job + 1, "n2")
     slurm.drain("n2", "broken", state="DOWN")
     ended(rig, job, "n1")
     ended(rig, job + 1, "n2")
