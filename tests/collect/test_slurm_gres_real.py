@@ -66,6 +66,8 @@ def test_a_job_is_on_the_device_of_the_type_that_it_was_given(rig: Rig) -> None:
     facts = [reader.read() for _ in range(3)][-1]
     numbered = {job.id: tuple(facts.minors[index] for index in job.gpus) for job in facts.jobs}
     assert numbered == {job: tuple(TYPES[kind]) for kind, job in jobs.items()}
+    devices = {job.id: tuple(facts.minors[index] for index in job.gpus) for job in facts.jobs}
+    assert devices == {job: tuple(TYPES[kind]) for kind, job in jobs.items()}
     assert asked == ["sinfo"], "it is asked once a day"
     slurm.clear()
 

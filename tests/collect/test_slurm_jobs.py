@@ -160,6 +160,7 @@ def test_the_types_of_a_node_s_gpus_are_read_from_its_gres(gres: str, kinds: tup
 
 def test_unknown_types_leave_the_order_of_the_lines() -> None:
     """So it is until the controller has answered, and where a type is in slurm.conf alone."""
+    """The controller has not answered yet, or a type is in slurm.conf alone."""
     for gres in ("", "gpu:4", "gpu:x:1,gpu:l4:1,gpu:h100:3"):
         assert gpu_files(GRES_CONF, "n1", gres) == gpu_files(GRES_CONF, "n1")
 
@@ -170,6 +171,7 @@ def test_a_device_gives_its_own_minor_number(tmp_path: Path) -> None:
     os.mknod(tmp_path / "nvidia0", 0o20000 | 0o666, os.makedev(195, 5))
     conf = tmp_path / "gres.conf"
     for text, expected in (
+    for text, numbers in (
         (f"Name=gpu File={tmp_path}/nvidia[0-1]\n", (5, 1)),
         (
             f"Name=gpu File={tmp_path}/nvidia0,{tmp_path}/x5\n",
@@ -182,6 +184,7 @@ def test_a_device_gives_its_own_minor_number(tmp_path: Path) -> None:
     ):
         conf.write_text(text)
         assert minors(gpu_lines(conf_text(conf), "n1")) == expected
+        assert minors(gpu_lines(conf_text(conf), "n1")) == numbers
     assert minors(gpu_lines(conf_text(tmp_path / "none"), "n1")) == ()
 
 
