@@ -94,7 +94,7 @@ def requeued(stage: Stage, job: Job) -> Played:
     stage.knows(job)
     stage.rig.slurm.scontrol("requeue", str(job.id))
     again = Job(stage.rig, job.id, job.nodes, run=1)
-    _runs_again(stage, again)
+    stage.rig.wait(again.runs, f"{job.name} to run again")
     stage.ends(again, "exit 0")
     return Played(job.name, stage.node, run=0)
 
@@ -105,15 +105,10 @@ def ran_again(stage: Stage, job: Job) -> Played:
     stage.xid(job, 31)
     stage.rig.slurm.scontrol("requeue", str(job.id))
     again = Job(stage.rig, job.id, job.nodes, run=1)
-    _runs_again(stage, again)
+    stage.rig.wait(again.runs, f"{job.name} to run again")
+    stage.node.its_daemon.wait(lambda: stage.node.runs_before(job.name) == 1, "it to know the second run")
     stage.ends(again, "exit 0")
     return stage.of(again)
-
-
-def _runs_again(stage: Stage, again: Job) -> None:
-    """Wait until the daemon knows the second run. The note of its end replaces that of the first, which a late pass may not have read."""
-    stage.rig.wait(again.runs, f"{again.name} to run again")
-    stage.node.its_daemon.wait(lambda: stage.node.runs_before(again.name) == 1, "it to know the second run")
 
 
 def task_of_array(order: str, *xids: int) -> Play:
