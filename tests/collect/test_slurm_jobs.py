@@ -159,7 +159,7 @@ def test_the_types_of_a_node_s_gpus_are_read_from_its_gres(gres: str, kinds: tup
 
 
 def test_unknown_types_leave_the_order_of_the_lines() -> None:
-    """So it is until the controller has answered, and where a type is in slurm.conf alone."""
+    """Their order holds until the controller has answered, and where a type is in slurm.conf alone."""
     """The controller has not answered yet, or a type is in slurm.conf alone."""
     for gres in ("", "gpu:4", "gpu:x:1,gpu:l4:1,gpu:h100:3"):
         assert gpu_files(GRES_CONF, "n1", gres) == gpu_files(GRES_CONF, "n1")

@@ -68,7 +68,7 @@ def test_a_gpu_at_which_the_driver_hangs_fails_after_as_long_a_silence_as_the_wh
 def test_gpus_that_hang_before_they_tell_their_address_are_those_that_the_bus_has_and_nvml_does_not_name(
     numbers: tuple[int, ...],
 ) -> None:
-    """So it is after a start of the daemon while the driver hangs at the handles of these GPUs."""
+    """The daemon started while the driver hung at the handles of these GPUs."""
     host = Host(8)
     host.step()
     hung = CallError(call="nvmlDeviceGetHandleByIndex", code=0, text="no answer for 20 s")

@@ -227,14 +227,14 @@ class NvmlReader:
                 return index
         return None
 
-    def _locate(self, index: int, count: int, last: str = "") -> _Located:
-        """Returns the handle and slot of the GPU with this index, or the error. `last`: its slot, by an earlier worker."""
-        located = self._handle(index, count, last)
+    def _locate(self, index: int, count: int, known_slot: str = "") -> _Located:
+        """Returns the handle and slot of the GPU with this index, or the error. `known_slot`: by an earlier worker."""
+        located = self._handle(index, count, known_slot)
         self._time.add(index)
         return located
 
-    def _handle(self, index: int, count: int, last: str) -> _Located:
-        last = last or (self._slots[index] if len(self._slots) == count else "")
+    def _handle(self, index: int, count: int, known_slot: str) -> _Located:
+        last = known_slot or (self._slots[index] if len(self._slots) == count else "")
         self.page.part(last or _nameless(index), index, count)
         nvml, handle = self._nvml, None
         call = "nvmlDeviceGetHandleByIndex"
