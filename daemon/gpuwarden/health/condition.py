@@ -49,6 +49,6 @@ class Condition:
 W, F = Severity.WARNING, Severity.FAILURE
 NO_DRIVER = ("driver_unresponsive", "driver_not_loaded")
 NO_GPU = (*NO_DRIVER, "gpu_missing")
-LIMITED = "limited_capacity"
-"""Detail of `fabric_unhealthy` for a GPU of limited capacity in the fabric, which works. It must not become a failure with
-the first pass of a fault."""
+LIMITED, NO_MANAGER = "limited_capacity", "no_manager"
+"""Details of `fabric_unhealthy` for a GPU of limited capacity in the fabric, and for a fabric without its global manager. Such
+GPUs work. They are apart, so that they do not become a failure with the first pass of a fault."""

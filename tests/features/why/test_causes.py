@@ -167,6 +167,7 @@ TABLE: dict[str, tuple[Ends, tuple[Touch, ...], Cause, Certainty, str]] = {
     "driver hung": (FAILED, (finding("driver_unresponsive@node"),), Cause.HOST, L, "driver_unresponsive"),
     "GPU that left the fabric": (FAILED, (finding(f"fabric_unhealthy@gpu/{GPU}"),), Cause.FABRIC, L, "fabric_unhealthy"),
     "GPU of limited capacity in the fabric": (FAILED, (finding(f"fabric_unhealthy.limited_capacity@gpu/{GPU}"),), J, L, ""),
+    "fabric without its global manager": (FAILED, (finding(f"fabric_unhealthy.no_manager@gpu/{GPU}"),), J, L, ""),
     "port down": (FAILED, (finding("infiniband_down@port/mlx5_0/1"),), Cause.FABRIC, P, "infiniband_down"),
     "port down, a job of one node": (Ends("FAILED", 1, nodes=1), (finding("infiniband_down@port/mlx5_0/1"),), Cause.FABRIC, P, "infiniband_down"),
     "port down, a job of two nodes": (Ends("FAILED", 1, nodes=2), (finding("infiniband_down@port/mlx5_0/1"),), Cause.FABRIC, L, "infiniband_down"),

@@ -727,11 +727,19 @@ def test_a_fabric_of_limited_capacity_keeps_no_job_from_starting(mask: int, touc
 
 
 @pytest.mark.parametrize(
-    ("lasts", "touched"), [(30, []), (3_600, [f"fabric_unhealthy.limited_capacity@gpu/{slot(0)}"])]
+    ("mask", "lasts", "touched"),
+    [
+        (0x1A9, 30, []),
+        (0x1A9, 3_600, [f"fabric_unhealthy.limited_capacity@gpu/{slot(0)}"]),
+        (0x81AA, 200, []),
+        (0x81AA, 3_600, [f"fabric_unhealthy.no_manager@gpu/{slot(0)}"]),
+    ],
 )
-def test_a_fabric_of_limited_capacity_is_no_cause_of_a_job_s_end(host: WhyHost, lasts: int, touched: list[str]) -> None:
+def test_a_fabric_of_limited_capacity_or_without_its_manager_is_no_cause_of_a_job_s_end(
+    host: WhyHost, mask: int, lasts: int, touched: list[str]
+) -> None:
     """A switch or trunk link that is out does this to all GPUs of a rack, for days, and their jobs continue."""
-    host.change(0, fabric_health_mask=0x1A9)
+    host.change(0, fabric_health_mask=mask)
     host.run(lasts)
     host.job(ended=host.uptime, state="FAILED", exit_code=1)
     host.free()

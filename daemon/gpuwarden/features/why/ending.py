@@ -9,13 +9,12 @@ from gpuwarden.features.why.causes import ALONE, ENDED_WELL, SCHEDULED, WHOLE, A
 from gpuwarden.features.why.following import Live
 from gpuwarden.features.why.follows import id_of, is_of_programs, with_follows, xid_number
 from gpuwarden.features.why.memory import memory_of
-from gpuwarden.features.why.model import TOUCHES_MOST, End, Epoch, Record, Touch
+from gpuwarden.features.why.model import TOUCHES_MOST, WORKING_FABRIC, End, Epoch, Record, Touch
 from gpuwarden.features.why.sentences import Board
 from gpuwarden.features.why.signs import LATE, STANDING, WITHIN
 from gpuwarden.features.why.stored import NAME_MOST
 from gpuwarden.features.why.touches import touched, with_room
 from gpuwarden.features.why.use import written
-from gpuwarden.health.condition import LIMITED
 from gpuwarden.health.memory import State
 from gpuwarden.health.view import Sight
 from gpuwarden.health.xid.bursts import OF_A_DAY
@@ -127,7 +126,7 @@ def _standing(epoch: Epoch, end: End, state: State) -> list[Touch]:
         Touch(what="standing", detail=str(key)[:NAME_MOST], at=epoch.began, slot=key.subject.slot)
         for key, track in state.tracks.items()
         if key.code in STANDING and track.raised and not track.latched and track.first_seen.wall < epoch.began.wall
-        if key.detail != LIMITED  # GPUs of limited capacity in the fabric work
+        if f"{key.code}.{key.detail}" not in WORKING_FABRIC
         if key.subject.slot in where
     ]
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from enum import StrEnum
 
-from gpuwarden.health.condition import LIMITED
+from gpuwarden.health.condition import LIMITED, NO_MANAGER
 from gpuwarden.health.model import Subject
 from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
@@ -25,8 +25,8 @@ TOUCHES_MOST = 24
 """Most touches kept of a job: the first, since a cause precedes what follows from it. What ends no job gives way. Repetitions are counted."""
 LASTING = frozenset({"finding", "rising", "notice", "announced"})
 """Touches that last until they are over; all others are momentary."""
-LIMITED_FABRIC = f"fabric_unhealthy.{LIMITED}"
-"""Code of the finding about a GPU of limited capacity in the fabric: such GPUs work, and their jobs continue."""
+WORKING_FABRIC = frozenset({f"fabric_unhealthy.{LIMITED}", f"fabric_unhealthy.{NO_MANAGER}"})
+"""Codes of findings about the fabric with which its GPUs work, and jobs continue."""
 PIDS_MOST = 64
 """Most PIDs kept of a job: the newest."""
 

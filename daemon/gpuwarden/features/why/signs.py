@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
 from gpuwarden.features.why.follows import code_of, id_of, xid_number
-from gpuwarden.features.why.model import LASTING, LIMITED_FABRIC, Cause, Certainty, End, Epoch, Touch
+from gpuwarden.features.why.model import LASTING, WORKING_FABRIC, Cause, Certainty, End, Epoch, Touch
 from gpuwarden.health.xid.catalogue import Xid, XidClass, xid_row
 from gpuwarden_collectors.dataclass import dataclass
 from gpuwarden_collectors.facts import Stamp
@@ -99,7 +99,7 @@ _OWN = ("43", "137")
 def _about(kind: str, codes: Sequence[str]) -> Callable[[Touch, Epoch], bool]:
     def fits(touch: Touch, _: Epoch) -> bool:
         code = code_of(touch)
-        return touch.what == kind and code.partition(".")[0] in codes and code != LIMITED_FABRIC
+        return touch.what == kind and code.partition(".")[0] in codes and code not in WORKING_FABRIC
 
     return fits
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from gpuwarden.features.why.model import LASTING, LIMITED_FABRIC, TOUCHES_MOST, Epoch, JobKind, Touch
+from gpuwarden.features.why.model import LASTING, TOUCHES_MOST, WORKING_FABRIC, Epoch, JobKind, Touch
 from gpuwarden.features.why.stored import NAME_MOST, printable
 from gpuwarden.health.conditions import condition
 from gpuwarden.health.event_data import read
@@ -128,7 +128,7 @@ def _ends_no_job(touch: Touch) -> bool:
     if row is None:
         return False
     is_mild = row.severity is Severity.WARNING and row.scope in _OF_PARTS
-    return row.jobs_go_on or is_mild or code == LIMITED_FABRIC
+    return row.jobs_go_on or is_mild or code in WORKING_FABRIC
 
 
 def _is_outlived(touch: Touch, new: Touch) -> bool:

@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import chain
 from operator import attrgetter
 
-from gpuwarden.health.condition import LIMITED
+from gpuwarden.health.condition import LIMITED, NO_MANAGER
 from gpuwarden.health.detection import Detection, gpu_detection
 from gpuwarden.health.model import Advice, Evidence, Key, Severity, Sighting, Subject, gpu, link
 from gpuwarden.health.state import State
@@ -174,8 +174,6 @@ CONFIGURATION, PARTITION, NOT_ASSIGNED = 8, 12, 2
 MANAGER, DISCONNECTED = 14, 2
 """The mask's flag for the global fabric manager (nvml.h 13.5, NVML_GPU_FABRIC_HEALTH_MASK_GFM_STATE_*). It is not part of the driver's
 summary."""
-NO_MANAGER = "no_manager"
-"""Detail of the finding about it."""
 FABRIC_START = 300.0
 """Seconds allowed for registration with the fabric manager and link training after a boot or a GPU reset. 214 of 288
 nodes had links down for one poll after planned reboots (NVSentinel#1701)."""
