@@ -83,7 +83,7 @@ def test_of_steps_that_a_node_of_the_job_manages_the_controller_does_not_know_th
     ("preempted", "counts"), [("1796015845", True), ("1796015840", True), ("1796015839", False), ("None", False)]
 )
 def test_a_job_that_ended_in_its_grace_was_preempted(state: str, preempted: str, counts: bool) -> None:
-    """Slurm 22.05 says how its steps ended. A preemption before its start was of an earlier run."""
+    """Slurm 22.05 reports how its steps ended. A preemption before its start was of an earlier run."""
     number, text = recorded("22.05.8")["exit3"]
     text = re.sub(r"StartTime=\S+ EndTime=\S+", "StartTime=1796015840 EndTime=1796015845", text)
     text = re.sub(r"JobState=\w+", f"JobState={state}", text)

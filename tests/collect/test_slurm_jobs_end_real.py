@@ -149,7 +149,7 @@ def test_a_job_that_was_put_back_and_is_held_does_not_count_as_one_that_runs_aga
 
 
 def test_only_a_run_that_ended_by_itself_is_put_back_with_an_exit_code(rig: Rig) -> None:
-    """`gpuwarden why` tells by it who put a job back (`features/why/model.py`)."""
+    """`gpuwarden why` shows by it who put a job back (`features/why/model.py`)."""
     slurm, on = rig.slurm, ("--gres=gpu:1", "-w", "n1")
     go = slurm.folder / "jobs/go"
     by_its_code = slurm.submit(f"until [ -e {go} ]; do sleep 0.1; done; exit {AGAIN}", *on)
@@ -170,7 +170,7 @@ def test_only_a_run_that_ended_by_itself_is_put_back_with_an_exit_code(rig: Rig)
 
 
 def test_a_job_that_the_prolog_refused_was_not_cancelled_by_anybody(rig: Rig) -> None:
-    """Slurm cancels it, and says why from 24.11 on only; `gpuwarden why` says it by this number (`features/why/causes.py`)."""
+    """Slurm cancels it, and reports why from 24.11 on only; `gpuwarden why` names the prolog by this number (`features/why/causes.py`)."""
     rig.verdict("n1")
     job = rig.slurm.submit("true", "--gres=gpu:1", "-w", "n1", "--no-requeue")
     ended(rig, job, "n1")

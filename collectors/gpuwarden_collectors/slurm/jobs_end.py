@@ -182,7 +182,7 @@ class Ends:
         return replace(
             job,
             exit_code=end.exit_code,
-            signal=PROLOG_FAILED if job.signal == PROLOG_FAILED else end.signal,  # 22.05 does not say so
+            signal=PROLOG_FAILED if job.signal == PROLOG_FAILED else end.signal,  # 22.05 does not report it
             step_exit_code=end.step_exit_code,
             step_signal=end.step_signal,
             cancelled_by=end.cancelled_by,

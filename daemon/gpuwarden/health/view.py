@@ -235,7 +235,7 @@ class Sight:
 
 
 def _with_hung_named(nvml: NvmlFacts, devices: Mapping[str, PciDevice]) -> NvmlFacts:
-    """Return the facts with the addresses of GPUs that hung before they could tell them, where exactly their devices are
+    """Return the facts with the addresses of GPUs that hung before NVML could return them, where exactly their devices are
     left on the bus. NVML numbers GPUs by address.
     """
     nameless = [gpu for gpu in nvml.gpus if not gpu.slot]

@@ -26,7 +26,7 @@ def by_itself(order: str) -> Play:
 
 
 def beyond_limit(order: str) -> Play:
-    """Return how a job takes more memory than it may, while nobody fills the ring of this host's kernel, which tells of it.
+    """Return how a job takes more memory than it may, while nobody fills the ring of this host's kernel, in which its end is reported.
 
     The daemon counts a line from when it reads it, and on this host the line is first copied to the log of the node: the job ends after that.
     """
@@ -37,7 +37,7 @@ def beyond_limit(order: str) -> Play:
         with job.kept_from_its_end():
             with kernel_log_kept():
                 job.does(order)
-                stage.rig.wait(lambda: stage.node.has_kill(f"{folder}/"), f"the kernel to tell of {job.name}")
+                stage.rig.wait(lambda: stage.node.has_kill(f"{folder}/"), f"the kernel's line about {job.name}")
             told = partial(stage.node.has_touch, job.name, "oom_limit")
             stage.node.its_daemon.wait(told, f"it to know what the kernel did to {job.name}", every=0.5)
         return stage.of(stage.gone(job))

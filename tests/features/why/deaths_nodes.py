@@ -291,7 +291,7 @@ def container_beyond_limit(gpu: int) -> Play:
             _knows(stage.node, name)
             with kernel_log_kept():
                 process.communicate(b"exec tail /dev/zero\n")
-                stage.rig.wait(lambda: stage.node.has_kill(ident), f"the kernel to tell of {name}")
+                stage.rig.wait(lambda: stage.node.has_kill(ident), f"the kernel's line about {name}")
         return Played(name, stage.node)
 
     return play

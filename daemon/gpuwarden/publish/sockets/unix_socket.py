@@ -49,7 +49,7 @@ class SocketUnavailable(SocketError):  # noqa: N818 - a state of the folder
 class SocketFile:
     """The file of a listening socket. Its calls block only as long as the file system does.
 
-    A link beside it, with the suffix `.pid`, names the process that listens, which the kernel tells only clients that it
+    A link beside it, with the suffix `.pid`, names the process that listens, which the kernel shows only to clients that it
     lets connect. `new`: another name in the same folder, which no client uses. `passed`: a socket at `path` on which
     systemd listens, also while the daemon does not run. It is used while its file exists; systemd removes the file.
     """
