@@ -175,7 +175,7 @@ def test_the_text_is_read_by_a_stranger(words: list[str], tmp_path: Path) -> Non
     lines = done.stdout.splitlines()
     assert lines[1] == "11 nodes, 1 of them last seen before the end; 84 GPUs"
     named = {line[:16].strip(): line[16:] for line in lines[3:8]}
-    assert named["failures"].startswith("7; MTBF of a node 1")
+    assert named["failures"].startswith("7 (and 1 when a node was first seen); MTBF of a node 1")
     assert re.fullmatch(r"4h1[456]m \(median of 6; [12]h\d\dm to [56]h\d\dm\); 1 still out", named["time to repair"])
     assert "by rack" in lines
     assert "note: no GPU of first-half" in done.stdout
