@@ -16,7 +16,7 @@ from gpuwarden_collectors.slurm.jobs_text import SQUEUE_FORMAT, gpus_of, squeue
 
 HOUR = 3600.0
 KINDS_AGAIN, KINDS_FAILED = 24 * HOUR, 600.0
-"""Seconds from a query for the types of the GPUs to the next one, also if it failed."""
+"""Seconds until the types of the GPUs are queried again: after an answer, and after a failed query; own choice."""
 SPAN = 4 * HOUR
 """Period in seconds of one quota of queries; two queries are one and a half requests an hour."""
 

@@ -119,14 +119,14 @@ def end_of(text: str, number: int, uid: int | None, ended: float = math.inf) -> 
 def _fields(text: str, number: int) -> dict[str, str] | None:
     """Returns the values of `_KEY` for a job; None if one occurs twice, or the answer has not exactly one such job."""
     records = [record for record in _RECORD.split(text) if re.match(rf"{number}\b", record)]
+    if len(records) != 1:
+        return None
     fields = dict[str, str]()
-    for match in (match for record in records for match in _KEY.finditer(record)):
+    for match in _KEY.finditer(records[0]):
         new = {name: value for name, value in match.groupdict().items() if value is not None}
         if new.keys() & fields.keys():
             return None
         fields |= new
-    if len(records) != 1:
-        return None
     if not records[0].startswith(f"{number} HetJobId="):
         fields.pop("parts", None)  # of the job's name
     return fields

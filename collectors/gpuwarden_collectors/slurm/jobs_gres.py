@@ -24,7 +24,7 @@ from gpuwarden_collectors.slurm.jobs_text import numbers
 
 _SIZE_MAX = 1 << 20  # bytes
 _FILES_MAX = 4096
-_INCLUDES_MAX = 32
+_INCLUDES_MAX = 32  # files read in all; own choice, against files that include each other
 _ITEM = re.compile(r"(\w+)\s*=\s*(?:\"([^\"]*)\"|(\S+))")
 _INCLUDE = re.compile(r"\s*include\s+\"?([^\s\"]+)", re.IGNORECASE)
 _SOCKETS = re.compile(r"\([^)]*\)")

@@ -4,11 +4,11 @@
     refused=1
     ended=86460 exit=3:0
 
-`refused` is set if the prolog refused the job. `stall` is set if the job's comment opts out of `job_stalled`, `sluid` since Slurm 25.11. `list` contains the job's
-nodes, truncated if long; the first one runs the batch script. `exit` is the script's exit code and signal, if the
-epilog has them; signal 125 means an OOM kill. Root's scripts write one line each with shell builtins; lines of another
-form, and lines that are not yet ended, are skipped. The daemon, which may run as another user, only reads the notes; root removes them (`tidy`) in the
-epilog's `gpuwarden slurm look`.
+`refused` is set if the prolog refused the job, `stall` if the job's comment opts out of `job_stalled`, `sluid` since
+Slurm 25.11. `list` contains the job's nodes, truncated if long; the first one runs the batch script. `exit` is the
+script's exit code and signal, if the epilog has them; signal 125 means an OOM kill. Root's scripts write one line each
+with shell builtins; lines of another form, and one that is still being written, are skipped. The daemon, which may run
+as another user, only reads the notes; root removes them (`tidy`) in the epilog's `gpuwarden slurm look`.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def registered(folder: Path, now: float) -> dict[int, Job]:
     jobs = {}
     for number in job_numbers[-FILES_MAX:]:
         with contextlib.suppress(OSError):
-            lines = _ended_lines(read_bytes(folder / str(number), PAGE))
-            job = parse(number, lines)
-            if lines and (job.started or job.ended or 0.0) <= now + 1:
+            text = _whole_lines(read_bytes(folder / str(number), PAGE))
+            job = parse(number, text)
+            if text and (job.started or job.ended or 0.0) <= now + 1:
                 jobs[job.id] = job
     return jobs
 
@@ -79,8 +79,8 @@ def _is_note(name: str) -> bool:
     return name.isascii() and name.isdecimal() and len(name) < 12 and not (name[0] == "0" and name != "0")
 
 
-def _ended_lines(content: bytes) -> str:
-    """Returns all lines but one without a line feed: a script has opened the file, and is about to write the line."""
+def _whole_lines(content: bytes) -> str:
+    """Returns all lines but one without a line feed: a script has opened the file, and is about to write it."""
     return content[: content.rfind(b"\n") + 1].decode("ascii", "replace")
 
 
@@ -88,9 +88,11 @@ def parse(number: int, text: str) -> Job:
     """Parses a note. Of several ends the first is that of the run whose begin it has: a busy slurmd may run no prolog for
     the next run of a requeued job.
     """
-    begin, end, ends = f"\n{text}".partition("\nended=")
-    first = f"{begin}{end}{ends.partition(chr(10))[0]}"
-    pairs = dict(item.split("=", 1) for item in first.split() if "=" in item)
+    lines = text.splitlines()
+    ends = [place for place, line in enumerate(lines, 1) if line.startswith("ended=")]
+    pairs = dict(
+        item.split("=", 1) for line in lines[: min(ends, default=None)] for item in line.split() if "=" in item
+    )
     started, ended, uid, nodes = (_count(pairs.get(name, "")) for name in ("started", "ended", "uid", "nodes"))
     code, signal = exit_of(pairs.get("exit", "")) if ended is not None else (None, None)
     if "refused" in pairs:

@@ -242,7 +242,8 @@ class _Steps:
 
     def _becomes_held(self, pending: Intent, node_state: NodeState | None) -> bool:
         """True if a pending exclusion that may already be written must become a hold: lifting it takes more than clean
-        passes. A read from before the end of its cause does not show a write that was in progress then.
+        passes. A read from before the end of its cause does not show a write that was in progress then: the actuator is
+        blocked, so that it reads again.
         """
         gated = any(requirement.applies for requirement in self._way_back.requirements().values())
         more = bool(pending.replaces or self.state.person) or self._replaces_failure(pending)
@@ -253,7 +254,7 @@ class _Steps:
         since = self.state.clean_since
         if since is None or since.boottime <= node_state.at.boottime:
             return False
-        self._blocked[pending.actuator] = "it may be written since the last read"  # the actuator reads again at once
+        self._blocked[pending.actuator] = "it may be written since the last read"
         return True
 
     def _replaces_failure(self, pending: Intent) -> bool:
