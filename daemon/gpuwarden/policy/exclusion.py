@@ -241,9 +241,8 @@ class _Steps:
         self._event(EventKind.INTENDED, write(intent))
 
     def _becomes_held(self, pending: Intent, node_state: NodeState | None) -> bool:
-        """True if a pending exclusion that may already be written must become a hold: lifting it takes more than clean
-        passes. A read from before the end of its cause does not show a write that was in progress then: the actuator is
-        blocked, so that it reads again.
+        """True if a pending exclusion that may be written must become a hold, since lifting it takes more than clean passes.
+        If the last read is older than the end of its cause, it may be: the actuator is blocked, so that it reads again.
         """
         gated = any(requirement.applies for requirement in self._way_back.requirements().values())
         more = bool(pending.replaces or self.state.person) or self._replaces_failure(pending)
